@@ -49,7 +49,7 @@ def moon(*, training, mu: NotNegative = 1.0, tau: Positive = 0.5):
         training,
         local_update,
         pseudo_label="none",
-        init_client=lambda model, federation: model,
+        init_client=lambda model, federation, key: model,
     )
 
 

@@ -114,8 +114,7 @@ def training_of(batches, *, batch_norm=False, strategy="map", **changes):
 def client_of(training, state, data, key=KEY):
     """The first round of a client that receives this model."""
     shared = Shared(state, (), jnp.float32(RATE), jnp.int32(0))
-    statistics = nnx.split_state(state, nnx.Param, ...)[1]
-    return ClientRound(training, shared, key, training.local.batches, data, (), statistics, ())
+    return ClientRound(training, shared, key, training.local.batches, data, (), ())
 
 
 FIELDS = {

@@ -112,7 +112,7 @@ def cbafed(
         training,
         local_update,
         pseudo_label="unlabeled",
-        init_client=lambda model, federation: jnp.zeros(federation.num_classes),
+        init_client=lambda model, federation, key: jnp.zeros(federation.num_classes),
         control=Control(),
         hooks=(_ClassCounts(),),
     )
@@ -176,8 +176,8 @@ def residual_mean(inner: Aggregate, every: int, first: int) -> Aggregate:
         first: number of rounds before counting starts; v starts as the model of the last of them.
     """
 
-    def init(model: nnx.State) -> Residual:
-        return Residual(inner.init(model), model, jnp.int32(0))
+    def init(model: nnx.State, key: jax.Array) -> Residual:
+        return Residual(inner.init(model, key), model, jnp.int32(0))
 
     def apply(
         model: nnx.State, deltas: nnx.State, weights: jax.Array, state: Residual

@@ -45,11 +45,9 @@ from jaxfed.privacy.sampled_gaussian import (
     check_installed,
     epsilon_of,
 )
-from jaxfed.random_streams import Stream
 from jaxfed.training.privacy_budget import PRIVATE, Budget, Guarantee, check_private
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import AggregateKey
 from jaxfed.training.server.aggregate import over_cohort
 from jaxfed.training.server.clipped_mean import clipped_mean
 from jaxfed.training.server.server_state import ServerState
@@ -101,8 +99,7 @@ def dp_fedavg(
         training,
         local_update,
         pseudo_label="none",
-        init_client=lambda model, federation: jnp.int32(0),
-        hooks=(AggregateKey(Stream.NOISE),),
+        init_client=lambda model, federation, key: jnp.int32(0),
     )
     accounted = budget.accounted(plain)
 

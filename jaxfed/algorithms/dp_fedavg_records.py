@@ -109,7 +109,7 @@ def dp_fedavg_records(
         training,
         local_update,
         pseudo_label="none",
-        init_client=lambda model, federation: jnp.int32(0),
+        init_client=lambda model, federation, key: jnp.int32(0),
     )
     return budget.accounted(plain)
 

@@ -28,7 +28,6 @@ from __future__ import annotations
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.training.round.client_round import plain_update
-from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.specification import Training
 
@@ -52,5 +51,5 @@ def fedavg(*, training: Training, pseudo_label: str = "none") -> FederatedAlgori
         training,
         plain_update(training.loss),
         pseudo_label=pseudo_label,
-        server_part=plain_part(training),
+        server_update=plain_update(training.loss),
     )

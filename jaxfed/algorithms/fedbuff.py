@@ -77,8 +77,7 @@ def _buffered(
         shared = client.shared._replace(
             model=start.model, learning_rate=training.local.rate_in(began), round=began
         )
-        statistics = nnx.split_state(start.model, nnx.Param, ...)[1]
-        client = client._replace(shared=shared, statistics=statistics)
+        client = client._replace(shared=shared)
         update = client.update(client.steps(training.loss))
         return update._replace(delta=jax.tree.map(lambda leaf: start.scale * leaf, update.delta))
 

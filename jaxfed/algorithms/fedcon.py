@@ -57,11 +57,9 @@ from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.local.losses import Augment, Batch, Loss, ValueAndState
 from jaxfed.training.mean_teacher import followed, kept_or_first, online_only, ramp_up, siamese
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
-from jaxfed.training.round.labels_at_server import ServerPart
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import (
     Classifier,
-    DrawnClients,
     Hook,
     Messages,
     network_classifier,
@@ -135,7 +133,7 @@ def fedcon(
     def body_bytes(state: nnx.State) -> int:
         return num_bytes_of(nnx.filter_state(split(state["online"])[1], nnx.Param))
 
-    def drawn(key: jax.Array, state: nnx.State, federation: Federation) -> Own:
+    def drawn(state: nnx.State, federation: Federation, key: jax.Array) -> Own:
         del federation
         start = nnx.filter_state(state["online"], nnx.Param)
         return Own(predictor.init(key), start, jnp.int32(0))
@@ -167,10 +165,10 @@ def fedcon(
         training,
         local_update,
         pseudo_label="unlabeled",
-        init_client=lambda state, federation: drawn(jax.random.key(0), state, federation),
+        init_client=drawn,
         messages=Messages(download_bytes=body_bytes),
-        hooks=(DrawnClients(drawn), _TrainedLast()),
-        server_part=ServerPart(server_update),
+        hooks=(_TrainedLast(),),
+        server_update=server_update,
         classifier=Classifier(lambda state: state.memory, classifier.probabilities),
     )
 

@@ -63,7 +63,6 @@ from jaxfed.training.local.local_update import Trained, batch_of, rebuilt
 from jaxfed.training.local.losses import Batch, Pointwise, ValueAndState
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, at_rate
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import DrawnClients
 from jaxfed.training.server.clipped_mean import norm
 from jaxfed.training.specification import Training
 
@@ -173,8 +172,7 @@ def feddure(
         training,
         local_update,
         pseudo_label="unlabeled",
-        init_client=lambda _, federation: weigher(jax.random.key(0), federation.num_classes),
-        hooks=(DrawnClients(lambda key, _, federation: weigher(key, federation.num_classes)),),
+        init_client=lambda _, federation, key: weigher(key, federation.num_classes),
     )
 
 

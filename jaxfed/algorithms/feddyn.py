@@ -64,7 +64,7 @@ def feddyn(
         training,
         local_update,
         pseudo_label=pseudo_label,
-        init_client=lambda model, federation: zeros(model),
+        init_client=lambda model, federation, key: zeros(model),
         control=Control(
             zeros,
             lambda mean, h: jax.tree.map(lambda w, own: w - own / alpha, mean, h),

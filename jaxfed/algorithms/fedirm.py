@@ -147,7 +147,7 @@ def fedirm(
         training,
         local_update,
         pseudo_label="unlabeled",
-        init_client=lambda start, federation: Teacher(start, jnp.int32(0)),
+        init_client=lambda start, federation, key: Teacher(start, jnp.int32(0)),
         messages=Messages(sent_to_all("relations", lambda memory: memory, message_bytes)),
         hooks=(
             UploadStore(nothing, lambda kept, client_id, sent, *_: _renewed(kept, client_id, sent)),

@@ -92,7 +92,7 @@ def fedloke(
         training,
         local_update,
         pseudo_label="unlabeled",
-        init_client=lambda model, federation: model,
+        init_client=lambda model, federation, key: model,
     )
 
 

@@ -67,7 +67,6 @@ from jaxfed.settings import Count, NotNegative
 from jaxfed.training.local import losses
 from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise, ValueAndState
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
-from jaxfed.training.round.labels_at_server import ServerPart
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Messages
 from jaxfed.training.server.aggregate import weighted_sum
@@ -183,7 +182,7 @@ def fedmatch(
         training,
         local_update,
         pseudo_label="unlabeled",
-        init_client=lambda model, federation: Seen(
+        init_client=lambda model, federation, key: Seen(
             nnx.filter_state(model, nnx.Param)["psi"],
             jnp.zeros(federation.num_classes),
             jnp.asarray(False),
@@ -191,7 +190,7 @@ def fedmatch(
         messages=Messages(
             helper_sender(num_helpers, helper_interval), received_bytes(psi_threshold)
         ),
-        server_part=ServerPart(server_update),
+        server_update=server_update,
     )
 
 

@@ -11,9 +11,8 @@ body.
 
 A new client has no head. So a central test set is evaluated with the mean of the heads of clients that have
 trained; only a simulation can compute it, since the server receives no heads. Accuracy on clients' unlabeled
-points (`mean_client_unlabeled_accuracy` and the like) corresponds to the paper's numbers: each client's head,
-with its own statistics if they are "local", is evaluated on that client's points. Clients that have not
-trained do not count there.
+points (`mean_client_unlabeled_accuracy` and the like) corresponds to the paper's numbers: each client's head
+is evaluated on that client's points. Clients that have not trained do not count there.
 
 Examples without a label take no part. The method runs in simulation only: on a network no party has all
 heads, which a central test set needs.
@@ -43,7 +42,7 @@ from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Classifier, Messages, network_classifier
 from jaxfed.training.server.aggregate import weighted_mean
 from jaxfed.training.server.client_rows import whole
-from jaxfed.training.server.server_state import ServerState, cohort_statistics, with_statistics
+from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
 Steps = Callable[[ClientRound, nnx.State], Trained]  # from a start model
@@ -108,7 +107,7 @@ def with_own_heads(training: Training, name: str, steps: Steps) -> FederatedAlgo
         training,
         local_update,
         pseudo_label="none",
-        init_client=lambda model, federation: Own(split(model)[0], jnp.bool_(False)),
+        init_client=lambda model, federation, key: Own(split(model)[0], jnp.bool_(False)),
         messages=Messages(download_bytes=body_bytes),
         classifier=Classifier(
             lambda state: with_head(state, mean_head(whole(state.clients))), plain.probabilities
@@ -117,11 +116,9 @@ def with_own_heads(training: Training, name: str, steps: Steps) -> FederatedAlgo
     probabilities = jax.jit(plain.probabilities)
 
     def evaluate_clients(state: ServerState, federation: Federation) -> Metrics:
-        kept = state.clients.head, cohort_statistics(state, np.arange(federation.num_clients))
-
         def labels_by(client: int, points: np.ndarray) -> np.ndarray:
-            head, statistics = jax.tree.map(lambda leaf: leaf[client], kept)
-            by_own = partial(probabilities, with_statistics(with_head(state, head), statistics))
+            head = jax.tree.map(lambda leaf: leaf[client], state.clients.head)
+            by_own = partial(probabilities, with_head(state, head))
             found = in_batches(by_own, federation.x[points], rows_at_once())
             return np.asarray(found).argmax(axis=1)
 

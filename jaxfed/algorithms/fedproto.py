@@ -188,7 +188,7 @@ def prototype_training(
         training,
         local_update,
         pseudo_label="none",
-        init_client=lambda model, federation: Own(model, jnp.bool_(False)),
+        init_client=lambda model, federation, key: Own(model, jnp.bool_(False)),
         messages=Messages(send, shares_model=False),
         hooks=(UploadStore(create, update),),
     )

@@ -15,7 +15,6 @@ from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.settings import NotNegative
 from jaxfed.training.local.losses import proximal
 from jaxfed.training.round.client_round import plain_update
-from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.specification import Training
 
@@ -42,5 +41,5 @@ def fedprox(
         training,
         plain_update(proximal(training.loss, mu)),
         pseudo_label=pseudo_label,
-        server_part=plain_part(training),
+        server_update=plain_update(training.loss),
     )

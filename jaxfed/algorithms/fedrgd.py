@@ -45,9 +45,8 @@ from jaxfed.random_streams import Stream
 from jaxfed.settings import Count, Share
 from jaxfed.training.local.consistency import confident, consistency
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
-from jaxfed.training.round.labels_at_server import ServerPart
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import AggregateKey, Messages
+from jaxfed.training.round.server_hooks import Messages
 from jaxfed.training.server.aggregate import Aggregate, in_all, weighted_mean, weighted_sum
 from jaxfed.training.server.client_rows import stacked_for
 from jaxfed.training.server.server_state import ServerState, client_draws, with_statistics
@@ -88,7 +87,7 @@ def fedrgd(
         group = client.received
         start = group.model
         if training.local.batch_statistics != "averaged":  # the group's go with its model
-            start = with_statistics(start, client.statistics)
+            start = with_statistics(start, nnx.split_state(client.model, nnx.Param, ...)[1])
         update = client.update(client.steps(loss, start=start))
         return update._replace(weight=update.weight * group.member)
 
@@ -97,8 +96,8 @@ def fedrgd(
         local_update,
         pseudo_label="unlabeled",
         messages=Messages(group_mail),
-        hooks=(AggregateKey(Stream.MODEL_GROUPS),),
-        server_part=ServerPart(server_update, joins=True),
+        server_update=server_update,
+        server_joins=True,
     )
 
     @wraps(plain.round)
@@ -137,8 +136,9 @@ def group_means(num_groups: int) -> Aggregate:
     A group without any positive weight keeps its model and is left out of the mean of groups.
     """
 
-    def init(model: nnx.State) -> Groups:
-        return Groups(stacked_for(num_groups, model), jax.random.key(0), jnp.float32(0))
+    def init(model: nnx.State, key: jax.Array) -> Groups:
+        own_key = jax.random.fold_in(key, Stream.MODEL_GROUPS)
+        return Groups(stacked_for(num_groups, model), own_key, jnp.float32(0))
 
     def apply(
         model: nnx.State, deltas: nnx.State, weights: jax.Array, state: Any

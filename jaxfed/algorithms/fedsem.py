@@ -29,7 +29,6 @@ from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.random_streams import Stream
 from jaxfed.training.round.client_round import plain_update
-from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Hook
 from jaxfed.training.server.client_rows import gather, rows_for, scatter
@@ -51,7 +50,7 @@ def fedsem(*, training: Training) -> FederatedAlgorithm:
         plain_update(training.loss),
         pseudo_label="teacher",
         hooks=(FrozenTeacher(training),),
-        server_part=plain_part(training),
+        server_update=plain_update(training.loss),
     )
 
 
@@ -74,7 +73,6 @@ class FrozenTeacher(Hook):
 
     def __init__(self, training: Training) -> None:
         self._first_round = training.labeled_only_rounds
-        self._is_local = training.local.batch_statistics == "local"
         self._host = training.execution.host
 
     def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
@@ -95,14 +93,9 @@ class FrozenTeacher(Hook):
         ids = np.asarray(cohort.client_id)
         ids = ids[ids >= 0]
         num_new = 0 if is_first else int(np.sum(~np.asarray(gather(teacher.holders, ids))))
-        communication.down("teacher", num_new * self._num_bytes(teacher.model))
+        communication.down("teacher", num_new * num_bytes_of(teacher.model))
         holders = scatter(teacher.holders, ids, np.ones(len(ids), bool))
         return state._replace(teacher=teacher._replace(holders=holders))
-
-    def _num_bytes(self, model: nnx.State) -> int:
-        """Bytes of the teacher sent to one client, without statistics that the client keeps."""
-        parameters, _ = nnx.split_state(model, nnx.Param, ...)
-        return num_bytes_of(parameters if self._is_local else model)
 
 
 def _teacher(model: nnx.State, key: jax.Array, holders: Any) -> Teacher:

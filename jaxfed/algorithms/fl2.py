@@ -46,8 +46,7 @@ from jaxfed.training.local.client_predictions import freematch
 from jaxfed.training.local.consistency import divergence
 from jaxfed.training.local.local_update import rebuilt
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState, fixed_softmax, mean_where, view
-from jaxfed.training.round.client_round import ClientRound, ClientUpdate
-from jaxfed.training.round.labels_at_server import plain_part
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate, plain_update
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.clipped_mean import norm
 from jaxfed.training.specification import Training
@@ -90,7 +89,7 @@ def fl2(
         )
 
     return federated_training(
-        training, local_update, pseudo_label="unlabeled", server_part=plain_part(training)
+        training, local_update, pseudo_label="unlabeled", server_update=plain_update(training.loss)
     )
 
 

@@ -65,8 +65,7 @@ from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.consistency import passed
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState, labeled_mean, mean_where, unit
 from jaxfed.training.pseudo_labels.prototypes import euclidean
-from jaxfed.training.round.client_round import ClientRound, ClientUpdate
-from jaxfed.training.round.labels_at_server import plain_part
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate, plain_update
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Messages, UploadStore, sent_to_all
 from jaxfed.training.server.aggregate import Aggregate, in_all, weighted_mean
@@ -126,7 +125,7 @@ def proxyfl(
         pseudo_label="unlabeled",
         messages=Messages(sent_to_all("class_prior", lambda prior: prior)),
         hooks=(prior_store(num_classes),),
-        server_part=plain_part(training),
+        server_update=plain_update(training.loss),
     )
 
 

@@ -48,10 +48,8 @@ from jaxfed.settings import Count, NotNegative, Positive, Share
 from jaxfed.training.local import losses
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState
 from jaxfed.training.mean_teacher import kept_or_first, taught_steps
-from jaxfed.training.round.client_round import ClientRound, ClientUpdate
-from jaxfed.training.round.labels_at_server import plain_part
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate, plain_update
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import AggregateKey
 from jaxfed.training.server.aggregate import Aggregate, weighted_mean
 from jaxfed.training.server.clipped_mean import norm
 from jaxfed.training.server.server_state import together
@@ -116,11 +114,10 @@ def rscfed(
         training,
         local_update,
         pseudo_label="unlabeled",
-        init_client=lambda model, federation: Teacher(
+        init_client=lambda model, federation, key: Teacher(
             nnx.filter_state(model, nnx.Param), jnp.int32(0)
         ),
-        hooks=(AggregateKey(Stream.SUB_CONSENSUS),),
-        server_part=plain_part(training),
+        server_update=plain_update(training.loss),
     )
 
 
@@ -162,11 +159,12 @@ class Drawing(NamedTuple):
 def sub_consensus(inner: Aggregate, draws: int, draw_size: int, beta: float) -> Aggregate:
     """The server's step, with weights n_i, [K]. `inner` takes the clients' weights in the mean of all v.
 
-    The initial state holds the key of seed 0, which the method replaces. Cost: M means.
+    Cost: M means.
     """
 
-    def init(model: nnx.State) -> Drawing:
-        return Drawing(inner.init(model), jax.random.key(0), jnp.int32(0))
+    def init(model: nnx.State, key: jax.Array) -> Drawing:
+        own_key = jax.random.fold_in(key, Stream.SUB_CONSENSUS)
+        return Drawing(inner.init(model, key), own_key, jnp.int32(0))
 
     def apply(
         model: nnx.State, deltas: nnx.State, weights: jax.Array, state: Drawing

@@ -63,6 +63,6 @@ def scaffold(*, training: Training, pseudo_label: str = "none") -> FederatedAlgo
         training,
         local_update,
         pseudo_label=pseudo_label,
-        init_client=lambda model, federation: zeros(nnx.filter_state(model, nnx.Param)),
+        init_client=lambda model, federation, key: zeros(nnx.filter_state(model, nnx.Param)),
         control=Control(zeros),
     )

@@ -49,8 +49,7 @@ from jaxfed.training.local import losses
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.client_predictions import client_logits
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState
-from jaxfed.training.round.client_round import ClientRound, ClientUpdate
-from jaxfed.training.round.labels_at_server import plain_part
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate, plain_update
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.specification import Training
 
@@ -106,7 +105,7 @@ def semifl(
         )
 
     return federated_training(
-        training, local_update, pseudo_label="unlabeled", server_part=plain_part(training)
+        training, local_update, pseudo_label="unlabeled", server_update=plain_update(training.loss)
     )
 
 

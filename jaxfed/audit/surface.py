@@ -115,7 +115,7 @@ def _kept(model: nnx.State, deltas: nnx.State, weights: jax.Array, state: Any) -
 
 # A server that takes no step. The optimizer's state after a round is the model that clients received, and
 # their deltas [K, ...].
-_RECORDING = Aggregate(lambda model: (), _kept)
+_RECORDING = Aggregate(lambda model, key: (), _kept)
 
 
 def _averaged(parts: Parts) -> Views:

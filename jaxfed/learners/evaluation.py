@@ -36,7 +36,7 @@ from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_own_poi
 from jaxfed.learners.client_fit import Question, answers_of, tell
 from jaxfed.learners.learner import Learner
 from jaxfed.privacy.membership.single_model import gap_auc
-from jaxfed.training.round.evaluation import Evaluation, LastAnswer
+from jaxfed.training.round.evaluation import Evaluation
 
 
 class ClientModels(NamedTuple):
@@ -87,25 +87,20 @@ def judged_by(
     `predict` returns the mean of the probabilities of clients that have a model or, if learners give labels
     alone, the shares of their votes; zeros if no client has a model.
 
-    Cost: each client's predictions of the split, and of its own labeled examples. `predictions` reuses the
-    test labels of the state that `evaluate` last measured.
+    Cost: each client's predictions of the split, and of its own labeled examples.
     """
-    judge = _Judge(learner, read, has_consensus, LastAnswer[np.ndarray]())
+    judge = _Judge(learner, read, has_consensus)
     outputs = Outputs(clients=judge.evaluate_clients, predictions=judge.predictions)
     return Evaluation(judge.evaluate, judge.validate, judge.predict, outputs)
 
 
 @dataclass(frozen=True, eq=False)
 class _Judge:
-    """The evaluation functions; attributes as the keywords of `judged_by`.
-
-    `measured` holds the test labels of the state that `evaluate` last measured.
-    """
+    """The evaluation functions; attributes as the keywords of `judged_by`."""
 
     learner: Learner
     read: Callable[[Any], ClientModels]
     has_consensus: bool
-    measured: LastAnswer[np.ndarray]
 
     def validate(self, state: Any, federation: Federation) -> Metrics:
         """Metrics of the validation split."""
@@ -126,7 +121,6 @@ class _Judge:
         metrics: Metrics = {}
         if len(test := federation.test):
             said = self.labels(own, federation.x[test])
-            self.measured.keep(state, federation, said)
             metrics = quality("test", said, own, federation.y[test])
         trained = [
             accuracy(self.labels_by(own, federation, client, points), federation.y[points])
@@ -148,9 +142,7 @@ class _Judge:
     def predictions(self, state: Any, federation: Federation) -> Predictions:
         """Labels and confidences of all clients on the test split."""
         own, test = self.read(state), federation.test
-        said = self.measured.taken(state, federation)
-        if said is None:
-            said = self.labels(own, federation.x[test])
+        said = self.labels(own, federation.x[test])
         # A learner whose class need not be its most probable one (a support vector machine) gives both.
         has_more = self.learner.predict_proba is not None
         each = (

@@ -34,17 +34,6 @@ if TYPE_CHECKING:
 
 UNREAD_BY_LEARNERS = ("strong_augment", "weighting", "aggregate")  # by separate networks of clients
 _PARTS = {"local": LocalTraining, "server": ServerTraining, "execution": ClientExecution}
-# Names that are no fields of a part -> what to write instead.
-_ELSEWHERE = {
-    "loss": "use local=LocalTraining(pointwise=...), of which the loss is made",
-    "pseudo_labels": "use labels=lambda model, execution: {name: source}",
-    "pseudo_labels_of": "use labels=lambda model, execution: {name: source}",
-    "server_batches": "use server=ServerTraining(batches=...)",
-    "body": "use protofssl(task=PrototypeTask(body=...))",
-    "num_classes": "use protofssl(task=PrototypeTask(num_classes=...))",
-    "max_labels": "use protofssl(task=PrototypeTask(max_labels=...))",
-    "participation": "use dp_fedavg(participation=...)",
-}
 
 
 @dataclass(frozen=True)
@@ -89,14 +78,12 @@ class Training:
             UsageError: a field of a part is given to `Training` itself.
         """
         del values
-        instead = dict(_ELSEWHERE)
         for part, kind in _PARTS.items():
-            for each in fields(kind):
-                instead.setdefault(each.name, f"use {part}={kind.__name__}({each.name}=...)")
-        for name in filter(instead.get, named):
-            raise UsageError(
-                "this is a field of a part", key=name, owner="Training", allowed=instead[name]
-            )
+            for name in named.keys() & {each.name for each in fields(kind)}:
+                allowed = f"use {part}={kind.__name__}({name}=...)"
+                raise UsageError(
+                    "this is a field of a part", key=name, owner="Training", allowed=allowed
+                )
         return super().__new__(cls)
 
     def __post_init__(self) -> None:

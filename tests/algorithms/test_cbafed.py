@@ -109,7 +109,7 @@ def test_the_earlier_model_is_of_the_last_round_on_given_labels_first():
     """A model of one number that grows by 1 in each round; rounds without anyone are counted."""
     aggregate = residual_mean(server_optimizer(optax.sgd(1.0)), every=2, first=3)
     model = nnx.State({"w": nnx.Param(jnp.float32(0))})
-    state, found = aggregate.init(model), []
+    state, found = aggregate.init(model, KEY), []
     for anyone in (1, 1, 1, 1, 1, 0, 0, 1, 1):
         one = nnx.State({"w": nnx.Param(jnp.ones(1))})
         model, state = aggregate.apply(model, one, jnp.array([float(anyone)]), state)
@@ -130,7 +130,7 @@ def test_without_residual_rounds_the_server_keeps_one_model():
     _, federation = federation_with([([0, 1, 2], 3)])
     algorithm = cbafed(training=training_of(WHOLE), residual_rounds=0)
     assert algorithm.init(KEY, federation).optimizer == training_of(WHOLE).server.aggregate.init(
-        algorithm.init(KEY, federation).model
+        algorithm.init(KEY, federation).model, KEY
     )
 
 

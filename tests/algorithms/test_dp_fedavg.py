@@ -134,7 +134,7 @@ def test_noise_of_clients_has_its_deviation():
     mean = clipped_mean(aggregate.server_optimizer(optax.sgd(1.0)), clip=2.0, noise_multiplier=1.5)
 
     def change(key, number):
-        start = mean.init(state)._replace(key=key, round=number)
+        start = mean.init(state, KEY)._replace(key=key, round=number)
         return jax.tree.map(jnp.subtract, mean.apply(state, deltas, weights, start)[0], state)
 
     keys = jax.random.split(KEY, 200)

@@ -4,7 +4,6 @@ import jax
 import numpy as np
 import optax
 import pytest
-from flax import nnx
 from float64_training import cross_entropy, gradient, logits, weights_of
 from small_round_checks import check_rounds
 from small_training import KEY, RATE, federation_of, training_of
@@ -128,31 +127,6 @@ def test_clients_without_labels_keep_their_head_and_do_not_count():
     np.testing.assert_array_equal(head_of(after, 1), head_of(state, 1))
     found = algorithm.outputs.clients(after, federation)["client_unlabeled_accuracy"]
     np.testing.assert_array_equal(np.isnan(found), [False, True, True])
-
-
-@pytest.mark.slow
-def test_clients_are_measured_by_their_own_statistics():
-    federation = federation_of([30, 30], num_labeled=10)
-    training = training_of(WHOLE, batch_norm=True, batch_statistics="local")
-    algorithm = fedper(training=training)
-    state, _ = algorithm.round(algorithm.init(KEY, federation), federation.cohort(), KEY)
-    expected = []
-    for client, points in enumerate(federation.partition.unlabeled):
-        head, norm = state.clients.head["last"], state.statistics["norm"]
-        kernel, bias, mean, var = (
-            np.asarray(leaf[...][client])
-            for leaf in (head["kernel"], head["bias"], norm["mean"], norm["var"])
-        )
-        first, shared = (
-            jax.tree.map(np.asarray, nnx.to_pure_dict(state.model[name]))
-            for name in ("first", "norm")
-        )
-        x = federation.x[points] @ first["kernel"] + first["bias"]
-        x = np.tanh((x - mean) / np.sqrt(var + 1e-5) * shared["scale"] + shared["bias"])
-        found = (x @ kernel + bias).argmax(axis=1)
-        expected.append(np.mean(found == federation.y[points]))
-    found = algorithm.outputs.clients(state, federation)["client_unlabeled_accuracy"]
-    np.testing.assert_allclose(found, expected)
 
 
 def test_nobody_on_a_network_and_no_attack_has_all_heads():

@@ -121,7 +121,7 @@ def test_the_mean_of_two_groups_of_two():
     sizes, models = np.array([4, 0, 7, 3, 5]), rng.standard_normal((5, 6))
     aggregate = sub_consensus(server_optimizer(optax.sgd(1.0)), 2, 2, BETA)
     model = stacked(np.zeros(6))
-    state, seen = aggregate.init(model), set()
+    state, seen = aggregate.init(model, KEY), set()
     pairs = list(combinations([0, 2, 3, 4], 2))
     for _ in range(4):
         after, state = aggregate.apply(

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import nnx
 from float64_training import (
     affine,
     cross_entropy,
@@ -33,7 +32,6 @@ from jaxfed.training.local.batches import Batches, _beside_all
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.losses import Batch
 from jaxfed.training.server import aggregate
-from jaxfed.training.server.server_state import with_statistics
 from jaxfed.training.specification import Training
 
 LINEAR = mlp((4,), 3, hidden=())
@@ -242,41 +240,3 @@ def test_rounds_are_those_of_the_transcription():
         assert sent["download_bytes"] == len(held) * 4 * w.size
     assert numbers == [2, 2]
     assert max(norms) > MAX_NORM > min(norms)
-
-
-@pytest.mark.slow
-def test_clients_label_with_their_own_statistics():
-    """At rate 0 nothing moves but running statistics, which clients keep."""
-    held, federation = clients_and_server()
-    training = training_of(
-        Batches("joint", 2, 1),
-        batch_norm=True,
-        batch_statistics="local",
-        learning_rate=lambda count: 0.0,
-        strong_augment=double,
-        server_examples=federation.server_examples,
-        server_batches=Batches("joint", 6, 1),
-        weighting=aggregate.uniformly,
-    )
-    algorithm = semifl(training=training, threshold=0.5)
-    state = algorithm.init(KEY, federation)
-
-    def sure_by(state, statistics):
-        shares = []
-        for k, x in enumerate(held[:3]):
-            own = with_statistics(state.model, statistics[k])
-            p = jax.nn.softmax(training.model.apply(own, x)).max(axis=1)
-            shares.append(np.mean(np.asarray(p) >= 0.5))
-        return np.mean([share for share in shares if share])
-
-    by_server = []
-    for number in range(3):
-        kept = [jax.tree.map(lambda leaf, k=k: leaf[k], state.statistics) for k in range(3)]
-        expected = sure_by(state, kept)
-        of_server = nnx.filter_state(state.model, nnx.BatchStat)
-        by_server.append(sure_by(state, [of_server] * 3) == expected)
-        state, metrics = algorithm.round(
-            state, federation.cohort(), jax.random.fold_in(KEY, number)
-        )
-        assert float(metrics["sure"]) == pytest.approx(expected)
-    assert not all(by_server)

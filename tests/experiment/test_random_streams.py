@@ -69,7 +69,7 @@ def test_local_steps_and_statistics_have_keys_of_their_own(monkeypatch):
     seen = recorded(
         monkeypatch,
         ("training.round.client_round", "train", 2),
-        ("training.round.clients", "measured_statistics", 4),
+        ("training.round.runner", "measured_statistics", 4),
     )
     training = training_of(BATCHES, batch_norm=True, batch_statistics="static")
     algorithm = fedavg(training=training)
@@ -96,7 +96,7 @@ def test_a_server_with_labels_has_keys_of_its_own(make, settings, number, monkey
         monkeypatch,
         ("training.round.client_round", "train", 2),
         ("training.round.labels_at_server", "measured_statistics", 4),
-        ("training.round.clients", "measured_statistics", 4),
+        ("training.round.runner", "measured_statistics", 4),
     )
     whole = federation_of([10, 10, 10])
     unknown = np.full(10, -1)
@@ -128,7 +128,7 @@ def test_the_servers_statistics_share_no_key_with_its_training(monkeypatch):
     )
     training = SimpleNamespace(model=None, server=SimpleNamespace(batches=BATCHES))
     own = SimpleNamespace(x=None, mask=jnp.ones(3, bool))
-    ServerWithLabels(training, None, own).measured({}, jnp.ones(2), None, own, KEY)
+    ServerWithLabels(training, None, own, joins=True).measured({}, jnp.ones(2), None, own, KEY)
     assert_apart([*seen, jax.random.fold_in(KEY, Stream.SERVER_TRAINING)])
 
 

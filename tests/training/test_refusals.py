@@ -105,8 +105,6 @@ PARTS = {
     "fedavg: training is a Model; use ": lambda: jaxfed.algorithms.fedavg(training=MODEL),
     "Training...use local=LocalTraining(optimizer=...)": training(optimizer=optax.adam),
     "Training...use execution=ClientExecution(clients_m": training(clients_multiple=2),
-    "Training...pseudo_labels: ... use labels=": training(pseudo_labels={}),
-    "Training...use protofssl(task=PrototypeTask(num_": training(num_classes=3),
     "Training.server=(1, 2): use ServerTraining(...)": training(server=(1, 2)),
     "Training...labels='xclp': use LabelSources": training(labels="xclp"),
     "Training...training_cohort_size=1.5: use integers": training(training_cohort_size=1.5),
@@ -182,7 +180,7 @@ def own_states(first, after):
     def local_update(client):
         return client.update(client.steps(own.loss), client_state=after(client.state))
 
-    def init(model, federation):
+    def init(model, federation, key):
         return first
 
     made = partial(federated_training, own, local_update, pseudo_label="none", init_client=init)

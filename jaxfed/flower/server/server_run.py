@@ -20,7 +20,6 @@ from ml_collections import ConfigDict
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
 from jaxfed.config.build.assembly import make_algorithm
-from jaxfed.config.build.networks import starts_from_state
 from jaxfed.config.data.holdings import few_rows
 from jaxfed.config.data.row_statistics import input_lines
 from jaxfed.config.sections import section_of
@@ -141,14 +140,6 @@ def check(config: ConfigDict, data: ServerData) -> None:
             key="config.clock.seconds_per_example",
             value=config.clock.seconds_per_example,
             allowed="use 0",
-        )
-    seen = methods.with_own_training(config, name)
-    if starts_from_state(seen) and seen.training.batch_statistics == "local":
-        raise UsageError(
-            "clients keep statistics of their own, and have no such file to start them from",
-            key="config.training.initial_model",
-            value=seen.training.initial_model,
-            allowed="use another config.training.batch_statistics",
         )
     algorithm.sides().server(lambda *_, **__: {}, federation)
 

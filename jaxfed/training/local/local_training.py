@@ -22,7 +22,7 @@ from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import Optimizer
 from jaxfed.training.local.losses import Augment, Pointwise, softmax_cross_entropy, views
 
-BatchStatistics = Literal["averaged", "local", "static"]
+BatchStatistics = Literal["averaged", "static"]
 ClientOptimizer = Literal["fresh", "kept"]
 
 LEARNING_RATE = 0.1
@@ -61,8 +61,6 @@ class LocalTraining:
             second time. They have no weight in the loss, but statistics count them.
 
             - "averaged": through the server with the parameters, in the same mean (XCLP's code).
-            - "local": each client keeps its own (SiloBN) and embeds with them; the server has the mean
-              of its last cohort, for evaluation only.
             - "static": none are kept; after each round the cohort's clients measure the new model's
               on their data, and the server takes the mean (HeteroFL, SemiFL).
     """

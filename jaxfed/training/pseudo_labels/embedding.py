@@ -1,6 +1,6 @@
 """Features of a cohort's examples by the network that a round starts from.
 
-    v_ki = f(x_ki),    f with client k's own running statistics if it keeps some
+    v_ki = f(x_ki)
 
 Graphs, heads and confidences are computed from these features. With very unequal client sizes no feature of
 padding is computed: the rows of all clients go through the network in batches that ignore client borders.
@@ -21,12 +21,7 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.client_map import MapClients, jitted
 from jaxfed.federation.ragged import ROWS_AT_ONCE, Ragged, length_for
 from jaxfed.training.local.losses import Augment, view
-from jaxfed.training.server.server_state import (
-    ServerState,
-    client_keys,
-    cohort_statistics,
-    with_statistics,
-)
+from jaxfed.training.server.server_state import ServerState, client_keys
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
@@ -55,9 +50,8 @@ def embedding(
     It computes `ROWS_AT_ONCE` examples at a time. Features of a `Ragged` cohort are `Ragged`.
     """
 
-    def embed_client(parameters: nnx.State, client: tuple[Any, jax.Array, jax.Array]) -> jax.Array:
-        statistics, x, key = client
-        state = nnx.merge_state(parameters, statistics)
+    def embed_client(state: nnx.State, client: tuple[jax.Array, jax.Array]) -> jax.Array:
+        x, key = client
 
         def embed_one(example: tuple[jax.Array, jax.Array]) -> jax.Array:
             number, one = example
@@ -68,17 +62,12 @@ def embedding(
         return jax.lax.map(embed_one, (numbers, x), batch_size=min(ROWS_AT_ONCE, x.shape[0]))
 
     def embed_rows(shared: Any, part: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        state, own_statistics, keys, rows = shared
+        state, keys, rows = shared
 
         def embed_one(place: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
             row, client, number = place
-            one, own = rows[row][None], state
-            if own_statistics is not None:
-                own = with_statistics(
-                    state, jax.tree.map(lambda leaf: leaf[client], own_statistics)
-                )
-            seen = view(augment, jax.random.fold_in(keys[client], number), one)
-            return model.features(own, seen)[0]
+            seen = view(augment, jax.random.fold_in(keys[client], number), rows[row][None])
+            return model.features(state, seen)[0]
 
         return jax.vmap(embed_one)(part)
 
@@ -91,20 +80,14 @@ def embedding(
         length = length_for(x.num_rows, len(x.rows), parts=jax.device_count())
         row = np.minimum(np.arange(length), len(x.rows) - 1)
         places = tuple(of_row.reshape(-1, ROWS_AT_ONCE) for of_row in (row, *x.places(length)))
-        own = None
-        if jax.tree.leaves(state.statistics):
-            own = cohort_statistics(state, cohort.client_id)
-        features = embed_parts((state.model, own, keys, jnp.asarray(x.rows)), places)
+        features = embed_parts((state.model, keys, jnp.asarray(x.rows)), places)
         return replace(x, rows=features.reshape(length, *features.shape[2:]))
 
     def embed(state: ServerState, cohort: Cohort, key: jax.Array) -> jax.Array | Ragged:
-        parameters, _ = nnx.split_state(state.model, nnx.Param, ...)
         keys = client_keys(key, cohort.client_id)
         if isinstance(cohort.x, Ragged):
             return embed_ragged(state, cohort, keys)
-        return embed_clients(
-            parameters, (cohort_statistics(state, cohort.client_id), jnp.asarray(cohort.x), keys)
-        )
+        return embed_clients(state.model, (jnp.asarray(cohort.x), keys))
 
     return embed
 

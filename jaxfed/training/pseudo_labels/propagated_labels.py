@@ -10,7 +10,7 @@ Points of XCLP's graph are a cohort's embedded examples, or prototypes in place 
     c_kc = mean of f(x) over client k's labels of class c                 a point with the label c,
                                                                           in place of those examples
 
-f is the network that the round starts from, with the client's own running statistics if it keeps some.
+f is the network that the round starts from.
 With prototypes (ProtoFSSL: `jaxfed.training.pseudo_labels.prototypes`) a client has at most C labeled points,
 however many labels it has. It sends fewer codes, and they depend on fewer single examples.
 """
@@ -102,7 +102,7 @@ class XclpLabels:
     `jaxfed.xclp.cross_client_label_propagation`, which runs on the host: protocols, and `compared_clients`
     in a cohort of more clients. With `bit_epsilon` or `label_epsilon` noise is fresh every round: R rounds
     cost R times the budget. On a network clients run the protocols themselves
-    (`jaxfed.training.round.network.joint_labels`).
+    (`jaxfed.training.round.joint_labels`).
 
     Labels at the server: the server is one more party, whose points all have labels, and knows Pi as every
     party does. In plaintext it has the clients' codes in any case. In a secure protocol it would be the

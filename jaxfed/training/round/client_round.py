@@ -23,7 +23,6 @@ from jaxfed.training.local.local_update import (
     train,
 )
 from jaxfed.training.local.losses import Loss
-from jaxfed.training.server.server_state import with_statistics
 from jaxfed.training.specification import Training
 
 
@@ -79,7 +78,6 @@ class ClientRound(NamedTuple):
         batches: the round's batching of examples.
         data: its examples.
         state: its state between rounds, defined by the method.
-        statistics: the running statistics it starts from.
         received: the server's message to this client alone.
         optimizer_state: the state its optimizer resumes from; None if the optimizer starts afresh.
     """
@@ -90,14 +88,13 @@ class ClientRound(NamedTuple):
     batches: Batches
     data: ClientData
     state: Any
-    statistics: nnx.State
     received: Any
     optimizer_state: Any = None
 
     @property
     def model(self) -> nnx.State:
-        """The received model, with the client's own running statistics."""
-        return with_statistics(self.shared.model, self.statistics)
+        """The received model."""
+        return self.shared.model
 
     def predictions(self) -> tuple[jax.Array, jax.Array]:
         """Return the received model's probabilities on one weak view, and which examples are unlabeled.

@@ -51,7 +51,7 @@ class CountingClients:
     """A `map_clients` that records the clients' programs instead of running them."""
 
     def __init__(self) -> None:
-        self._programs: dict[Callable[..., Any], tuple[Any, Any]] = {}
+        self._programs: dict[Any, tuple[Any, ...]] = {}
 
     def __call__(self, fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Lift one client's program: see `jaxfed.federation.execution.client_map`."""
@@ -60,7 +60,9 @@ class CountingClients:
             own = jax.tree.map(
                 lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), clients
             )
-            self._programs[fn] = jax.tree.map(_shape, shared), own
+            # By its code: each trace of a round makes the function anew.
+            code = getattr(fn, "__code__", fn)
+            self._programs[code] = fn, jax.tree.map(_shape, shared), own
             number = len(jax.tree.leaves(clients)[0])
             ones = jax.tree.map(
                 lambda leaf: jnp.ones((number, *leaf.shape), leaf.dtype),
@@ -80,7 +82,7 @@ class CountingClients:
 
     def operations(self, steps: float) -> float:
         """Operations that one client would have computed, in a local update of `steps` steps."""
-        return sum(operations(fn, *shapes, turns=steps) for fn, shapes in self._programs.items())
+        return sum(operations(*program, turns=steps) for program in self._programs.values())
 
 
 def round_costs(

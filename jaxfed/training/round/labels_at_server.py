@@ -5,12 +5,12 @@
     beside the clients   it may train at the same time and count in the mean                (`beside_clients`)
     after them           its examples count in statistics that are measured anew            (`measured`)
 
-Its training is a `LocalUpdate`, like a client's; it sends no messages.
+Its training is a `LocalUpdate`, like a client's, without a client's state or messages.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,13 +27,7 @@ from jaxfed.training.local.batch_statistics import measured_statistics
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
-from jaxfed.training.round.client_round import (
-    ClientRound,
-    ClientUpdate,
-    LocalUpdate,
-    Shared,
-    plain_update,
-)
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate, LocalUpdate, Shared
 from jaxfed.training.server.client_rows import without_tables
 from jaxfed.training.server.server_state import ServerState, server_ids, with_statistics
 from jaxfed.training.specification import Training
@@ -44,24 +38,6 @@ _OF_ONE_EXAMPLE = frozenset({"none", "unlabeled", "network", "teacher"})
 ServerMetrics = dict[str, jax.Array]
 
 
-class ServerPart(NamedTuple):
-    """The server's training on its own labels.
-
-    Fields:
-        update: its local update; the server has no client state and receives the model alone.
-        joins: it starts from the same model as the clients and counts in their mean, instead of training
-            before them.
-    """
-
-    update: LocalUpdate
-    joins: bool = False
-
-
-def plain_part(training: Training) -> ServerPart:
-    """Train on the server's labels with the loss of `training`, before the clients."""
-    return ServerPart(plain_update(training.loss))
-
-
 class ServerWithLabels:
     """A server that holds all labels; no client takes part in rounds on given labels alone.
 
@@ -69,8 +45,12 @@ class ServerWithLabels:
         examples: its examples as data of local updates. Programs receive them as the argument `own`.
     """
 
-    def __init__(self, training: Training, part: ServerPart, examples: ClientData) -> None:
-        self._training, self._part, self.examples = training, part, examples
+    def __init__(
+        self, training: Training, update: LocalUpdate, examples: ClientData, *, joins: bool
+    ) -> None:
+        """Train by `update`: before the clients, or beside them if it `joins`."""
+        self._training, self._update, self.examples = training, update, examples
+        self._joins = joins
         self._train = jax.jit(self._trained, static_argnames="first_round")
 
     def turn(
@@ -81,7 +61,7 @@ class ServerWithLabels:
         Learning rates count from `first_round` on, as the clients'. With "static" statistics the server
         measures the new model's on its own examples; the clients receive these.
         """
-        if self._part.joins:
+        if self._joins:
             return state, {}
         key = jax.random.fold_in(key, Stream.SERVER_TRAINING)
         rate = self._training.local.rate_of(int(state.round) - first_round)
@@ -133,7 +113,7 @@ class ServerWithLabels:
 
         Jit-traceable, as `measured`; `key` is that of the round's training.
         """
-        if not self._part.joins:
+        if not self._joins:
             return updates.delta, updates.weight, {}
         found = self._updated(state, shared, own, jax.random.fold_in(key, Stream.SERVER_TRAINING))
         delta, weight = _appended((updates.delta, updates.weight), (found.delta, found.weight))
@@ -163,10 +143,9 @@ class ServerWithLabels:
     def _updated(
         self, state: ServerState, shared: Shared, own: ClientData, key: jax.Array
     ) -> ClientUpdate:
-        _, statistics = nnx.split_state(state.model, nnx.Param, ...)
         batches = self._training.server.batches
-        client = ClientRound(self._training, shared, key, batches, own, (), statistics, ())
-        return self._part.update(client)
+        client = ClientRound(self._training, shared, key, batches, own, (), ())
+        return self._update(client)
 
     def _statistics(self, model: nnx.State, own: ClientData, key: jax.Array) -> nnx.State:
         size = self._training.server.batches.capacity
@@ -176,36 +155,30 @@ class ServerWithLabels:
 
 
 def server_of(
-    training: Training, part: ServerPart | None, pseudo_label: str
+    training: Training, update: LocalUpdate | None, pseudo_label: str, *, joins: bool
 ) -> ServerWithLabels | None:
     """Return the server of a method that has labels, or None.
 
     Args:
         training: the training specification.
-        part: the server's training on its labels; None: the method needs labels at clients.
+        update: the server's training on its labels; None: the method needs labels at clients.
         pseudo_label: the method's source of labels.
+        joins: True if it trains beside the clients.
 
     Raises:
         UsageError: the server has labels, and the method or its source of labels needs them at clients.
     """
-    examples = examples_of(training)
-    if examples is None:
-        return None
-    wrong = "this method needs labels at the clients" if part is None else ""
-    if pseudo_label in BY_OWN_LABELS:
-        wrong = wrong or f"with pseudo_label={pseudo_label!r} each client labels by its own labels"
-    if part is None or wrong:
-        raise UsageError(wrong, key="examples", owner="ServerTraining", allowed="use None")
-    return ServerWithLabels(training, part, examples)
-
-
-def examples_of(training: Training) -> ClientData | None:
-    """Return the server's examples as data of local updates; None if labels are at clients."""
     if training.server.examples is None:
         return None
+    if update is None or pseudo_label in BY_OWN_LABELS:
+        wrong = "this method needs labels at the clients"
+        if update is not None:
+            wrong = f"with pseudo_label={pseudo_label!r} each client labels by its own labels"
+        raise UsageError(wrong, key="examples", owner="ServerTraining", allowed="use None")
     x, y = training.server.examples
     ones = jnp.ones(len(y), dtype=bool)
-    return ClientData(jnp.asarray(x), jnp.asarray(y, jnp.int32), jnp.ones(len(y)), ones, ones)
+    own = ClientData(jnp.asarray(x), jnp.asarray(y, jnp.int32), jnp.ones(len(y)), ones, ones)
+    return ServerWithLabels(training, update, own, joins=joins)
 
 
 def beside(cohort: Cohort, own: ClientData, multiple: int) -> Cohort:
@@ -238,10 +211,8 @@ def beside(cohort: Cohort, own: ClientData, multiple: int) -> Cohort:
 
 
 def _metrics_of(update: ClientUpdate) -> ServerMetrics:
-    """Metrics of the server's training, renamed: its loss is `server_train_loss`."""
     return {f"server_{name}": value for name, value in update.metrics.items()}
 
 
 def _appended(stacked: Any, one: Any) -> Any:
-    """Trees [K, ...] and [...] as one tree [K + 1, ...]."""
     return jax.tree.map(lambda many, last: jnp.concatenate([many, last[None]]), stacked, one)

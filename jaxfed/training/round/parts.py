@@ -14,21 +14,14 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Course
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.execution.client_map import MapClients
+from jaxfed.random_streams import Stream
 from jaxfed.training.pseudo_labels.pseudo_label import WITHIN_CLIENTS
 from jaxfed.training.round.client_round import LocalUpdate
-from jaxfed.training.round.clients import CohortClients
 from jaxfed.training.round.labels_at_server import ServerWithLabels
 from jaxfed.training.round.server_hooks import Classifier, Control, Hook, Messages
 from jaxfed.training.server.client_rows import rows_for
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training, num_outputs
-
-
-def no_state(model: nnx.State, federation: Federation) -> Any:
-    """Return the state of clients without one."""
-    del model, federation
-    return ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +34,17 @@ class Parts:
     training: Training
     local_update: LocalUpdate
     pseudo_label: str
-    init_client: Callable[[nnx.State, Federation], Any]
+    init_client: Callable[[nnx.State, Federation, jax.Array], Any]
     control: Control
     messages: Messages
     hooks: tuple[Hook, ...]
     server: ServerWithLabels | None
     classifier: Classifier
     takes_all: bool
+
+    def stage(self, rounds_done: int) -> int:
+        """Return the stage of the next round, 1 or 2; without pseudo-labels all rounds are of stage 1."""
+        return 1 + self.course.has_stage_2 * (rounds_done >= self.training.labeled_only_rounds)
 
     def source(self, stage: int) -> str:
         """Return the name of the source of labels of stage 1 or 2."""
@@ -56,14 +53,6 @@ class Parts:
     def first_round(self, stage: int) -> int:
         """Return the number of rounds before a stage."""
         return 0 if stage == 1 else self.training.labeled_only_rounds
-
-    def clients(self, stage: int, map_clients: MapClients) -> CohortClients:
-        """Return the clients' computations in a stage."""
-        return CohortClients(
-            *(self.training, self.local_update, self.messages.after_mean, map_clients),
-            stage=stage,
-            takes_all=self.takes_all,
-        )
 
     @property
     def course(self) -> Course:
@@ -82,20 +71,19 @@ class Parts:
         local.check_examples(federation.x)
         given = training.initial_model
         model = training.model.init(key) if given is None else given
-        parameters, statistics = nnx.split_state(model, nnx.Param, ...)
+        parameters = nnx.filter_state(model, nnx.Param)
         keeps_optimizer = local.client_optimizer == "kept"
+        client_key = jax.random.fold_in(key, Stream.CLIENT_STATES)
         rows = (
-            statistics if local.batch_statistics == "local" else (),
-            self.init_client(model, federation),
+            self.init_client(model, federation, client_key),
             local.optimizer(jnp.float32(0)).init(parameters) if keeps_optimizer else (),
         )
-        statistics, clients, optimizers = rows_for(num_rows, rows, training.execution.host)
+        clients, optimizers = rows_for(num_rows, rows, training.execution.host)
         state = ServerState(
             model=model,
-            optimizer=training.server.aggregate.init(model),
+            optimizer=training.server.aggregate.init(model, key),
             teacher=(),
             control=self.control.init(parameters),
-            statistics=statistics,
             clients=clients,
             round=jnp.int32(0),
             client_optimizers=optimizers,

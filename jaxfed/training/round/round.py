@@ -25,13 +25,12 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.training.local.client_data import ClientData
-from jaxfed.training.pseudo_labels.label_sources import check_source
+from jaxfed.training.pseudo_labels.label_sources import BY_XCLP, check_source
 from jaxfed.training.round.client_round import ClientUpdate, LocalUpdate, Shared
-from jaxfed.training.round.clients import CohortClients
-from jaxfed.training.round.evaluation import evaluation_by, network_evaluation
-from jaxfed.training.round.labels_at_server import ServerPart, server_of
-from jaxfed.training.round.parts import Parts, no_state
-from jaxfed.training.round.runner import Outcome, Stage, placed, simulated
+from jaxfed.training.round.evaluation import evaluation_by
+from jaxfed.training.round.labels_at_server import server_of
+from jaxfed.training.round.parts import Parts
+from jaxfed.training.round.runner import CohortClients, Outcome, Stage, placed, simulated
 from jaxfed.training.round.server_hooks import (
     MODEL_ALONE,
     NO_CONTROL,
@@ -51,11 +50,12 @@ def federated_training(
     local_update: LocalUpdate,
     *,
     pseudo_label: str,
-    init_client: Callable[[nnx.State, Federation], Any] = no_state,
+    init_client: Callable[[nnx.State, Federation, jax.Array], Any] = lambda model, *_: (),
     control: Control = NO_CONTROL,
     messages: Messages = MODEL_ALONE,
     hooks: Sequence[Hook] = (),
-    server_part: ServerPart | None = None,
+    server_update: LocalUpdate | None = None,
+    server_joins: bool = False,
     classifier: Classifier | None = None,
     takes_all: bool = False,
 ) -> FederatedAlgorithm:
@@ -65,12 +65,15 @@ def federated_training(
         training: see `Training`.
         local_update: one client's round.
         pseudo_label: a name in `training.pseudo_labels`.
-        init_client: model (parameters and statistics), federation -> each client's initial state.
+        init_client: model (parameters and statistics), federation, key of the run -> the state that each
+            client starts with.
         control: values beside the model that grow by the clients' corrections.
         messages: messages between the server and single clients, beside the model.
         hooks: host code before labeling and after the server's step, in this order.
-        server_part: the server's training if it has the labels (`ServerTraining.examples`) and clients have
-            none; None: the method needs labels at clients.
+        server_update: the server's training if it has the labels (`ServerTraining.examples`) and clients
+            have none; None: the method needs labels at clients.
+        server_joins: True if it starts from the same model as the clients and counts in their mean, instead
+            of training before them.
         classifier: the classifier of a state; None: the server's network.
         takes_all: True if the loss has a use for examples that the source does not label: after rounds on
             given labels alone they take part, with a placeholder label of weight 0.
@@ -78,9 +81,9 @@ def federated_training(
     Raises:
         UsageError: pseudo-labels or a place of labels that does not suit; in `init`, such a federation.
     """
-    server = server_of(training, server_part, pseudo_label)
+    server = server_of(training, server_update, pseudo_label, joins=server_joins)
     check_source(pseudo_label, training.pseudo_labels)
-    evaluation = network_evaluation if classifier is None else evaluation_by
+    reads_clients = classifier is not None
     classifier = classifier or network_classifier(training)
     parts = Parts(
         *(training, local_update, pseudo_label, init_client, control, messages, tuple(hooks)),
@@ -91,13 +94,13 @@ def federated_training(
         partial(one_round, parts, simulated(parts, trained)),
         course=parts.course,
         sides=partial(_sides, parts),
-        **evaluation(classifier)._asdict(),
+        **evaluation_by(classifier, reads_clients=reads_clients)._asdict(),
     )
 
 
 def one_round(
     parts: Parts,
-    stages: tuple[Stage, Stage],
+    stages: Sequence[Stage],
     state: ServerState,
     cohort: Cohort,
     key: jax.Array,
@@ -105,18 +108,20 @@ def one_round(
     """Return the state after a round of a method, and the round's metrics."""
     training, server = parts.training, parts.server
     metrics: Metrics = {}
-    stage = stages[int(state.round) >= training.labeled_only_rounds]
+    stage = parts.stage(int(state.round))
+    label, run = stages[stage - 1]
+    first_round = parts.first_round(stage)
     state = parts.control.scaled(state, training.labeled_only_rounds)
     (label_key, train_key), communication = jax.random.split(key), Communication()
     cohort = placed(cohort, training.execution)
     if server is not None:  # it trains on its labels first
-        state, metrics = server.turn(state, key, stage.first_round)
-        cohort = server.cohort(cohort, stage.source)
+        state, metrics = server.turn(state, key, first_round)
+        cohort = server.cohort(cohort, parts.source(stage))
     for hook in parts.hooks:
         state = hook.before(state, cohort, key, communication)
 
     # Label.
-    labels = stage.label(state, cohort, label_key, communication)
+    labels = label(state, cohort, label_key, communication)
     if training.training_cohort_size:
         from jaxfed.training.round.training_cohort import divided
 
@@ -124,9 +129,9 @@ def one_round(
 
     # Train each client, average, step.
     received = parts.messages.send(state, cohort, communication)
-    rate = training.local.rate_of(int(state.round) - stage.first_round)
+    rate = training.local.rate_of(int(state.round) - first_round)
     own = None if server is None else server.examples
-    found = stage.run(state, cohort, labels, received, own, train_key, rate)
+    found = run(state, cohort, labels, received, own, train_key, rate)
 
     after, cohort = found.state, cohort._replace(client_id=found.client_id)
     for hook in parts.hooks:
@@ -171,7 +176,7 @@ def trained(
     if parts.training.local.batch_statistics == "static":
         measured = clients.measured(after, key)
         after = clients.at_server(with_measured, parts)(after, *measured, own, key)
-    after = clients.stored(after, state, updates)
+    after = clients.stored(after, updates)
     uploads, sent = updates.upload, updates.sent
     if parts.messages.after_mean is not None:
         uploads, sent_after = clients.shown(after, key)
@@ -240,6 +245,11 @@ def with_measured(
 
 
 def _sides(parts: Parts) -> Sides:
-    from jaxfed.training.round.network.server_side import training_sides
+    from jaxfed.training.round.network import training_sides
 
-    return training_sides(parts, trained, one_round)
+    joint = None
+    if parts.pseudo_label in BY_XCLP:
+        from jaxfed.training.round.joint_labels import joint_labeling
+
+        joint = joint_labeling(parts.training.pseudo_labels[parts.pseudo_label])
+    return training_sides(parts, trained, one_round, joint)

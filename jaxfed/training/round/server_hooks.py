@@ -2,8 +2,6 @@
 
 Hook          host code before labeling and after the server's step, with a share of the state
 UploadStore   a hook: the server's store of the clients' uploads other than models
-DrawnClients  a hook: states of clients that are random at first
-AggregateKey  a hook: the key of an aggregate that draws
 Control       values beside the model that grow by the clients' corrections
 Messages      further messages between the server and single clients
 Classifier    how a state classifies examples
@@ -26,7 +24,7 @@ from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.random_streams import Stream
 from jaxfed.training.local.local_training import BatchStatistics
 from jaxfed.training.round.client_round import AfterMean
-from jaxfed.training.server.client_rows import alike, stacked_for
+from jaxfed.training.server.client_rows import stacked_for
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
@@ -94,38 +92,6 @@ class UploadStore(Hook):
         ids, own_key = jnp.asarray(cohort.client_id), jax.random.fold_in(key, Stream.UPLOAD_STORE)
         memory = self.update(state.memory, ids, uploads, state.round, own_key, communication)
         return state._replace(memory=memory)
-
-
-@dataclass(frozen=True)
-class DrawnClients(Hook):
-    """Draw the state that all clients start with from the run's key, in place of that of `init_client`.
-
-    Attributes:
-        draw: key, model, federation -> a client's state, of the form that `init_client` returns.
-    """
-
-    draw: Callable[[jax.Array, nnx.State, Federation], Any]
-
-    def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
-        """Return the state with the drawn state for every client."""
-        one = self.draw(jax.random.fold_in(key, Stream.CLIENT_STATES), state.model, federation)
-        return state._replace(clients=alike(state.clients, one))
-
-
-@dataclass(frozen=True)
-class AggregateKey(Hook):
-    """Draw the key of an aggregate that is random, `ServerState.optimizer.key`, from the run's key.
-
-    Attributes:
-        stream: its random stream.
-    """
-
-    stream: Stream
-
-    def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
-        """Return the state with the key."""
-        own = jax.random.fold_in(key, self.stream)
-        return state._replace(optimizer=state.optimizer._replace(key=own))
 
 
 class Control(NamedTuple):

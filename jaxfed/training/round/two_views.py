@@ -11,8 +11,7 @@ from collections.abc import Callable
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.training.local.consistency import Term, consistency, graph_where_unsure
 from jaxfed.training.local.losses import proximal
-from jaxfed.training.round.client_round import ClientRound, ClientUpdate, LocalUpdate
-from jaxfed.training.round.labels_at_server import plain_part
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate, LocalUpdate, plain_update
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.specification import Training
 
@@ -61,7 +60,7 @@ def two_view_training(
         training,
         local_update,
         pseudo_label=pseudo_label,
-        server_part=plain_part(training),
+        server_update=plain_update(training.loss),
         takes_all=pseudo_label != ALL,
     )
 

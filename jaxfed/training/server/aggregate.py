@@ -5,7 +5,7 @@
 delta_k is client minus server, so its negative is what an optimizer calls a gradient: SGD with rate 1
 is FedAvg (McMahan et al., AISTATS 2017), with momentum FedAvgM (Hsu, Qi, Brown, 2019); `adaptive` is FedAdam
 and its kin. Parameters take that step. BatchNorm's running statistics are no parameters: with "averaged" they
-take the plain mean; with "local" and "static" they do not go through the server at all.
+take the plain mean; with "static" they do not go through the server at all.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ class Aggregate(NamedTuple):
     """The server's step.
 
     Fields:
-        init: model -> the step's state before the first round.
+        init: model, key of the run -> the step's state before the first round.
         apply: model, deltas [K, ...], weights float32 [K], state -> model, state. In methods with S means,
             weights are [K, S]: each client's weight in each of them.
     """
 
-    init: Callable[[nnx.State], Any]
+    init: Callable[[nnx.State, jax.Array], Any]
     apply: Callable[[nnx.State, nnx.State, jax.Array, Any], tuple[nnx.State, Any]]
 
 
 def server_optimizer(optimizer: optax.GradientTransformation) -> Aggregate:
     """Apply an optimizer to the weighted mean; without clients (all weights 0) the model stays as it is."""
 
-    def init(model: nnx.State) -> Any:
+    def init(model: nnx.State, key: jax.Array) -> Any:
+        del key
         return optimizer.init(nnx.split_state(model, nnx.Param, ...)[0])
 
     def apply(

@@ -11,7 +11,7 @@ copied as a whole if rows change; a table is updated in place (`jaxfed.host.row_
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,17 +80,6 @@ def rows_for(num_clients: int, state: Any, host: Execution) -> Any:
     folder = None if num_bytes <= host.rows_limit else _disk(num_clients, num_bytes, host)
     beside = Interleaved(num_clients, folder)
     return jax.tree.map(lambda leaf: RowTable(num_clients, leaf, folder, beside), state)
-
-
-def alike(stacked: Any, state: Any) -> Any:
-    """States of the form of `stacked` [M, ...] in which every client has this state."""
-
-    def same(rows: Any, leaf: Any) -> Any:
-        if isinstance(rows, RowTable):
-            return rows.anew(np.asarray(leaf))
-        return jnp.broadcast_to(leaf, rows.shape)
-
-    return _mapped(same, stacked, state)
 
 
 def rows_of_clients(num_clients: int, make: Callable[[np.ndarray], Any], host: Execution) -> Any:
@@ -188,10 +177,9 @@ def has_tables(tree: Any) -> bool:
     return any(isinstance(leaf, RowTable) for leaf in leaves(tree))
 
 
-def without_tables(state: Any, names: Collection[str] | None = None) -> Any:
-    """The named tuple with those of these fields emptied that have tables; None: all fields."""
-    names = state._fields if names is None else names
-    large = [name for name in names if has_tables(getattr(state, name))]
+def without_tables(state: Any) -> Any:
+    """The named tuple with those fields emptied that have tables."""
+    large = [name for name in state._fields if has_tables(getattr(state, name))]
     return state._replace(**dict.fromkeys(large, ())) if large else state
 
 
@@ -212,7 +200,6 @@ def _quickly_copied() -> int:
 
 
 def _disk(num_clients: int, num_bytes: int, host: Execution) -> Path:
-    """Return the folder, which has room for the states of the clients."""
     given, limit = host.memory_limit, bytes_text(host.rows_limit)
     start = (
         f"execution.memory_limit={given!r}: the states of {num_clients:,} clients take "
@@ -223,12 +210,8 @@ def _disk(num_clients: int, num_bytes: int, host: Execution) -> Path:
             f"{start}; use {num_bytes} bytes or more, or give Execution a folder on a disk"
         )
     folder = Path(host.folder)
-    free = _free_bytes(folder)
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(place).free
     if num_bytes > free:
         raise BeyondMemory(f"{start} and the disk of {folder} has {bytes_text(free)}")
     return folder
-
-
-def _free_bytes(folder: Path) -> int:
-    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    return shutil.disk_usage(place).free

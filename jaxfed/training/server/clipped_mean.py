@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import nnx
 
+from jaxfed.random_streams import Stream
 from jaxfed.training.server.aggregate import Aggregate, weighted_mean
 
 
@@ -42,13 +44,11 @@ def clipped_mean(inner: Aggregate, *, clip: float, noise_multiplier: float) -> A
         inner: takes the step; it receives the noisy mean as its only update.
         clip: S.
         noise_multiplier: z; 0 draws no noise.
-
-    The initial state holds the key of seed 0, which the method replaces.
     """
 
-    def init(model: nnx.State) -> ClippedMean:
-        zero = jnp.float32(0)
-        return ClippedMean(inner.init(model), jax.random.key(0), jnp.int32(0), zero, zero)
+    def init(model: nnx.State, key: jax.Array) -> ClippedMean:
+        noise_key, zero = jax.random.fold_in(key, Stream.NOISE), jnp.float32(0)
+        return ClippedMean(inner.init(model, key), noise_key, jnp.int32(0), zero, zero)
 
     def apply(
         model: nnx.State, deltas: nnx.State, weights: jax.Array, state: ClippedMean
@@ -91,12 +91,5 @@ def scaled(tree: Any, factor: jax.Array) -> Any:
 
 def noisy(tree: Any, key: jax.Array, deviation: jax.Array) -> Any:
     """x + N(0, deviation^2 I), an independent draw for each number."""
-    leaves, form = jax.tree.flatten(tree)
-    keys = jax.random.split(key, len(leaves))
-    return jax.tree.unflatten(
-        form,
-        [
-            leaf + deviation * jax.random.normal(own, leaf.shape, jnp.float32)
-            for leaf, own in zip(leaves, keys, strict=True)
-        ],
-    )
+    draws = optax.tree_utils.tree_random_like(key, tree, jax.random.normal)
+    return jax.tree.map(lambda leaf, draw: leaf + deviation * draw, tree, draws)

@@ -10,7 +10,6 @@ import numpy as np
 from flax import nnx
 
 from jaxfed.federation.cohort import Array
-from jaxfed.training.server.client_rows import gather, stacked_for
 
 # If the server's own examples are rows of a cohort, these have the ids -2, -3, ...; -1 is padding.
 _FIRST_OF_SERVER = -2
@@ -27,7 +26,6 @@ class ServerState(NamedTuple):
         optimizer: the server optimizer's state.
         teacher: a model of an earlier round that labels (FedSem+), and who has received it; () without one.
         control: values beside the model (`Control`; SCAFFOLD's server control variate); ().
-        statistics: with local statistics, every client's own, stacked [M, ...]; ().
         clients: each client's state, defined by the method, stacked [M, ...]; ().
         memory: the server's store of its clients' uploads (ProtoFSSL's prototypes); ().
         client_optimizers: states of clients' optimizers if they are kept, stacked [M, ...]; ().
@@ -40,7 +38,6 @@ class ServerState(NamedTuple):
     optimizer: Any
     teacher: Any
     control: Any
-    statistics: Any
     clients: Any
     round: jax.Array
     memory: Any = ()
@@ -51,20 +48,6 @@ class ServerState(NamedTuple):
 def server_ids(number: int) -> np.ndarray:
     """int32 [number], ids that mark rows of a cohort as the server's own."""
     return (_FIRST_OF_SERVER - np.arange(number)).astype(np.int32)
-
-
-def cohort_statistics(state: ServerState, client_id: Array) -> nnx.State:
-    """Running statistics that each client of the cohort, and the server, uses, [K, ...]."""
-    _, shared = nnx.split_state(state.model, nnx.Param, ...)
-    everywhere = stacked_for(len(client_id), shared)
-    if not jax.tree.leaves(state.statistics):
-        return everywhere
-    is_server = jnp.asarray(client_id) <= _FIRST_OF_SERVER
-    return jax.tree.map(
-        lambda own, same: jnp.where(is_server.reshape(-1, *(1,) * (own.ndim - 1)), same, own),
-        gather(state.statistics, client_id),
-        everywhere,
-    )
 
 
 def client_keys(key: jax.Array, client_id: Array) -> jax.Array:

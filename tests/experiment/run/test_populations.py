@@ -1,6 +1,7 @@
 """An experiment of so many clients that their states are tables: resumed, selected, on a disk."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -132,7 +133,8 @@ def test_the_selected_state_and_the_last_one_predict(whole):
 
 def test_a_population_that_fits_nowhere_is_refused_before_a_round(tmp_path, monkeypatch):
     monkeypatch.setattr(Execution, "rows_limit", 1)
-    monkeypatch.setattr(client_rows, "_free_bytes", lambda folder: 1000)
+    free = SimpleNamespace(free=1000)
+    monkeypatch.setattr(client_rows.shutil, "disk_usage", lambda folder: free)
     with pytest.raises(BeyondMemory) as caught:
         play(config_of(), tmp_path / "w")
     line = str(caught.value)

@@ -32,7 +32,7 @@ map_clients = partial(client_map, strategy="map")
 
 
 def state_of(model):
-    return ServerState(model.init(KEY), (), (), (), (), (), jnp.int32(0))
+    return ServerState(model.init(KEY), (), (), (), (), jnp.int32(0))
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """XCLP's labels within rounds over a network: the simulation's, by clients that run the protocols."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -12,7 +13,7 @@ from jaxfed.errors import ProtocolError
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.sides import Unusable
 from jaxfed.testing.method_checks import SEED, arranged
-from jaxfed.training.round.network.joint_labels import JointLabels
+from jaxfed.training.round.joint_labels import labeled_jointly
 from jaxfed.xclp.settings.parameters import Parameters
 
 COHORT = [2, 3, 5]
@@ -95,6 +96,6 @@ def test_a_number_of_points_that_no_client_has_is_refused(points):
     )
     state, cohort = SimpleNamespace(model=(), round=0), SimpleNamespace(client_id=np.array([2]))
     federation = SimpleNamespace(census=SimpleNamespace(examples=(9, 9, 5)))
-    labels = JointLabels(source, ask, federation)
+    labels = partial(labeled_jointly, source, ask, federation)
     with pytest.raises(Unusable, match=f"{points} points"):
         labels(state, cohort, jax.random.key(0), Communication())

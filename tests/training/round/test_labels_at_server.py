@@ -36,7 +36,7 @@ from jaxfed.training.pseudo_labels.embedding import embedding
 from jaxfed.training.pseudo_labels.propagated_labels import all_examples
 from jaxfed.training.round import labels_at_server
 from jaxfed.training.server import aggregate
-from jaxfed.training.server.server_state import client_keys, cohort_statistics
+from jaxfed.training.server.server_state import client_keys
 
 SIZES, NUM_AT_SERVER = [12, 7, 0, 20], 21
 PARAMETERS = 4 * (4 * 8 + 8 + 8 * 3 + 3)
@@ -171,7 +171,7 @@ def test_xclp_labels_are_those_of_one_more_party():
     training = xclp_training(federation, clients_multiple=2)
     state = fedavg(training=training, pseudo_label="xclp").init(KEY, federation)
     cohort = federation.cohort()
-    own = labels_at_server.examples_of(training)
+    own = labels_at_server.server_of(training, len, "xclp", joins=False).examples
     parties = labels_at_server.beside(cohort, own, 2)
     assert parties.x.shape == (6, 20, 4)  # two rows for 21 examples
     assert (np.asarray(parties.y)[~np.asarray(parties.mask)] == -1).all()
@@ -292,19 +292,6 @@ def test_strategies_agree_and_padding_is_inert():
         for strategy in ("map", "shard_map")
     ]
     assert_close(*results, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_local_statistics_of_the_server_are_the_models():
-    """With local statistics the server embeds with the model's, no client's."""
-    federation = apart([16, 16], 16)
-    training = xclp_training(federation, batch_norm=True, batch_statistics="local")
-    state = rounds_of(fedavg(training=training, pseudo_label="xclp"), federation, 1)[-1]
-    ids = np.array([1, -2, -3, -1], np.int32)
-    mean = cohort_statistics(state, ids)["norm"]["mean"][...]
-    np.testing.assert_array_equal(mean[0], state.statistics["norm"]["mean"][...][1])
-    for row in (1, 2):
-        np.testing.assert_array_equal(mean[row], state.model["norm"]["mean"][...])
 
 
 def test_cohorts_of_clients_without_labels():

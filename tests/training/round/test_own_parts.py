@@ -65,7 +65,7 @@ def test_states_of_clients():
         return client.update(client.steps(own.loss), client_state=client.state + 1)
 
     method = federated_training(
-        own, local_update, pseudo_label="none", init_client=lambda model, _: jnp.zeros(2)
+        own, local_update, pseudo_label="none", init_client=lambda model, *_: jnp.zeros(2)
     )
     assert jaxfed.simulate(method, FEDERATION).last_state.clients.tolist() == [[1, 1], [1, 1]]
 

@@ -134,7 +134,7 @@ def test_control_is_over_the_clients_that_can_train_in_each_stage(tmp_path):
         training,
         update,
         pseudo_label="unlabeled",
-        init_client=lambda model, federation: jnp.zeros(7),
+        init_client=lambda model, federation, key: jnp.zeros(7),
         control=Control(lambda parameters: jnp.zeros(7)),
     )
     _, federation = federation_with([([0, 1], 2), ([2], 0), ([], 5), ([], 0)])

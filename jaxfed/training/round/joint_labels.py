@@ -1,11 +1,11 @@
 """Pseudo-labels of XCLP within a round of training on a network: lines 6 and 7 of Algorithm 2.
 
     step      the server sends     client j                                       client j replies
-    "embed"   `NewModel`           computes V^(j) by the model, and keeps it      number of its points
+    "embed"   `Request`            computes V^(j) by the model, and keeps it      number of its points
     letters of a session           takes part in Algorithm 1                      frames
     "end"     its masked sums      keeps its labels and confidences, forgets V^(j)
 
-Then it trains on them (`jaxfed.training.round.network.client_side`). Its labels never leave it. A client that
+Then it trains on them (`jaxfed.training.round.network`). Its labels never leave it. A client that
 leaves the labeling has left the round. The session is that of `jaxfed.xclp.network.server_side`.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -28,11 +29,12 @@ from jaxfed.federation.sides import Ask, ClientSide
 from jaxfed.secure.session.network import exchanges
 from jaxfed.training.pseudo_labels.propagated_labels import XclpLabels
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels, completed
-from jaxfed.training.round.network.client_side import (
+from jaxfed.training.round.network import (
     AFTER_MEAN,
     UPDATE,
+    JointLabeling,
     LabeledByClients,
-    NewModel,
+    Request,
     TrainingClient,
     client_view,
 )
@@ -58,46 +60,62 @@ def no_labels(
     return completed(cohort, jnp.full(y.shape, UNLABELED), jnp.zeros(y.shape))
 
 
-@dataclass(frozen=True, eq=False)
-class JointLabels:
-    """The labeling at the server.
+def joint_labeling(source: PseudoLabel) -> JointLabeling | None:
+    """Return the labeling of a source that is XCLP with nothing around it; None: clients cannot run it.
 
-    Attributes:
+    Raises:
+        UsageError: settings of XCLP that do not run on a network.
+    """
+    if not isinstance(source, XclpLabels):
+        return None
+    check_network(source.parameters)
+    return JointLabeling(
+        no_labels,
+        lambda ask, federation: partial(labeled_jointly, source, ask, federation),
+        lambda client: JointlyLabelingClient(client, source).side,
+    )
+
+
+def labeled_jointly(
+    source: XclpLabels,
+    ask: Ask,
+    federation: Federation,
+    state: ServerState,
+    cohort: Cohort,
+    key: jax.Array,
+    communication: Communication,
+) -> LabeledByClients:
+    """Have the clients label their examples; those that leave are no part of the round.
+
+    Args:
         source: the simulation's.
         ask: reaches the clients.
         federation: as the server knows it.
+        state: before the round.
+        cohort: the clients that are asked.
+        key: typed, of the labeling.
+        communication: counts the messages.
     """
+    p = replace(source.parameters, seed=drawn_seed(key))
+    number, message = int(state.round) + 1, _embed(state, key)
+    asked = {int(client): message for client in np.asarray(cohort.client_id) if client >= 0}
+    check = partial(check_points, federation)
+    points = ask(EMBED, asked, SIZE, round_number=number, check=check)
+    ids = list(points)
+    found = labeled_by_clients(
+        len(ids),
+        exchanges.carried(ask, ids, {"round": number, "seed": p.seed}),
+        {address: points[client]["points"] for address, client in enumerate(ids)},
+        p,
+        source.execution,
+    )
+    communication.add(found.communication)
+    metrics = {"steps": found.accuracy.steps, "residual": found.accuracy.residual}
+    return LabeledByClients(key, metrics, frozenset(ids[address] for address in found.clients))
 
-    source: XclpLabels
-    ask: Ask
-    federation: Federation
 
-    def __post_init__(self) -> None:
-        check_network(self.source.parameters)
-
-    def __call__(
-        self, state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
-    ) -> LabeledByClients:
-        """Have the clients label their examples; those that leave are no part of the round."""
-        p = replace(self.source.parameters, seed=drawn_seed(key))
-        number = int(state.round) + 1
-        message = NewModel(state.model, state.round, jax.random.key_data(key))
-        asked = {int(client): message for client in np.asarray(cohort.client_id) if client >= 0}
-        points = self.ask(EMBED, asked, SIZE, round_number=number, check=self._check)
-        ids = list(points)
-        found = labeled_by_clients(
-            len(ids),
-            exchanges.carried(self.ask, ids, {"round": number, "seed": p.seed}),
-            {address: points[client]["points"] for address, client in enumerate(ids)},
-            p,
-            self.source.execution,
-        )
-        communication.add(found.communication)
-        metrics = {"steps": found.accuracy.steps, "residual": found.accuracy.residual}
-        return LabeledByClients(key, metrics, frozenset(ids[address] for address in found.clients))
-
-    def _check(self, client: int, reply: Mapping[str, Any]) -> None:
-        check_points(self.federation, client, reply)
+def _embed(state: ServerState, key: jax.Array) -> Request:
+    return Request(state.model, (), state.round, (), jax.random.key_data(key[None]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,11 +130,9 @@ class JointlyLabelingClient:
     training: TrainingClient
     source: XclpLabels
 
-    def __post_init__(self) -> None:
-        check_network(self.source.parameters)
-
+    @property
     def side(self) -> ClientSide:
-        """Return the functions of a client."""
+        """The functions of a client."""
         return ClientSide(self.init, self.answer, self.form, self.stored)
 
     def init(self, key: jax.Array, federation: Federation) -> dict[str, Any]:
@@ -135,12 +151,7 @@ class JointlyLabelingClient:
         if step != EMBED:
             return exchanges.REQUEST
         key = jax.random.key(0)
-
-        def message() -> NewModel:
-            state = self.training.init_server(key, federation)
-            return NewModel(state.model, state.round, jax.random.key_data(key))
-
-        return jax.eval_shape(message)
+        return jax.eval_shape(lambda: _embed(self.training.init_server(key, federation), key))
 
     def answer(
         self, step: str, own: Mapping[str, Any], request: Any, cohort: Cohort
@@ -173,10 +184,10 @@ class JointlyLabelingClient:
         return {**own, **kept}, {"frames": frames}
 
     def _embedded(
-        self, own: Mapping[str, Any], request: NewModel, cohort: Cohort
+        self, own: Mapping[str, Any], request: Request, cohort: Cohort
     ) -> tuple[dict[str, Any], Any]:
         """Keep the points of the graph, and forget earlier labels."""
-        key = jax.random.wrap_key_data(jnp.asarray(request.key))
+        [key] = jax.random.wrap_key_data(jnp.asarray(request.keys))
         state = client_view(request, own["training"])
         entered = self.source.points(state, arranged(cohort), key)
         point = np.asarray(entered.mask)[0]
@@ -194,7 +205,7 @@ class JointlyLabelingClient:
 
     def _labels_of(self, own: Mapping[str, Any], request: Any) -> PseudoLabel | None:
         """Return the labeling of a round by what the client has kept; None in the first stage."""
-        if self.training.stage(int(request.round)).source == "none":
+        if self.training.parts.stage(int(request.round)) == 1:
             return None
         if own["round"] != int(request.round) + 1 or not own["label"]:
             raise ProtocolError("training without labels of the round")
