@@ -26,12 +26,12 @@ def of_the_beginning_of_a_file(content, folder):
 
 def of_images(content, folder):
     (folder / "weights").write_bytes(b"weights")
-    return features._cache_directory(content, "network", 32, folder / "weights")
+    return features._cache_key(content, "network", 32, folder / "weights")
 
 
 def of_weights(content, folder):
     (folder / "weights").write_bytes(content.tobytes())
-    return features._cache_directory(np.zeros(3, np.uint8), "network", 32, folder / "weights")
+    return features._cache_key(np.zeros(3, np.uint8), "network", 32, folder / "weights")
 
 
 DIGESTS = {
@@ -42,7 +42,6 @@ DIGESTS = {
     "an attacker's instructions": lambda content, folder: shadow_plans._described([content]),
     "images of features": of_images,
     "weights of features": of_weights,
-    "features": lambda content, folder: features._digest(content.tobytes()),
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from ml_collections import ConfigDict
 
 from jaxfed.config.checks.reading import disclosures
-from jaxfed.config.data.holdings import Holdings, few_rows
+from jaxfed.config.data.notes import Holdings, few_rows
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.methods import check_tested_alike
 from jaxfed.experiment.run import environment

@@ -32,7 +32,7 @@ from jaxfed import __version__
 from jaxfed.api.stages import HostStage, Stage, check_program, naming_lowering, without_flatbuffers
 from jaxfed.data.dataset import Gaps
 from jaxfed.data.encoding import RowEncoding, encoder_from
-from jaxfed.data.standardization import Standardization
+from jaxfed.data.transforms import Standardization
 from jaxfed.errors import UsageError
 from jaxfed.host import safe_files, storage
 from jaxfed.host.location import file_to_write, location

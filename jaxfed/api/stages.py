@@ -19,8 +19,7 @@ import numpy as np
 from jax import export
 from ml_collections import ConfigDict
 
-from jaxfed.config.data.federated_features import BATCH
-from jaxfed.config.data.preprocessing import pretrained_settings
+from jaxfed.config.data.preprocessing import BATCH, pretrained_settings
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.data.features import extraction
 from jaxfed.errors import UsageError

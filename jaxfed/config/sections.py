@@ -28,8 +28,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.data import SCHEMES, Classes, Dirichlet, DirichletMixture, Sizes, Table
 from jaxfed.data.partitioning.distribution import Skew
-from jaxfed.data.partitioning.scheme import Quantity
-from jaxfed.data.partitioning.schemes import Rows
+from jaxfed.data.partitioning.schemes import Quantity, Rows
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.clock.settings import Clock
 from jaxfed.federation.execution import memory

@@ -15,15 +15,18 @@ if TYPE_CHECKING:
     from jaxfed.data.packing import pack
     from jaxfed.data.partitioning.labeling import Labels
     from jaxfed.data.partitioning.partition import class_counts, partition
-    from jaxfed.data.partitioning.scheme import SCHEMES, OwnerScheme, Scheme, Sizes
     from jaxfed.data.partitioning.schemes import (
         FEDMATCH_TABLE,
+        SCHEMES,
         Classes,
         Dirichlet,
         DirichletMixture,
         DirichletPairs,
         Iid,
         Natural,
+        OwnerScheme,
+        Scheme,
+        Sizes,
         Subclasses,
         Table,
     )
@@ -53,17 +56,10 @@ __all__ = [
 ]
 # Name -> file. Readers are many, so their files are imported when one is asked for.
 _FILES = {
+    **dict.fromkeys(__all__, "partitioning.schemes"),
     **dict.fromkeys(["ClientRows", "Partition"], "client_rows"),
-    "Dataset": "dataset",
-    "load": "loading",
-    "pack": "packing",
     **dict.fromkeys(["class_counts", "partition"], "partitioning.partition"),
+    **{"Dataset": "dataset", "load": "loading", "pack": "packing"},
     "Labels": "partitioning.labeling",
-    **dict.fromkeys(["SCHEMES", "OwnerScheme", "Scheme", "Sizes"], "partitioning.scheme"),
-    **dict.fromkeys(
-        ["FEDMATCH_TABLE", "Classes", "Dirichlet", "DirichletMixture", "DirichletPairs", "Iid"],
-        "partitioning.schemes",
-    ),
-    **dict.fromkeys(["Natural", "Subclasses", "Table"], "partitioning.schemes"),
 }
 __getattr__ = imported_on_use(__name__, _FILES)

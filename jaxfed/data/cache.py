@@ -15,8 +15,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -42,14 +42,6 @@ def directory() -> Path:
 def named_by() -> str:
     """Name of the cache folder in error messages: the variable if a user has set it."""
     return "$JAXFED_CACHE" if os.environ.get("JAXFED_CACHE") else "the default cache"
-
-
-def not_writable(place: Path, error: OSError) -> UsageError:
-    """Error for a cache folder that cannot be written."""
-    return UsageError(
-        f"{place}: cannot be written ({error.strerror}), where decoded data and features are kept; "
-        "set $JAXFED_CACHE to a folder that can be"
-    )
 
 
 def files_key(files: list[Path], *settings: object) -> str:
@@ -93,12 +85,22 @@ def cached_arrays(name: str, key: str, make: Callable[[Path], None]) -> dict[str
         if not storage.is_full(error):
             raise
         logging.warning("%s: the disk is full; going on without the cache", target.parent)
-        return _made_for_now(make)
+        with tempfile.TemporaryDirectory(prefix="jaxfed-") as folder:
+            make(Path(folder))
+            return {file.stem: np.load(file) for file in Path(folder).glob("*.npy")}
 
 
 def _made(target: Path, make: Callable[[Path], None]) -> dict[str, np.ndarray]:
-    """Make the set in the cache and read it there."""
-    with _begun(target) as made:
+    with ExitStack() as stack:
+        try:
+            made = stack.enter_context(storage.begun_folder(target))
+        except OSError as error:
+            if storage.is_full(error):
+                raise
+            raise UsageError(
+                f"{target.parent}: cannot be written ({error.strerror}), where decoded data and features are "
+                "kept; set $JAXFED_CACHE to a folder that can be"
+            ) from error
         make(made)
         sums = {file.name: storage.file_checksum(file) for file in made.glob("*.npy")}
         with storage.whole_file(made / _INDEX) as index:
@@ -113,25 +115,6 @@ def _made(target: Path, make: Callable[[Path], None]) -> dict[str, np.ndarray]:
     if arrays is None:
         raise OSError(f"{target}: what was just written cannot be read")
     return arrays
-
-
-def _made_for_now(make: Callable[[Path], None]) -> dict[str, np.ndarray]:
-    with tempfile.TemporaryDirectory(prefix="jaxfed-") as folder:
-        make(Path(folder))
-        return {file.stem: np.load(file) for file in Path(folder).glob("*.npy")}
-
-
-@contextmanager
-def _begun(target: Path) -> Iterator[Path]:
-    """A new directory next to the target, locked while this process works on it and removed afterwards."""
-    with ExitStack() as stack:
-        try:
-            made = stack.enter_context(storage.begun_folder(target))
-        except OSError as error:
-            if storage.is_full(error):
-                raise
-            raise not_writable(target.parent, error) from error
-        yield made
 
 
 def _read(target: Path) -> dict[str, np.ndarray] | None:

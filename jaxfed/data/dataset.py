@@ -1,15 +1,14 @@
 """The common result of all readers: one data set as arrays."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from jaxfed.data.given_examples import integer_images, without_wide_integers
+from jaxfed.data.given_examples import examples_of, labels_of, occurs
 from jaxfed.data.labels import UNLABELED as UNLABELED
-from jaxfed.data.mapped_rows import parts
+from jaxfed.data.labels import read_labels
 from jaxfed.errors import UsageError
 
 
@@ -87,7 +86,7 @@ class Dataset:
         x: `[n, ...]`. Images: uint8 `[n, height, width, channels]`, 0..255 (the embedded digits:
             float32, 0 to 1). Everything else: float32, or float64 if float32 makes different values equal.
         y: int32 `[n]`, classes 0..num_classes-1, and -1 for examples that have no label
-            in the source. At least one has a label, unless `labels_optional`.
+            in the source.
         x_test, y_test: the source's own test split, of the same kind; 0 rows without one. All of
             it is labeled.
         num_classes: C; a class may have no example.
@@ -103,7 +102,6 @@ class Dataset:
         has_gaps: True if x of a table has NaN for missing cells; `gaps` fills them.
         encoder: converts other rows like x; None: they are arrays (`jaxfed.data.encoding`).
         x_validation, y_validation: validation examples of the source, all labeled; None without any.
-        labels_optional: True for public examples, none of which needs a label.
 
     Arrays that come from the cache are memory-mapped and read-only.
     """
@@ -125,91 +123,39 @@ class Dataset:
     client_names: tuple[str, ...] = ()
     x_validation: np.ndarray | None = None
     y_validation: np.ndarray | None = None
-    labels_optional: bool = False
 
     def __post_init__(self) -> None:
         """Check that lengths, shapes and classes agree, as every reader must ensure."""
-        for field in ("x", "y", "x_test", "y_test"):
-            value = getattr(self, field)
-            if not hasattr(value, "dtype"):
-                wrong = f"{field} is of type {type(value).__name__}; use an array"
-                raise self._refused(f"{wrong}, with 0 rows where there is no such split")
-            if field[0] == "y" and not np.issubdtype(value.dtype, np.integer):
-                raise self._refused(f"{field} is {value.dtype}; use int32")
-            if field[0] == "x":
-                if wrong := integer_images(value):
-                    raise self._refused(f"{field}: {wrong}")
-                object.__setattr__(self, field, without_wide_integers(value))
         if len(self.class_names) != self.num_classes:
             wrong = f"{len(self.class_names)} class names for {self.num_classes} classes"
             raise self._refused(f"{wrong}; use one a class")
-        self._check_split("train", self.x, self.y, self.client_id, self.subclass, UNLABELED)
-        self._check_split(
-            "test", self.x_test, self.y_test, self.client_id_test, self.subclass_test, 0
-        )
         twice = [name for name in self.class_names if self.class_names.count(name) > 1]
         if twice:
             raise self._refused(f"two classes are named {twice[0]!r}; use distinct names")
+        first: np.ndarray | None = None
+        for split, suffix in (("train", ""), ("test", "_test"), ("validation", "_validation")):
+            if split == "validation" and self.x_validation is None:
+                break
+            where = f"data set {self.name!r}, {split}"
+            given, labels = getattr(self, f"x{suffix}"), getattr(self, f"y{suffix}")
+            features = self.names["features"]
+            x = examples_of(given, where, first, names=features, allows_nan=self.has_gaps)
+            y = labels_of(labels, where, len(x), self.num_classes)
+            if suffix and (y < 0).any():
+                raise UsageError(f"{where}: an example has no label; each needs one")
+            for name in ("client_id", "subclass"):
+                column = getattr(self, f"{name}{suffix}", None)
+                if column is not None and column.shape != y.shape:
+                    wrong = f"{len(y)} examples but {name} of shape {column.shape}"
+                    raise UsageError(f"{where}: {wrong}; one an example is needed")
+            for name, column in ((f"x{suffix}", x), (f"y{suffix}", y)):
+                object.__setattr__(self, name, column)
+            first = x if first is None else first
         if not len(self.y):
             raise UsageError(f"data set {self.name!r} has no training examples")
-        if not self.labels_optional and not self.is_labeled.any():
-            raise self._refused(f"none of its {len(self.y)} training examples has a label")
-        if len(self.x_test) and self.x.dtype != self.x_test.dtype:
-            raise self._refused(
-                f"training examples are {self.x.dtype}, test examples {self.x_test.dtype}; bytes 0..255 and "
-                "numbers of another scale cannot be mixed: use the same type for both"
-            )
-        shapes = self.x.shape[1:], self.x_test.shape[1:]
-        if shapes[0] != shapes[1]:
-            raise self._refused(
-                f"training examples have shape {shapes[0]}, test examples {shapes[1]}"
-            )
 
-    def _check_split(
-        self,
-        split: str,
-        x: np.ndarray,
-        y: np.ndarray,
-        client_id: np.ndarray | None,
-        subclass: np.ndarray | None,
-        smallest: int,
-    ) -> None:
-        if y.ndim != 1 or len(x) != len(y):
-            wrong = f"{len(x)} examples but labels of shape {y.shape}"
-            raise self._refused(f"{wrong}; one label an example is needed", split)
-        for what, column, one in (
-            ("client ids", client_id, "one id"),
-            ("subclasses", subclass, "one"),
-        ):
-            if column is not None and column.shape != y.shape:
-                wrong = f"{len(y)} examples but {what} of shape {column.shape}"
-                raise self._refused(f"{wrong}; {one} an example is needed", split)
-        is_bad = partial(_is_beyond_float32, allows_nan=self.has_gaps)
-        if np.issubdtype(x.dtype, np.floating) and _occurs(is_bad, x):
-            raise self._not_finite(split, is_bad(x).reshape(len(x), -1))
-        if len(y) and not (y.min() >= smallest and y.max() < self.num_classes):
-            allowed = f"{smallest}..{self.num_classes - 1}"
-            raise self._refused(f"labels {y.min()}..{y.max()} are not all in {allowed}", split)
-        if 0 in x.shape[1:]:
-            wrong = f"examples of shape {list(x.shape[1:])} have no features"
-            raise self._refused(f"{wrong}; one at least is needed", split)
-
-    def _refused(self, wrong: str, split: str = "") -> UsageError:
-        place = f", {split}" if split else ""
-        return UsageError(f"data set {self.name!r}{place}: {wrong}")
-
-    def _not_finite(self, split: str, is_bad: np.ndarray) -> UsageError:
-        """Error for bad values, bool [n, features], that names the first one's example and feature."""
-        is_row = is_bad.any(axis=1)
-        row = int(is_row.argmax())
-        place = int(is_bad[row].argmax())
-        names = self.names["features"]
-        return self._refused(
-            f"{np.count_nonzero(is_row)} of {len(is_bad)} examples have values that are nan or infinite in "
-            f"float32 (the first: row {row}, feature {names[place] if names else place!r}); every value must "
-            "be a finite number",
-            split,
-        )
+    def _refused(self, wrong: str) -> UsageError:
+        return UsageError(f"data set {self.name!r}: {wrong}")
 
     @property
     def validation(self) -> tuple[np.ndarray, np.ndarray]:
@@ -217,30 +163,6 @@ class Dataset:
         if self.x_validation is None or self.y_validation is None:
             return self.x[:0], self.y[:0]
         return self.x_validation, self.y_validation
-
-    def with_validation(self, number: int) -> "Dataset":
-        """Return the data set with its last `number` training examples as validation examples.
-
-        Raises:
-            UsageError: one has no label.
-        """
-        if not number:
-            return self
-        start = len(self.y) - number
-        if (self.y[start:] == UNLABELED).any():
-            wrong = (
-                "a validation example has no label; label it, or move it to the training examples"
-            )
-            raise self._refused(wrong)
-        columns = {name: getattr(self, name) for name in ("client_id", "subclass")}
-        return dataclasses.replace(
-            self,
-            x=self.x[:start],
-            y=self.y[:start],
-            x_validation=self.x[start:],
-            y_validation=self.y[start:],
-            **{name: column[:start] for name, column in columns.items() if column is not None},
-        )
 
     @property
     def is_labeled(self) -> np.ndarray:
@@ -293,34 +215,66 @@ class Dataset:
         )
 
 
-def _is_beyond_float32(x: np.ndarray, *, allows_nan: bool) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        x = x.astype(np.float32, copy=False)
-    return np.isinf(x) if allows_nan else ~np.isfinite(x)
-
-
 def has_gaps(*splits: np.ndarray) -> bool:
     """True if a value is NaN."""
-    return any(_occurs(np.isnan, x) for x in splits)
+    return any(occurs(np.isnan, x) for x in splits)
 
 
-def _occurs(is_one: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> bool:
-    """True if a value of x is one, looked for in some rows at a time."""
-    return any(is_one(part).any() for part in parts(x))
+def dataset_of(
+    name: object,
+    splits: Sequence[tuple[np.ndarray, np.ndarray]],
+    *,
+    where: str = "",
+    class_names: Sequence[str] | np.ndarray | None = None,
+    clients: Sequence[np.ndarray | None] = (None, None),
+    **more: Any,
+) -> Dataset:
+    """Make a data set of the labels and clients as its source has them.
+
+    Args:
+        name: of the data set.
+        splits: x [n, ...] and labels [n] of the training and the test split, then of the validation examples
+            if there are some; labels are numbers, texts, bytes or objects, masked or not.
+        where: place of the labels, for messages; by default the name.
+        class_names: C names, if the source has them; integers are then numbers of these classes.
+        clients: [n] of the first two splits, names or numbers of natural clients; None where the source has
+            no such column. A test split without one is for all clients together.
+        **more: further fields of `Dataset`.
+
+    Raises:
+        UsageError: labels that `jaxfed.data.labels` refuses; a test or validation example without a label.
+    """
+    labels = read_labels(
+        [y for _, y in splits], where or str(name), are_known=class_names is not None
+    )
+    for split, found in zip(("test", "validation"), labels[1:], strict=False):
+        if missing := np.count_nonzero(~found.is_labeled):
+            raise UsageError(
+                f"{name}: {missing} {split} examples have no label, and nothing can be measured on them; "
+                "move them to the training examples, where they become clients' unlabeled examples"
+            )
+    y, names = class_numbers(
+        *(split.values for split in labels), names=class_names, is_labeled=labels[0].is_labeled
+    )
+    x = [x for x, _ in splits]
+    columns = dict(zip(("x", "x_test", "x_validation"), x, strict=False))
+    columns |= dict(zip(("y", "y_test", "y_validation"), y, strict=False))
+    return Dataset(
+        name=str(name),
+        num_classes=len(names),
+        class_names=names,
+        **columns,
+        **natural_clients(*clients, len(y[1])),
+        **more,
+    )
 
 
 def natural_clients(
     train: np.ndarray | None, test: np.ndarray | None, num_test: int
 ) -> dict[str, Any]:
-    """Number natural clients from 0 in the order of their sorted names over both splits.
+    """Return `client_id`, `client_id_test` and `client_names` of a `Dataset`; nothing without a column.
 
-    Args:
-        train: any [n] of names or numbers, or None where the source has no such column.
-        test: the same of the test split; None: its examples, if any, are for all clients together.
-        num_test: number of test examples.
-
-    Returns:
-        `client_id`, `client_id_test` and `client_names` of a `Dataset`; nothing without a column.
+    Natural clients are numbered from 0 in the order of their sorted names over both splits.
     """
     if train is None:
         return {}

@@ -19,7 +19,7 @@ from jaxfed.data.mapped_rows import is_mapped
 from jaxfed.data.readers.array_encoder import ArrayEncoder
 from jaxfed.data.readers.image_encoder import ImageEncoder
 from jaxfed.data.readers.table_encoder import Column, TableEncoder
-from jaxfed.data.standardization import Standardization
+from jaxfed.data.transforms import Standardization
 from jaxfed.host.safe_files import typed
 
 

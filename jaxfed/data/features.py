@@ -1,31 +1,25 @@
 """Features of images from a pretrained network, computed once and kept under $JAXFED_CACHE.
 
-The cache has a directory for each (images, weights, network, image size), with one `.npy` file for
-every 2,000 images. A file's name ends in the digest of its contents, and it appears by an atomic
-rename: an interrupted extraction resumes after its last whole file, and a damaged one is detected.
+Every 2,000 images are a set of the cache (`jaxfed.data.cache`), whose key are images, weights, network and
+image size. An interrupted extraction resumes after its last whole set, and a damaged one is computed again.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import io
 import json
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import logging
 from flax import nnx
 
-from jaxfed.data.cache import directory as cache_home
-from jaxfed.data.cache import not_writable
+from jaxfed.data.cache import cached_arrays
 from jaxfed.errors import UsageError
-from jaxfed.host import safe_files, storage
 from jaxfed.models import Model
 from jaxfed.models.efficientnet import IMAGE_SIZE, NUM_FEATURES, efficientnet, find_network, prepare
 from jaxfed.models.pretrained import find_weights, read_weights
@@ -42,7 +36,6 @@ def pretrained_features(
     weights: str | os.PathLike[str] | None = None,
     root: str | None = None,
     image_size: int | None = None,
-    batch_size: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> np.ndarray:
     """Compute each image's features: the mean over pixels of the network's last activation.
@@ -57,8 +50,6 @@ def pretrained_features(
         root: data root, where weights are looked for.
         image_size: pixels a side; None is the network's own, 224. Fewer pixels cost
             proportionally less, and give other features.
-        batch_size: images per batch; None is 4 on a CPU, to fit its caches, else 256. It changes features
-            by rounding at most, so the cache key ignores it.
         progress: called with the number of images done.
 
     Returns:
@@ -72,31 +63,35 @@ def pretrained_features(
     """
     check_images(images)
     find_network(network)
-    size = IMAGE_SIZE if image_size is None else _positive("image_size", image_size)
-    if batch_size is None:
-        batch_size = _usual_batch()
-    batch_size = min(_positive("batch_size", batch_size), max(1, len(images)))
-    path = find_weights(network, weights, root)
-
-    shards = _Shards(_cache_directory(images, network, size, path))
-    step = _images_per_call(batch_size, len(images))
-    extract: Callable[[np.ndarray], np.ndarray] | None = None
+    size, path = image_size or IMAGE_SIZE, find_weights(network, weights, root)
+    key = _cache_key(images, network, size, path)
+    batch_size = min(_batch_size(), max(1, len(images)))
+    step = -(-min(max(batch_size, _IMAGES_PER_CALL), len(images)) // batch_size) * batch_size
+    # Built and compiled only where something is missing.
+    extract = functools.cache(lambda: _extractor(network, path, size, batch_size, step))
     features = np.empty((len(images), NUM_FEATURES), np.float32)
-    for index, start in enumerate(range(0, len(images), SHARD_SIZE)):
-        rows = slice(start, min(start + SHARD_SIZE, len(images)))
-        shape = (rows.stop - rows.start, NUM_FEATURES)
-        kept = shards.read(index, shape)
-        if kept is None:
-            if extract is None:  # built and compiled only where something is missing
-                extract = _extractor(network, path, size, batch_size, step)
-            for first in range(rows.start, rows.stop, step):
-                part = slice(first, min(first + step, rows.stop))
-                features[part] = extract(images[part])
-                progress(part.stop)
-            shards.write(index, features[rows])
-        else:
-            features[rows] = kept
-            progress(rows.stop)
+    done = 0
+
+    @functools.lru_cache(maxsize=1)
+    def computed(start: int, stop: int) -> np.ndarray:
+        nonlocal done
+        for first in range(start, stop, step):
+            done = min(first + step, stop)
+            features[first:done] = extract()(images[first:done])
+            progress(done)
+        return features[start:stop]
+
+    for start in range(0, len(images), SHARD_SIZE):
+        stop = min(start + SHARD_SIZE, len(images))
+
+        def make(target: Path, start: int = start, stop: int = stop) -> None:
+            np.save(target / "x.npy", computed(start, stop))
+
+        shard = cached_arrays(f"features-{network}-{size}", f"{key}-{start:06d}", make)
+        features[start:stop] = shard["x"]
+        if done < stop:
+            done = stop
+            progress(done)
     return features
 
 
@@ -106,14 +101,13 @@ def extraction(
     weights: str | os.PathLike[str] | None,
     root: str | None,
     image_size: int | None,
-    batch_size: int | None = None,
 ) -> tuple[nnx.State, Callable[[nnx.State, jax.Array], jax.Array], int]:
     """Return the network's state, the function of it and of images, and the number of images at a time.
 
     The function gives the features of `pretrained_features`, whose arguments these are; it keeps none.
     """
-    size, rows = image_size or IMAGE_SIZE, batch_size or _usual_batch()
-    model, compute = _program(network, size, rows)
+    rows = _batch_size()
+    model, compute = _program(network, image_size or IMAGE_SIZE, rows)
     template = jax.eval_shape(model.init, jax.random.key(0))
     state = read_weights(find_weights(network, weights, root), template)
 
@@ -123,7 +117,8 @@ def extraction(
     return state, features, rows
 
 
-def _usual_batch() -> int:
+def _batch_size() -> int:
+    """Images per batch, few on a CPU, to fit its caches; they change features by rounding at most."""
     return 4 if jax.default_backend() == "cpu" else 256
 
 
@@ -143,17 +138,6 @@ def check_images(images: np.ndarray) -> None:
     low, high = (float(images.min()), float(images.max())) if images.size else (0.0, 0.0)
     if not 0.0 <= low <= high <= 1.0:  # false for NaN, too
         raise UsageError(f"float images range over {low:g} to {high:g}; allowed: 0 to 1")
-
-
-def _positive(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"{name} is {value!r}; allowed: a positive integer, or None")
-    return value
-
-
-def _images_per_call(batch_size: int, num_images: int) -> int:
-    batches = -(-min(max(batch_size, _IMAGES_PER_CALL), num_images) // batch_size)
-    return batches * batch_size
 
 
 def _extractor(
@@ -192,7 +176,7 @@ def _program(
     return model, compute
 
 
-def _cache_directory(images: np.ndarray, network: str, size: int, weights: Path) -> Path:
+def _cache_key(images: np.ndarray, network: str, size: int, weights: Path) -> str:
     with weights.open("rb") as file:
         weights_digest = hashlib.file_digest(file, "sha256").hexdigest()
     settings = {
@@ -205,50 +189,4 @@ def _cache_directory(images: np.ndarray, network: str, size: int, weights: Path)
         "image_size": size,
         "shard_size": SHARD_SIZE,
     }
-    key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
-    return cache_home() / "features" / f"{network}-{size}-{key}"
-
-
-class _Shards:
-    """Files INDEX-DIGEST.npy of one directory."""
-
-    def __init__(self, directory: Path):
-        self._directory = directory
-        self._is_full = False
-
-    def read(self, index: int, shape: tuple[int, int]) -> np.ndarray | None:
-        """The shard's features; None if it is missing or damaged; damage is logged."""
-        for path in sorted(self._directory.glob(f"{index:05d}-*.npy")):
-            with suppress(safe_files.Damaged), safe_files.guarded(path):
-                contents = safe_files.content_of(path, most=None)
-                if path.stem.endswith(_digest(contents)):
-                    array = safe_files.array(contents)
-                    if array.shape == shape and array.dtype == np.float32:
-                        return array
-            logging.warning("%s is damaged; its features are computed again", path)
-            path.unlink(missing_ok=True)
-        return None
-
-    def write(self, index: int, features: np.ndarray) -> None:
-        """Write the shard atomically; a full disk is logged once and ignored."""
-        if self._is_full:
-            return
-        buffer = io.BytesIO()
-        np.save(buffer, features)
-        contents = buffer.getvalue()
-        try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            name = f"{index:05d}-{_digest(contents)}.npy"
-            with storage.whole_file(self._directory / name, "wb") as file:
-                file.write(contents)
-        except OSError as error:
-            if not storage.is_full(error):
-                raise not_writable(self._directory, error) from error
-            self._is_full = True
-            logging.warning(
-                "%s: the disk is full; features are computed and not kept", self._directory
-            )
-
-
-def _digest(contents: bytes) -> str:
-    return hashlib.sha256(contents).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]

@@ -22,7 +22,7 @@ Labels are whole numbers from -1 (unlabeled) to C - 1, by the rule of `jaxfed.da
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -54,7 +54,7 @@ def as_array(given: npt.ArrayLike, name: str) -> np.ndarray:
         UsageError: lists of unequal lengths.
     """
     try:
-        return np.asarray(given)
+        return given if isinstance(given, np.memmap) else np.asarray(given)
     except ValueError as error:
         raise UsageError(
             f"{name} are lists of unequal lengths; use an array, or lists of one length"
@@ -75,13 +75,22 @@ def integer_images(x: np.ndarray, *, axes: int = 4) -> str:
     return f"{form} are not images; use uint8, 0 to 255, or floats from 0 to 1"
 
 
-def examples_of(given: Any, where: str, like: np.ndarray | None = None) -> np.ndarray:
+def examples_of(
+    given: Any,
+    where: str,
+    like: np.ndarray | None = None,
+    *,
+    names: Sequence[str] = (),
+    allows_nan: bool = False,
+) -> np.ndarray:
     """Return examples as an array [n, ...], by the rules above.
 
     Args:
         given: an array, a data frame, or nested lists.
         where: the argument, for errors.
         like: examples whose shape and kind these must have.
+        names: of the features, for errors.
+        allows_nan: True if NaN is a missing value.
 
     Raises:
         UsageError: no numbers, another shape or kind, values that are not finite in float32.
@@ -103,16 +112,15 @@ def examples_of(given: Any, where: str, like: np.ndarray | None = None) -> np.nd
             f"{where}: examples are an array {list(x.shape)}; use [n, {wanted}], a row for each example"
             + ", of the same shape as all others" * (like is not None)
         )
-    if like is not None and (x.dtype == np.uint8) != (like.dtype == np.uint8):
+    if like is not None and x.size and (x.dtype == np.uint8) != (like.dtype == np.uint8):
         x = _as_bytes(x, like, where)
     elif like is None and (wrong := integer_images(x)):
         raise UsageError(f"{where}: examples {wrong}")
-    _check_finite(x, where)
+    _check_finite(x, where, names, allows_nan=allows_nan)
     return without_wide_integers(x)
 
 
 def _as_bytes(x: np.ndarray, like: np.ndarray, where: str) -> np.ndarray:
-    """Whole numbers from 0 to 255 as bytes, where bytes are expected."""
     if like.dtype == np.uint8 and x.dtype.kind in "iu":
         if x.size and not 0 <= x.min() <= x.max() <= 255:
             raise UsageError(
@@ -125,17 +133,31 @@ def _as_bytes(x: np.ndarray, like: np.ndarray, where: str) -> np.ndarray:
     )
 
 
-def _check_finite(x: np.ndarray, where: str) -> None:
-    if not _is_finite(x):
-        wrong = "examples have values that are nan or infinite in float32"
-        raise UsageError(f"{where}: {wrong}; every value must be finite")
+def _check_finite(
+    x: np.ndarray, where: str, names: Sequence[str] = (), *, allows_nan: bool = False
+) -> None:
+    """Refuse values that are nan or infinite in float32, with the place of the first."""
+
+    def is_bad(x: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore"):  # to inf
+            x = x.astype(np.float32, copy=False)
+        return np.isinf(x) if allows_nan else ~np.isfinite(x)
+
+    if x.dtype.kind not in "biu" and occurs(is_bad, x):
+        bad = is_bad(x).reshape(len(x), -1)
+        is_row = bad.any(axis=1)
+        row = int(is_row.argmax())
+        place = int(bad[row].argmax())
+        raise UsageError(
+            f"{where}: {np.count_nonzero(is_row)} of {len(x)} examples have values that are nan or infinite "
+            f"in float32 (the first: row {row}, feature {names[place] if len(names) else place!r}); every "
+            "value must be a finite number"
+        )
 
 
-def _is_finite(x: np.ndarray) -> bool:
-    if x.dtype.kind in "biu":
-        return True
-    with np.errstate(over="ignore"):  # to inf
-        return all(np.isfinite(part.astype(np.float32, copy=False)).all() for part in parts(x))
+def occurs(is_one: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> bool:
+    """True if a value of x is one, looked for in some rows at a time."""
+    return any(is_one(part).any() for part in parts(x))
 
 
 class Range(NamedTuple):
@@ -383,9 +405,11 @@ class GivenExamples:
             row = int(is_wrong.argmax())
             part = int(np.searchsorted(np.cumsum(sizes), row, side="right"))
             raise _no_class(self._where(part), y[row], self._num_classes)
-        if not _is_finite(x):
-            part = next(part for part, each in enumerate(self._x) if not _is_finite(each))
-            _check_finite(self._x[part], self._where(part))
+        try:
+            _check_finite(x, self._asked)
+        except UsageError:
+            for part, each in enumerate(self._x):
+                _check_finite(each, self._where(part))
         self._check_scales(x, sizes)
         self._x, self._y, self._names, self.num_bytes = [], [], [], 0
         return Joined(x, y.astype(np.int32, copy=False), sizes)
@@ -399,6 +423,5 @@ class GivenExamples:
             self._scale.check(self._x[part], self._where(part))
 
     def _where(self, part: int) -> str:
-        """Return the name of an added part, for errors."""
         name = self._names[part]
         return f"{self._asked}: {name.format(self._added[name] - self._names[part:].count(name))}"

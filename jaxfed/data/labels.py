@@ -71,16 +71,6 @@ def read_labels(
     ]
 
 
-def check_test_labels(labels: Labels, where: object) -> None:
-    """Raise a UsageError, which names the source, if a test example has no label."""
-    if not labels.is_labeled.all():
-        raise UsageError(
-            f"{where}: {np.count_nonzero(~labels.is_labeled)} test examples have no label, and nothing "
-            "can be measured on them; move them to the training examples, where they become clients' "
-            "unlabeled examples"
-        )
-
-
 def plain_text(text: str) -> str:
     """A name without surrounding spaces, in Unicode's composed form, so equal names compare equal."""
     return unicodedata.normalize("NFC", text).strip()

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jaxfed.data import packed
+from jaxfed.data import packing
 from jaxfed.data.dataset import Dataset
 from jaxfed.data.readers import (
     image_folder,
@@ -23,9 +23,8 @@ from jaxfed.data.readers import (
     tables,
     tfds_source,
 )
-from jaxfed.data.readers.embedded import EMBEDDED
 from jaxfed.data.readers.guard import guarded
-from jaxfed.data.readers.named import NAMED
+from jaxfed.data.readers.named import EMBEDDED, NAMED
 from jaxfed.data.readers.table_files import Splits, matching, splits_by_name
 from jaxfed.errors import UsageError, nearest
 from jaxfed.host.location import location, path_text
@@ -44,7 +43,7 @@ def load(
     label_key: str | None = None,
     client_key: str | None = None,
     image_size: int | None = None,
-    drop: Collection[str] = (),
+    drop: Collection[str] | None = None,
     labels_optional: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Dataset:
@@ -66,8 +65,8 @@ def load(
             the other sources have their own; "file": each file of a pattern is a client.
         image_size: for image files in folders or tables only, pixels a side.
         drop: for tables only, columns that are not features.
-        labels_optional: for tables and .npz files, True if no example needs a label (public examples); the
-            label, the clients, and columns of `drop` may then be missing.
+        labels_optional: True for public examples, none of which needs a label: of tables and .npz files the
+            label, the clients, and columns of `drop` may be missing; options that do not apply are ignored.
         options: keywords of a reader that was registered under this name.
 
     Returns:
@@ -77,16 +76,18 @@ def load(
         UsageError: one line that names the set, the place searched, and how to get it.
     """
     name_or_path = path_text(name_or_path, "name_or_path")
+    if image_size is not None and image_size < 1:
+        raise UsageError(key="image_size", value=image_size, allowed="use integers from 1 on")
     given = {
         "label_key": label_key,
         "client_key": client_key,
         "image_size": image_size,
-        "drop": tuple(drop) or None,
+        "drop": tuple(drop or ()) or None,
     }
     if name_or_path in READERS:
-        _only(name_or_path, given)
+        _only(name_or_path, given, are_optional=labels_optional)
         return READERS[name_or_path](**(options or {}))
-    with guarded(name_or_path):
+    with guarded(f"data set {name_or_path!r}"):
         return _load(name_or_path, root, given, labels_optional)
 
 
@@ -97,7 +98,7 @@ def _load(
     labels_optional: bool,
 ) -> Dataset:
     """`load` for the sets of this package; `given` are its options, None where one is not given."""
-    only = partial(_only, name_or_path, given)
+    only = partial(_only, name_or_path, given, are_optional=labels_optional)
     if name_or_path in EMBEDDED:
         only()
         return EMBEDDED[name_or_path]()
@@ -107,9 +108,9 @@ def _load(
     path = location(name_or_path, "name_or_path")
     location(place / path, "root")
     folder = _first(Path.is_dir, path, place)
-    if name_or_path not in NAMED and packed.recognizes(folder):
+    if name_or_path not in NAMED and packing.recognizes(folder):
         only()
-        return packed.read(folder)
+        return packing.read(folder)
     if name_or_path not in NAMED and folder.is_dir() and table_files.recognizes(folder):
         splits = table_files.splits_of(folder)
         return tables.read(folder, splits, *only(*_TABLE_OPTIONS), labels_optional=labels_optional)
@@ -195,10 +196,12 @@ def _not_found(name: str, place: Path) -> str:
     )
 
 
-def _only(name: str, given: Mapping[str, Any], *options: str) -> list[Any]:
+def _only(
+    name: str, given: Mapping[str, Any], *options: str, are_optional: bool = False
+) -> list[Any]:
     """Values of the source's options; any other given option is refused."""
     for option, value in given.items():
-        if option not in options and value is not None:
+        if option not in options and value is not None and not are_optional:
             wrong = f"does not apply to data set {name!r}"
             raise UsageError(wrong, key=option, value=value, allowed="leave it out")
     return [given[option] for option in options]

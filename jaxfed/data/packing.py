@@ -1,26 +1,36 @@
-"""Write a federation to a folder, from which its examples are read as needed.
+"""A federation in a folder, from which its examples are read as needed.
 
     pack(((x_of(k), y_of(k)) for k in range(10**6)), "clients", test=(x_test, y_test))
     federation = Federation.open_packed("clients")
 
-`jaxfed.data.packed` describes the folder. Clients are written one after another: memory holds a few of them
-at a time, and the numbers of examples of all.
+FOLDER/
+  packed.json        format, num_classes, class_names, client_names, clients, example [type, ...],
+                     rows {own, new, ...: n}, files {name: size}
+  x.npy              examples [n, ...]: each client's labeled and unlabeled ones, client after client; then
+                     the clients' new points, client after client; then the validation, test, server and
+                     public examples
+  y.npy              int32 [n], classes in the same order, -1 if unknown
+  counts.npy         int64 [3, M], each client's numbers of labeled, unlabeled and new examples
+  test_client.npy    int32 [n_test], the client of each test example, if the source has it
+  public_labels.npy  int32 [n_u], labels of the public examples, if they are public as well
+
+Clients are written one after another: memory holds a few of them at a time, and the labels of all. `x` is
+memory-mapped, not read; only its size and shape are checked. The other files have checksums.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from jaxfed.data.client_rows import ClientRows, Partition
-from jaxfed.data.dataset import Dataset
+from jaxfed.data.dataset import UNLABELED, Dataset
 from jaxfed.data.given_examples import (
     GivenExamples,
     check_labels_of,
@@ -28,36 +38,23 @@ from jaxfed.data.given_examples import (
     num_classes_of,
     with_unknown_classes,
 )
-from jaxfed.data.mapped_rows import gathered
-from jaxfed.data.packed import APART, EXAMPLES, FORMAT, HEADER
+from jaxfed.data.mapped_rows import gathered, mapped
+from jaxfed.data.readers.guard import guarded
 from jaxfed.errors import UsageError
 from jaxfed.host import storage
 from jaxfed.host.location import location
+from jaxfed.host.safe_files import Damaged, array, content_of, json_object
 
 Pair = tuple[npt.ArrayLike, npt.ArrayLike]
 
+_HEADER, _EXAMPLES, _FORMAT = "packed.json", "x.npy", 1
+_FILES = {_EXAMPLES, "y.npy", "counts.npy", "test_client.npy", "public_labels.npy"}
+_APART = ("validation", "test", "server", "public")  # examples that are no client's own
 _AT_ONCE = 2**24  # bytes of examples in memory
 
 
-class Held(Protocol):
-    """The attributes of a `Federation` that are written."""
-
-    x: np.ndarray
-    y: np.ndarray
-    partition: Partition
-    num_classes: int
-    validation: np.ndarray
-    test: np.ndarray
-    server: np.ndarray
-    public: np.ndarray
-    public_labels: np.ndarray | None
-    num_public_classes: int
-    predicted: np.ndarray | None
-    census: object
-
-
 def pack(
-    clients: Iterable[Pair] | Dataset | Held,
+    clients: Iterable[Pair] | Dataset | Any,
     folder: str | os.PathLike[str],
     *,
     test: Pair | None = None,
@@ -91,132 +88,99 @@ def pack(
     place = location(folder, "folder")
     if place.exists():
         raise UsageError(f"{place}: it exists; give a new folder, or delete it first")
-    apart = (validation, test, server, public)
-    given: dict[str, Any] = {"new": new, **dict(zip(APART, apart, strict=True))}
+    given: dict[str, Any] = {"new": new, "validation": validation, "test": test, "server": server}
+    given |= {"public": public, "public_labeled": public_labeled or None}
+    given["num_classes"] = num_classes
     is_whole = isinstance(clients, Dataset) or hasattr(clients, "census")
-    given_too = {**given, "public_labeled": public_labeled or None, "num_classes": num_classes}
-    others = [name for name, part in given_too.items() if part is not None]
-    if is_whole and others:
+    if is_whole and (others := [name for name, part in given.items() if part is not None]):
         kind = type(clients).__name__
         raise UsageError(f"pack: a {kind} has these by itself; leave out {', '.join(others)}")
-    with storage.begun_folder(place.absolute()) as begun, ExitStack() as stack:
+    with storage.begun_folder(place.absolute()) as begun:
         made = begun / "made"
         made.mkdir()  # with the mode that the user's umask gives
-        writer = _Writer(made, stack)
-        if isinstance(clients, Dataset):
-            _write_dataset(writer, clients)
-        elif is_whole:
-            _write_federation(writer, clients)  # type: ignore[arg-type]
-        else:
-            given["public"] = with_unknown_classes(public, "pack: `public`")
-            _write_clients(writer, clients, given, public_labeled, num_classes)  # type: ignore[arg-type]
-        writer.finish()
+        with (made / _EXAMPLES).open("wb") as stream:
+            writer = _Writer(made, stream)
+            if isinstance(clients, Dataset):
+                _write_dataset(writer, clients)
+            elif is_whole:
+                _write_federation(writer, clients)
+            else:
+                _write_clients(writer, clients, given)
         made.rename(place)
     return place
 
 
-class _Column:
-    """An `.npy` file to which rows are appended."""
-
-    def __init__(self, file: Path, like: np.ndarray, stack: ExitStack) -> None:
-        self._stream = stack.enter_context(file.open("wb"))
-        self.dtype, self.shape, self._count = like.dtype, like.shape[1:], 0
-        self._header()
-        self._first = self._stream.tell()
-
-    def append(self, rows: np.ndarray) -> None:
-        self._stream.write(np.ascontiguousarray(rows, self.dtype).data)
-        self._count += len(rows)
-
-    def finish(self) -> None:
-        self._stream.seek(0)
-        self._header()  # NumPy leaves room for a first axis of any length
-        assert self._stream.tell() == self._first
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
-        self._stream.close()
-
-    def _header(self) -> None:
-        described = {
-            "descr": np.lib.format.dtype_to_descr(self.dtype),
-            "fortran_order": False,
-            "shape": (self._count, *self.shape),
-        }
-        np.lib.format.write_array_header_1_0(self._stream, described)
-
-
 class _Writer:
-    """The files of a folder; sections are written in the order of `jaxfed.data.packed`."""
+    """The files of a folder; sections are written in the order of the module's docstring."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self._folder, self._stack = folder, stack
-        self._x: _Column | None = None
-        self._y = _Column(folder / "y.npy", np.zeros(0, np.int32), stack)
-        self.rows = dict.fromkeys(("own", "new", *APART), 0)
-        self.highest = -1
-        self.class_names: Sequence[str] = ()
-        self.client_names: Sequence[str] = ()
-        self.num_classes = self.num_public_classes = 0
-        self.columns: dict[str, np.ndarray] = {}  # further files
+    def __init__(self, folder: Path, stream: IO[bytes]) -> None:
+        self._folder, self._stream = folder, stream
+        self._like: np.ndarray | None = None
+        self.y = {name: [np.zeros(0, np.int32)] for name in ("own", "new", *_APART)}
 
     def append(self, section: str, x: np.ndarray, y: np.ndarray) -> None:
-        """Write examples and classes of a section."""
-        if self._x is None:
-            self._x = _Column(self._folder / EXAMPLES, x, self._stack)
-        if not np.can_cast(x.dtype, self._x.dtype, "safe"):
-            raise UsageError(
-                f"pack: some examples are {self._x.dtype} and some {x.dtype}; give all the same type"
-            )
-        with storage.naming(self._folder / EXAMPLES):
-            self._x.append(x)
-            self._y.append(y)
-        self.highest = max(self.highest, int(y.max(initial=self.highest)))
-        self.rows[section] += len(y)
+        """Write examples of a section, and remember their classes."""
+        with storage.naming(self._folder / _EXAMPLES):
+            if self._like is None:
+                self._like = x[:0]
+                self._write_shape(0)
+            if not np.can_cast(x.dtype, self._like.dtype, "safe"):
+                raise UsageError(
+                    f"pack: some examples are {self._like.dtype} and some {x.dtype}; give all the same type"
+                )
+            self._stream.write(np.ascontiguousarray(x, self._like.dtype).data)
+        self.y[section].append(y.astype(np.int32))
 
     def copy(self, section: str, x: np.ndarray, y: np.ndarray, rows: np.ndarray) -> None:
         """Write these rows of x and y, in parts."""
         size = max(1, _AT_ONCE // max(1, x[:1].nbytes))
-        groups = [rows[start : start + size] for start in range(0, len(rows), size)]
-        for group, part in zip(groups, gathered(x, groups), strict=True):
-            self.append(section, part, y[group])
+        for start in range(0, len(rows), size):
+            group = rows[start : start + size]
+            self.append(section, gathered(x, group), y[group])
 
-    def finish(self) -> None:
-        """Write the remaining files, the header last."""
-        if self._x is None or not any(self.rows.values()):
+    def finish(self, counts: np.ndarray, num_classes: int, **more: Any) -> None:
+        """Write the remaining files, the header last; `more` are further files and entries of the header."""
+        rows = {name: sum(map(len, parts)) for name, parts in self.y.items()}
+        y = np.concatenate([part for parts in self.y.values() for part in parts])
+        if self._like is None or not len(y):
             raise UsageError("pack: the clients have no examples")
-        self._x.finish()
-        self._y.finish()
-        for name, column in self.columns.items():
-            np.save(self._folder / f"{name}.npy", column)
-        files = {
-            file.name: str(file.stat().st_size)
-            if file.name == EXAMPLES
-            else storage.file_checksum(file)
-            for file in sorted(self._folder.glob("*.npy"))
-        }
+        self._stream.seek(0)
+        self._write_shape(len(y))  # NumPy leaves room for a first axis of any length
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+        columns = {name: more.pop(name, None) for name in ("test_client", "public_labels")}
+        for name, column in {"y": y, "counts": counts, **columns}.items():
+            if column is not None:
+                np.save(self._folder / f"{name}.npy", column)
         header = {
-            "format": FORMAT,
-            "num_classes": self.num_classes,
-            "class_names": list(self.class_names) or list(map(str, range(self.num_classes))),
-            "client_names": list(self.client_names),
-            "num_public_classes": self.num_public_classes,
-            "clients": self.columns["counts"].shape[1],
-            "example": [str(self._x.dtype), *self._x.shape],
-            "rows": self.rows,
-            "files": files,
+            "format": _FORMAT,
+            "num_classes": num_classes,
+            "class_names": list(map(str, range(num_classes))),
+            "client_names": [],
+            "num_public_classes": 0,
+            "clients": counts.shape[1],
+            "example": [str(self._like.dtype), *self._like.shape[1:]],
+            "rows": rows,
+            "files": {file.name: _sum_of(file) for file in sorted(self._folder.glob("*.npy"))},
         }
-        with storage.whole_file(self._folder / HEADER) as stream:
-            json.dump(header, stream, indent=1)
+        with storage.whole_file(self._folder / _HEADER) as stream:
+            json.dump(header | more, stream, indent=1)
+
+    def _write_shape(self, number: int) -> None:
+        assert self._like is not None
+        described = {"descr": np.lib.format.dtype_to_descr(self._like.dtype)}
+        described |= {"fortran_order": False, "shape": (number, *self._like.shape[1:])}
+        np.lib.format.write_array_header_1_0(self._stream, described)
 
 
-def _write_clients(
-    writer: _Writer,
-    clients: Iterable[Pair],
-    given: dict[str, Any],
-    public_labeled: bool,
-    num_classes: int | None,
-) -> None:
+def _sum_of(file: Path) -> str:
+    return str(file.stat().st_size) if file.name == _EXAMPLES else storage.file_checksum(file)
+
+
+def _write_clients(writer: _Writer, clients: Iterable[Pair], given: dict[str, Any]) -> None:
+    num_classes, is_labeled = given["num_classes"], bool(given["public_labeled"])
     examples = GivenExamples("pack", num_classes)
+    given["public"] = with_unknown_classes(given["public"], "pack: `public`")
     clients = each_of(clients, "pack: `clients`")
     later_clients = each_of(() if given["new"] is None else given["new"], "pack: `new`")
     own = list(_written(writer, examples, "own", clients, "clients[{}]"))
@@ -230,18 +194,16 @@ def _write_clients(
             f"pack: {len(labeled)} clients and {len(new)} of their new points; one client is needed at "
             "least, and as many of both"
         )
-    classes = {name: np.zeros(0, np.int32) for name in APART}
-    for name in APART:
+    for name in _APART:
         if given[name] is not None:
             examples.add(given[name], name)
-            x, classes[name], _ = examples.joined()
-            writer.append(name, x, classes[name])
-    writer.columns["counts"] = np.stack([labeled, unlabeled, new])
-    writer.num_classes = num_classes_of("pack", writer.highest, num_classes)
-    check_labels_of("pack", classes["server"], classes["public"], public_labeled)
-    if public_labeled:
-        writer.columns["public_labels"] = classes["public"]
-        writer.num_public_classes = writer.num_classes
+            writer.append(name, *examples.joined()[:2])
+    highest = max(int(part.max(initial=-1)) for parts in writer.y.values() for part in parts)
+    found = num_classes_of("pack", highest, num_classes)
+    server, public = (np.concatenate(writer.y[name]) for name in ("server", "public"))
+    check_labels_of("pack", server, public, is_labeled)
+    labels = {"public_labels": public, "num_public_classes": found} if is_labeled else {}
+    writer.finish(np.stack([labeled, unlabeled, new]), found, **labels)
 
 
 def _written(
@@ -266,7 +228,7 @@ def _written(
     yield flushed()
 
 
-def _write_federation(writer: _Writer, federation: Held) -> None:
+def _write_federation(writer: _Writer, federation: Any) -> None:
     for name, allowed in (
         ("census", "pack where all clients are"),
         ("predicted", "pack the examples that the features were made of"),
@@ -278,15 +240,15 @@ def _write_federation(writer: _Writer, federation: Held) -> None:
     part, x, y = federation.partition, federation.x, federation.y
     labeled, unlabeled, new = (ClientRows.of(rows) for rows in part)
     own = Partition(labeled, unlabeled, ClientRows.empty(len(new))).joined
-    writer.copy("own", x, y, own.joined)
-    writer.copy("new", x, y, new.joined)
-    for name in APART:
+    for name, rows in (("own", own.joined), ("new", new.joined)):
+        writer.copy(name, x, y, rows)
+    for name in _APART:
         writer.copy(name, x, y, getattr(federation, name))
-    writer.columns["counts"] = part.sizes
-    writer.num_classes = federation.num_classes
-    writer.num_public_classes = federation.num_public_classes
-    if federation.public_labels is not None:
-        writer.columns["public_labels"] = np.asarray(federation.public_labels, np.int32)
+    labels, classes = federation.public_labels, federation.num_public_classes
+    labels = None if labels is None else np.asarray(labels, np.int32)
+    writer.finish(
+        part.sizes, federation.num_classes, public_labels=labels, num_public_classes=classes
+    )
 
 
 def _write_dataset(writer: _Writer, data: Dataset) -> None:
@@ -303,10 +265,150 @@ def _write_dataset(writer: _Writer, data: Dataset) -> None:
     )
     part = Partition(labeled, unlabeled, ClientRows.empty(number))
     writer.copy("own", data.x, data.y, part.joined.joined)
-    writer.copy("validation", *data.validation, np.arange(len(data.validation[1])))
-    writer.copy("test", data.x_test, data.y_test, np.arange(len(data.y_test)))
-    writer.columns["counts"] = part.sizes
-    writer.num_classes = data.num_classes
-    writer.class_names, writer.client_names = data.class_names, data.client_names
-    if data.client_id_test is not None:
-        writer.columns["test_client"] = np.asarray(data.client_id_test, np.int32)
+    for name, (x, y) in {
+        "validation": data.validation,
+        "test": (data.x_test, data.y_test),
+    }.items():
+        writer.copy(name, x, y, np.arange(len(y)))
+    names = {"class_names": list(data.class_names), "client_names": list(data.client_names)}
+    writer.finish(part.sizes, data.num_classes, test_client=data.client_id_test, **names)
+
+
+# Reading.
+
+
+class Packed(NamedTuple):
+    """Contents of such a folder.
+
+    Fields:
+        federation: arguments of a `Federation`; x is memory-mapped and read-only.
+        class_names: C names.
+        client_names: M names, or none.
+        test_client: int32 [n_test], or None.
+    """
+
+    federation: dict[str, Any]
+    class_names: tuple[str, ...]
+    client_names: tuple[str, ...]
+    test_client: np.ndarray | None
+
+
+def recognizes(folder: Path) -> bool:
+    """True if `pack` wrote the folder."""
+    return (folder / _HEADER).is_file()
+
+
+def read(folder: Path) -> Dataset:
+    """Return the clients' examples as a data set with a client for each example; x stays on disk.
+
+    A config distributes labels by `federation.labeled_fraction` among all examples whose class is known. The
+    test split is the test examples or, without any, the clients' new points.
+
+    Raises:
+        UsageError: as for `opened`, or the folder has examples that a config draws itself.
+    """
+    held, class_names, client_names, test_client = opened(folder)
+    labeled, unlabeled, new = held["partition"].sizes
+    extra = [name for name in ("validation", "server", "public") if len(held[name])]
+    if extra or (new.any() and len(held["test"])):
+        others = ", ".join(extra) or "both new and test"
+        raise UsageError(
+            f"{folder}: it holds {others} examples, and a config draws these from clients' own; use "
+            "jaxfed.Federation.open_packed, or pack without them"
+        )
+    own, clients = int((labeled + unlabeled).sum()), np.arange(len(new), dtype=np.int32)
+    return Dataset(
+        name=str(folder),
+        x=held["x"][:own],
+        y=held["y"][:own],
+        x_test=held["x"][own:],
+        y_test=held["y"][own:],
+        num_classes=held["num_classes"],
+        class_names=class_names,
+        client_names=client_names,
+        client_id=np.repeat(clients, labeled + unlabeled),
+        client_id_test=np.repeat(clients, new) if new.any() else test_client,
+    )
+
+
+def opened(folder: str | os.PathLike[str]) -> Packed:
+    """Open a folder that `pack` wrote.
+
+    Raises:
+        UsageError: the folder does not exist, or is damaged, half copied or of another version.
+    """
+    place = location(folder, "folder")
+    if not recognizes(place):
+        there = "no such folder" if not place.is_dir() else f"no {_HEADER} in it"
+        raise UsageError(f"{place}: {there}; give a folder that jaxfed.data.pack wrote")
+    with guarded(str(place)):
+        return _opened(place)
+
+
+def _opened(folder: Path) -> Packed:
+    header = _header(folder)
+    x = mapped(folder / _EXAMPLES)
+    columns = {
+        name.removesuffix(".npy"): array(content_of(folder / name, most=None))
+        for name in header["files"]
+        if name != _EXAMPLES
+    }
+    y, rows, classes = columns["y"], header["rows"], header["num_classes"]
+    labeled, unlabeled, new = counts = columns["counts"]
+    numbers = {"own": int((labeled + unlabeled).sum()), "new": int(new.sum())}
+    names, client_names = header["class_names"], header["client_names"]
+    if (
+        numbers.items() - rows.items()
+        or [str(x.dtype), *x.shape[1:]] != header["example"]
+        or not len(x) == sum(rows.values()) == len(y)
+        or (counts < 0).any()
+        or not UNLABELED <= y.min(initial=0) <= y.max(initial=0) < classes == len(names)
+        or len(client_names) not in (0, counts.shape[1])
+    ):
+        raise _damaged(folder, "its files do not fit together")
+    start = np.cumsum(labeled + unlabeled) - labeled - unlabeled
+    ends = np.cumsum([rows[name] for name in ("own", "new", *_APART)])
+    apart = {
+        name: np.arange(end - rows[name], end) for name, end in zip(_APART, ends[2:], strict=True)
+    }
+    federation = {
+        "x": x,
+        "y": y,
+        "partition": Partition(
+            ClientRows(start, labeled),
+            ClientRows(start + labeled, unlabeled),
+            ClientRows.contiguous(new, first=numbers["own"]),
+        ),
+        "num_classes": classes,
+        "public_labels": columns.get("public_labels"),
+        "num_public_classes": header["num_public_classes"],
+    }
+    names = tuple(names), tuple(client_names)
+    return Packed(federation | apart, *names, columns.get("test_client"))
+
+
+def _header(folder: Path) -> dict[str, Any]:
+    try:
+        header = json_object(content_of(folder / _HEADER), folder / _HEADER)
+    except Damaged as error:
+        raise _damaged(folder, f"{_HEADER} is no header") from error
+    if (version := header.get("format")) != _FORMAT:
+        raise UsageError(
+            f"{folder}: format {version}, and this version of jaxfed reads {_FORMAT}; pack the clients "
+            "again, or use the version that wrote it"
+        )
+    if header["files"].keys() - _FILES:
+        raise _damaged(folder, f"{_HEADER} names other files than pack writes")
+    for name, written in header["files"].items():
+        if not (folder / name).is_file():
+            raise _damaged(folder, f"{name} is missing")
+        if (there := _sum_of(folder / name)) != written:
+            what = "bytes" if name == _EXAMPLES else "size and checksum"
+            raise _damaged(folder, f"{name} has {what} {there}, and was written with {written}")
+    return header
+
+
+def _damaged(folder: Path, wrong: str) -> UsageError:
+    return UsageError(
+        f"{folder}: {wrong}; it is damaged or half copied: copy it again, or pack the clients again"
+    )

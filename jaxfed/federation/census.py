@@ -132,8 +132,8 @@ def _sums(x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The sum and the sum of squares, float64 [c]."""
     total, square = np.zeros(x.shape[-1]), np.zeros(x.shape[-1])
     axes = tuple(range(x.ndim - 1))
-    for part in gathered(x, _parts(rows, 4096)):
-        values = part.astype(np.float64)
+    for part in _parts(rows, 4096):
+        values = gathered(x, part).astype(np.float64)
         total += values.sum(axis=axes)
         square += np.square(values).sum(axis=axes)
     return total, square
@@ -142,8 +142,8 @@ def _sums(x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _sums_of_bytes(x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     per_example = math.prod(x.shape[1:])
     total, square = np.zeros(per_example, np.uint64), np.zeros(per_example, np.uint64)
-    for part in gathered(x, _parts(rows, 256)):  # small enough for the caches
-        values = part.reshape(len(part), per_example)
+    for part in _parts(rows, 256):  # small enough for the caches
+        values = gathered(x, part).reshape(len(part), per_example)
         total += values.sum(axis=0, dtype=np.uint64)
         square += np.square(values, dtype=np.uint16).sum(axis=0, dtype=np.uint64)
     by_entry = -1, x.shape[-1]

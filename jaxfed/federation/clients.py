@@ -166,19 +166,9 @@ class Federation:
         Raises:
             UsageError: no such folder; one that is damaged, half copied or of another version.
         """
-        from jaxfed.data.packed import opened
+        from jaxfed.data.packing import opened
 
-        packed = opened(folder)
-        apart: dict[str, Any] = packed.apart
-        return cls(
-            packed.x,
-            packed.y,
-            packed.partition,
-            packed.num_classes,
-            **apart,
-            public_labels=packed.public_labels,
-            num_public_classes=packed.num_public_classes,
-        )
+        return cls(**opened(folder).federation)
 
     @property
     def num_clients(self) -> int:
@@ -243,8 +233,7 @@ class Federation:
         return MappedRows(self.x, indices) if is_mapped(self.x) else self.x[indices]
 
     def _copied(self, indices: np.ndarray) -> np.ndarray:
-        (copied,) = gathered(self.x, [indices])
-        return copied
+        return gathered(self.x, indices)
 
     @cached_property
     def normalization(self) -> tuple[np.ndarray, np.ndarray]:
@@ -333,7 +322,7 @@ class Federation:
         most = int(self._room[: len(clients)].sum())
         if ragged is None:
             ragged = mask.size > max(_SMALL, _PADDING_ALLOWED * most)
-        copies = gathered(self.x, own)
+        copies = (gathered(self.x, points) for points in own)
         if ragged and own:
             parts = list(copies)
             # One client may occur twice; then there may be more examples than the largest clients have.

@@ -20,7 +20,7 @@ from jaxfed.api.predictor import Predictor
 from jaxfed.data.dataset import Gaps
 from jaxfed.data.encoding import RowEncoding
 from jaxfed.data.readers.table_encoder import Column, TableEncoder
-from jaxfed.data.standardization import Standardization
+from jaxfed.data.transforms import Standardization
 
 COLUMNS = (Column("age"), Column("ward", ("a", "b"), (0, 1), 2), Column("blood", entries=2))
 ROW = {"age": None, "ward": "b", "blood": [0.5, 2]}

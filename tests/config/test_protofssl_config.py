@@ -37,7 +37,7 @@ def dealt(monkeypatch):
         x, x_test = (np.zeros((len(part), 1, 1, 1), np.uint8) for part in (y, y_test))
         return Dataset(name, x, y, x_test, y_test, 10, tuple("0123456789"))
 
-    monkeypatch.setattr("jaxfed.config.data.sources.load", load)
+    monkeypatch.setattr("jaxfed.config.data.simulation.load", load)
 
     def deal(variant):
         config = file.load(f"{CONFIG}:{variant}")

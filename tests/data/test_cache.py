@@ -11,7 +11,6 @@ import tempfile
 import numpy as np
 import pytest
 
-from jaxfed.data import cache, features
 from jaxfed.data.cache import cached_arrays
 from jaxfed.data.readers import image_files
 from jaxfed.host import storage
@@ -101,7 +100,7 @@ def test_what_another_process_works_on_stays(load, home):
     home.mkdir()
     foreign = home / ".config-of-somebody.d"
     foreign.mkdir()
-    with cache._begun(home / "other-0") as begun:
+    with storage.begun_folder(home / "other-0") as begun:
         load()
         assert begun.is_dir()
     assert foreign.is_dir()
@@ -152,17 +151,3 @@ def test_images_on_a_full_disk_are_an_error_and_no_crash(tmp_path, monkeypatch):
     with pytest.raises(OSError) as caught:
         image_files.decode(tmp_path / "x.npy", [file], image_files.Shape(4, 4, 1))
     assert storage.is_full(caught.value)
-
-
-def test_features_on_a_full_disk_are_computed_and_not_kept(tmp_path, monkeypatch, caplog):
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    shards = features._Shards(tmp_path / "features")
-    with caplog.at_level(logging.WARNING):
-        for index in range(3):
-            shards.write(index, np.zeros((2, 3), np.float32))
-    assert [record.getMessage().endswith("not kept") for record in caplog.records] == [True]
-    assert list((tmp_path / "features").iterdir()) == []
-    assert shards.read(0, (2, 3)) is None

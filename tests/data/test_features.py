@@ -42,11 +42,10 @@ def extract(tmp_path, monkeypatch, weights):
     monkeypatch.setenv("JAXFED_CACHE", str(tmp_path))
     monkeypatch.setattr(module, "SHARD_SIZE", 4)
     monkeypatch.setattr(module, "_IMAGES_PER_CALL", 2)
+    monkeypatch.setattr(module, "_batch_size", lambda: 2)
 
     def call(images, **given):
-        return pretrained_features(
-            images, **{"weights": weights, "image_size": SIZE, "batch_size": 2} | given
-        )
+        return pretrained_features(images, **{"weights": weights, "image_size": SIZE} | given)
 
     return call
 
@@ -65,7 +64,7 @@ def _images(n=11, channels=3, seed=0):
 
 
 def _files(tmp_path):
-    return sorted(tmp_path.glob("features/*/*"))
+    return sorted(tmp_path.glob("features-*/x.npy"))
 
 
 @pytest.mark.slow
@@ -109,15 +108,15 @@ def test_what_is_kept_is_not_computed_again(extract, no_computing, tmp_path):
 def test_a_cache_that_cannot_be_written_is_named(extract, monkeypatch):
     monkeypatch.setattr(module, "_extractor", lambda *_: lambda x: np.zeros((len(x), 1280)))
     monkeypatch.setenv("JAXFED_CACHE", "/proc")
-    with pytest.raises(UsageError, match=r"^/proc/features/.*cannot be written .*JAXFED_CACHE"):
+    with pytest.raises(UsageError, match=r"^/proc: cannot be written .*JAXFED_CACHE"):
         extract(_images())
 
 
 @pytest.mark.parametrize("changed", ["image", "weights", "image_size", "order"])
 def test_whatever_changes_the_features_changes_the_key(changed, weights, tmp_path):
     images, size, path = _images(), SIZE, weights
-    key = module._cache_directory(images, NETWORK, size, path)
-    assert module._cache_directory(images.copy(), NETWORK, size, path) == key
+    key = module._cache_key(images, NETWORK, size, path)
+    assert module._cache_key(images.copy(), NETWORK, size, path) == key
     if changed == "image":
         images[3, 2, 1, 0] ^= 1
     elif changed == "order":
@@ -127,7 +126,7 @@ def test_whatever_changes_the_features_changes_the_key(changed, weights, tmp_pat
     else:
         path = tmp_path / "other"
         path.write_bytes(weights.read_bytes()[:-1] + b"\x00")
-    assert module._cache_directory(images, NETWORK, size, path) != key
+    assert module._cache_key(images, NETWORK, size, path) != key
 
 
 def test_an_interrupted_extraction_resumes(extract, tmp_path):
@@ -174,8 +173,6 @@ def test_a_damaged_file_is_noticed_and_replaced(extract, no_computing, tmp_path,
         (np.full((3, 8, 8, 3), 16.0), {}, "0 to 1"),
         (np.full((3, 8, 8, 3), np.nan), {}, "0 to 1"),
         (_images(), {"network": "resnet"}, "unknown network 'resnet'"),
-        (_images(), {"image_size": 0}, "image_size is 0"),
-        (_images(), {"batch_size": 2.5}, "batch_size is 2.5"),
         (_images(), {"weights": "nowhere.safetensors"}, r"nowhere\.safetensors"),
     ],
 )

@@ -13,8 +13,8 @@ from tfds_files import prepared_tfds
 from jaxfed.data import load
 from jaxfed.data.cache import cached_arrays
 from jaxfed.data.dataset import class_numbers
-from jaxfed.data.readers import embedded
-from jaxfed.data.standardization import standardization
+from jaxfed.data.readers import named
+from jaxfed.data.transforms import standardization
 from jaxfed.errors import UsageError
 
 
@@ -65,7 +65,7 @@ def test_digits_are_scikit_learns_whether_or_not_their_file_is_where_it_was(monk
     from sklearn.datasets import load_digits
 
     if not has_file:
-        monkeypatch.setattr(embedded, "find_spec", lambda name: None)
+        monkeypatch.setattr(named, "find_spec", lambda name: None)
     digits, theirs = load("digits"), load_digits()
     np.testing.assert_array_equal(16 * digits.x[..., 0], theirs.images)
     np.testing.assert_array_equal(digits.y, theirs.target)
@@ -109,7 +109,7 @@ def test_a_damaged_tfds_set_is_named_in_one_line(tmp_path, cache, damage):
     folder = write_tfds(tmp_path, sizes=(9, 3))
     (file,) = folder.glob("*train.array_record*")
     damage(file)
-    with pytest.raises(UsageError, match="split 'train' cannot be decoded") as error:
+    with pytest.raises(UsageError, match="split 'train': cannot be read") as error:
         load("tiny", root=str(tmp_path))
     assert "\n" not in str(error.value)
     assert not any(cache.iterdir())  # nothing half made stays

@@ -71,13 +71,14 @@ def test_rows_are_those_of_the_array(tmp_path, seed):
         rng.integers(0, len(x), (2, 3)),
         np.int64(0),
     ]
-    for rows, copy in zip(groups, gathered(x, groups), strict=True):
+    for rows in groups:
+        copy = gathered(x, rows)
         np.testing.assert_array_equal(copy, array[rows])
         assert copy.dtype == array.dtype
     np.testing.assert_array_equal(np.concatenate(list(parts(x))), array)
     for outside in (-1, len(x)):
         with pytest.raises(IndexError):
-            next(gathered(x, [np.array([outside])]))
+            gathered(x, np.array([outside]))
 
 
 def test_a_file_that_becomes_shorter_is_an_error(tmp_path):
@@ -85,9 +86,9 @@ def test_a_file_that_becomes_shorter_is_an_error(tmp_path):
     np.save(tmp_path / "x.npy", np.ones((9, 1000)))
     x = mapped(tmp_path / "x.npy")
     os.truncate(tmp_path / "x.npy", 40_000)
-    assert (next(gathered(x, [np.arange(3)])) == 1).all()
+    assert (gathered(x, np.arange(3)) == 1).all()
     with pytest.raises(OSError, match="shorter"):
-        next(gathered(x, [np.array([8])]))
+        gathered(x, np.array([8]))
 
 
 def test_the_file_is_closed_with_the_last_array(tmp_path):
@@ -102,7 +103,7 @@ def test_the_file_is_closed_with_the_last_array(tmp_path):
     gc.collect()
     assert number() == 2  # the mapping's and that of reads
     file.unlink()
-    assert (next(gathered(part, [np.arange(6)])) == 1).all()
+    assert (gathered(part, np.arange(6)) == 1).all()
     del part
     gc.collect()
     assert number() == 0
@@ -111,10 +112,10 @@ def test_the_file_is_closed_with_the_last_array(tmp_path):
 @pytest.mark.parametrize("array", [np.ones((3, 2), order="F"), np.array([None])])
 def test_other_files_are_refused(tmp_path, array):
     np.save(tmp_path / "x.npy", array)
-    with pytest.raises(ValueError, match="not in the order of rows"):
+    with pytest.raises(ValueError, match=r"not in the order of rows|Python objects"):
         mapped(tmp_path / "x.npy")
     (tmp_path / "x.npy").write_bytes(b"x" * 100)
-    with pytest.raises(ValueError, match="magic"):
+    with pytest.raises(ValueError, match="pickled"):
         mapped(tmp_path / "x.npy")
 
 
@@ -134,7 +135,7 @@ def test_no_pass_over_the_rows_maps_them(tmp_path):
     np.save(file, np.ones((2**11, 2**10), np.float32))
     x = mapped(file)
     assert sum(float(part.sum()) for part in parts(x)) == 2**21
-    assert all((copy == 1).all() for copy in gathered(x, np.split(np.arange(2**11), 8)))
+    assert all((gathered(x, rows) == 1).all() for rows in np.split(np.arange(2**11), 8))
     assert (MappedRows(x, np.arange(0, 2**11, 2))[:] == 1).all()
     assert resident(file) < 200
     assert float(x.sum()) == 2**21

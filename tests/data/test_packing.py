@@ -15,7 +15,7 @@ from invoking import ROOT
 import jaxfed
 from jaxfed.data import Dataset, load, mapped_rows, pack
 from jaxfed.data.mapped_rows import is_mapped
-from jaxfed.data.packing import _Column
+from jaxfed.data.packing import _Writer
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.kernels.devices import rows_at_once
@@ -80,7 +80,7 @@ def test_some_at_a_time(tmp_path, monkeypatch, size):
 
 def test_clients_are_read_one_after_another(tmp_path, monkeypatch):
     monkeypatch.setattr("jaxfed.data.packing._AT_ONCE", 60)
-    read, written, append = [], [], _Column.append
+    read, written, append = [], [], _Writer.append
 
     def clients():
         for client in CLIENTS * 3:
@@ -88,7 +88,7 @@ def test_clients_are_read_one_after_another(tmp_path, monkeypatch):
             yield client
 
     monkeypatch.setattr(
-        _Column, "append", lambda self, x: (written.append(len(read)), append(self, x))
+        _Writer, "append", lambda self, *part: (written.append(len(read)), append(self, *part))
     )
     pack(clients(), tmp_path / "clients")
     assert written[0] < 5 < len(read) == 15

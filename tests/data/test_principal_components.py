@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxfed.data.principal_components import principal_components
+from jaxfed.data.transforms import principal_components
 
 
 def test_directions_are_those_of_the_singular_value_decomposition():

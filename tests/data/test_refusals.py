@@ -70,7 +70,7 @@ PARTITIONS = {
     "...Classes.per_client=11: use 1 to 10": split(Classes, 11),
     "...Natural.client_id: missing": split(Natural),
     "...have 4 client ids": split(Natural, IDS, num_clients=5),
-    "...ids do not match": split(Natural, IDS[1:]),
+    "...entries do not match": split(Natural, IDS[1:]),
     "...num_clients=0  natural": split(Natural, IDS, num_clients=0),
     "...104 examples, there are 100; use at most 25": split(sizes=Sizes(min_size=26)),
     "...Sizes.parameter=inf": partial(Sizes, "dirichlet", np.inf),
@@ -124,7 +124,6 @@ TABLES = {
     "drop='g': no such column in ...; the columns are f, label": lines(F, "1,a", "2,b", drop=["g"]),
     "...column 2 has no name in the header; name it": lines("f,,label", "0,1,2", "0,1,3"),
     "...two columns are named 'n'": lines("n,y,n,y", "y,n,n,y", "y,y,y,y"),
-    "...none of its 2 training examples has a label": lines(F, "1,", "2,"),
     "...'label': each row with a label is of class 'yes'; two": lines(F, "1,yes", "2,yes", "3,"),
     "...column 'f', line 3: 'red' is not a number": lines(F, "1,a", "red,b"),
     "...'name' has 101 different texts; up to 100": lines("name,label", *NAMES),
@@ -141,8 +140,10 @@ TABLES = {
     "...line 2 has 3 columns": lines("1,2", "1,2,3"),
     "...1 lines": lines("1,2"),
     "...image_size=4: does not apply": lines("1,2", "3,4", image_size=4),
-    "...not a CSV file": csv("1,2\n3,4\n", "a.csv.gz"),
-    "...not a CSV file in UTF-8 ...iconv": csv("f,label\n1,weiß\n2,rot\n".encode("windows-1252")),
+    "...a.csv.gz: cannot be read, it is damaged or has another format": csv(
+        "1,2\n3,4\n", "a.csv.gz"
+    ),
+    "...cannot be read...iconv": csv("f,label\n1,weiß\n2,rot\n".encode("windows-1252")),
 }
 
 
@@ -198,31 +199,32 @@ ARRAYS = {
     "...y has type": arrays(y=np.array(1)),
     "...labels are a quantity, ... is no integer": arrays(y=np.array([0.5, 1, 2])),
     "...y has shape (3, 2)": arrays(y=np.ones((3, 2), int)),
-    "...none of its 3 training examples has a label": arrays(y=np.full(3, -1)),
     "...1 test examples have no label": arrays(**TESTED | {"y_test": np.array([0, -1])}),
-    "...a validation example has": arrays(**TESTED, x_val=np.ones((2, 2)), y_val=np.array([0, -1])),
-    "...x_validation is float...[3] where x is float...[2]": arrays(
+    "...1 validation examples have no label": arrays(
+        **TESTED, x_val=np.ones((2, 2)), y_val=np.array([0, -1])
+    ),
+    "...validation: examples are an array [2, 3]; use [n, 2]": arrays(
         **TESTED, x_val=np.ones((2, 3)), y_val=np.array([0, 1])
     ),
     "...x has type": arrays(x=np.array(["a", "b", "c"])),
     "...x_test has type": arrays(x_test=np.array(["a"]), y_test=np.array([0])),
     "...3 of 3 examples": arrays(x=np.full((3, 2), np.nan)),
-    "...have no features": arrays(x=np.ones((3, 0))),
+    "...examples are an array [3, 0]": arrays(x=np.ones((3, 0))),
     "...class_names has type <U1 and shape ()": arrays(class_names=np.array("a")),
     "...two classes are named 'cat'": arrays(y=[0, 1, 1], class_names=["cat", "cat"]),
     "...labels 0..4294967296 are not all numbers of the 2 classes": arrays(
         y=np.array([0, 1, 2**32]), class_names=np.array(["a", "b"])
     ),
     "...client_id has type": arrays(client_id=np.array(3)),
-    "...3 examples but subclasses of shape": arrays(subclass=[5]),
+    "...3 examples but subclass of shape": arrays(subclass=[5]),
     "...holds Python objects; ...astype(str)": arrays(y=np.array(["a", "b", "c"], object)),
     "...x_test without y_test; ... test_labels_of": arrays(x_test=np.ones(3), test_labels_of=[1]),
     "...y_test without x_test; ... test_labels_of": arrays(y_test=np.arange(3), test_labels_of=[1]),
     "...has arrays a; use the names x and y": arrays(drop="xy", a=np.zeros(2)),
-    "...not an .npz file of plain arrays (it is no zip archive": csv("no archive", "a.npz"),
-    "...not an .npz file of plain arrays (it holds one array": one_array,
+    "...a.npz: not an .npz file": csv("no archive", "a.npz"),
+    "...not an .npz file  one array": one_array,
     "client_key='place': no array place in ...; there are x, y": arrays(client_key="place"),
-    "...training examples are uint8, test examples float32; bytes": arrays(
+    "...test: some examples are uint8 and some float32": arrays(
         x=np.ones((3, 2), np.uint8), x_test=np.ones((3, 2)) / 255, y_test=np.arange(3)
     ),
 }
@@ -288,7 +290,6 @@ ARROW = {
         {"Quality": [1, 2], "label": [0, 1]}, label_key="quality"
     ),
     "...'label': each row with a label is of class": parquet({"f": [1, 2], "label": ["x", None]}),
-    "...none of its 2 training examples has": parquet({"f": [1, 2], "label": [None, None]}),
     "...has neither integers nor names": parquet({"f": [1, 2], "label": [[1], [2]]}),
     "...a.parquet: column 'client', row 1: '' names no client": parquet(
         {"f": [1, 2], "label": [0, 1], "client": ["n", None]}
@@ -305,7 +306,7 @@ ARROW = {
     "...'v', row 2: a list of another shape": listed([[1, 2]], None, [[3, 4], [5, 6]], kind=NESTED),
     "...row 2: a value is missing": listed([[1]], [[2]], None, kind=NESTED),
     "...row 1: a value is missing": listed([[1]], [[None]], kind=NESTED),
-    "...have no features": listed([[], []], [[], []], kind=NESTED),
+    "...examples are an array [2, 2, 0]": listed([[], []], [[], []], kind=NESTED),
     "...no list of this column has entries": listed(None, None, kind=NESTED),
     "...'v' of type list<...string> cannot be a feature": listed(["a"], ["b"]),
     "...'s' of type struct<a: int64> cannot be a feature; leave it out (dataset.drop)": parquet(
@@ -317,7 +318,7 @@ ARROW = {
         pa.table([[1, 2], [3, 4], [0, 1]], names=["f", "f", "label"])
     ),
     "...a.parquet: column 'f', row 1: 'x' is not a": parquet({"f": ["1", "x"], "label": [0, 1]}),
-    "...a.parquet: no description of its columns": parquet(
+    "...a.parquet: cannot be read": parquet(
         pa.table({"f": [1, 2], "label": [0, 1]}).replace_schema_metadata({"huggingface": "[1]"})
     ),
     "...labels 0..2 are not all numbers of the 2 classes": parquet(
@@ -327,11 +328,11 @@ ARROW = {
         {"f": ["1", "2"], "label": [0, 1]}
     ),
     "...1.parquet: column 'g' is not in ...0.parquet": two_files({"g": [1, 2], "label": [0, 1]}),
-    "...a.parquet: not a Parquet file, or damaged (": cut_parquet,
-    "...00001.arrow: not an Arrow stream, or damaged (": saved(STREAM, b"ARROW1 and something"),
-    "...00001.arrow: not an Arrow stream, or damaged (...No such": saved(STREAM, None),
-    "...state.json: names no files": saved("state.json", b"{}"),
-    "....arrow: not an Arrow stream, or damaged (  offset": damaged_offset,
+    "...a.parquet: cannot be read, it is damaged": cut_parquet,
+    "...00001.arrow: cannot be read, it is damaged": saved(STREAM, b"ARROW1 and something"),
+    "...00001.arrow: cannot be read...No such": saved(STREAM, None),
+    "...state.json: cannot be read": saved("state.json", b"{}"),
+    "....arrow: cannot be read, it is damaged  offset": damaged_offset,
 }
 
 TABLE = "size;color;id;note;client;label\n1.5;red;7;a;x;no\nNA; green ;8;b;x;yes\n"
@@ -418,8 +419,8 @@ ENCODED = {
     "...values 256 to 256": rows((2, 2, 1), np.uint8, np.full((1, 2, 2), 256)),
     "...values 0 to 510": lambda: SMALL(2 * np.array([[0, 7, 254, 255]]) / 255),
     "...an image of bytes: holds no image, only its path 'x'": image({"path": "x"}),
-    "...no_such.png: cannot be read as an image": folder_image("no_such.png"),
-    "...an image of bytes: cannot be read as an image": folder_image(b"x"),
+    "...no_such.png: cannot be read": folder_image("no_such.png"),
+    "...an image of bytes: cannot be read": folder_image(b"x"),
     "...rows are a int; give a path, a PIL image": folder_image(3),
     "...rows have shape [3, 3]": folder_image([np.zeros((3, 3), np.uint8)]),
     "...a PIL image: mode 'I;16' has more than 8 bits": folder_image(Image.new("I;16", (8, 8))),
@@ -575,25 +576,27 @@ def user(x, y):
 LEAF = {
     "...no test/*.json; LEAF's ./preprocess.sh": leaf(test=None),
     "...no train/*.json and no test": leaf(None, None, all_data=GOOD),
-    "...not a JSON object": leaf(json.dumps(GOOD)[:-9]),
-    "...not a JSON object  list": leaf("[1, 2]"),
-    "...users and num_samples": leaf("{}"),
+    "....json: cannot be read": leaf(json.dumps(GOOD)[:-9]),
+    "....json: cannot be read  list": leaf("[1, 2]"),
+    "....json: cannot be read  empty": leaf("{}"),
     "...equally many numbers (LEAF's sets of text": user(["to be", "or"], [0, 1]),
     "...equally": user([[1, 2], [3]], [0, 1]),
     "...equally many numbers": user([[10**400, 1]], [0]),
     "...integers": user([[1, 2]], [0.5]),
-    "...1 examples, but 0 labels": leaf(GOOD | {"user_data": {"a": {"x": [[1, 2]], "y": []}}}),
-    "...x and y": leaf(GOOD | {"user_data": {"a": {"y": [1]}}}),
-    "...'a' has no examples": leaf(GOOD | {"user_data": {}}),
-    "...num_samples says 2": leaf(GOOD | {"num_samples": [2]}),
+    "...as many integers": leaf(GOOD | {"user_data": {"a": {"x": [[1, 2]], "y": []}}}),
+    "....json: cannot be read  lacking": leaf(GOOD | {"user_data": {"a": {"y": [1]}}}),
+    "...list 1 examples of user 'a', user_data has no": leaf(GOOD | {"user_data": {}}),
+    "...list 2 examples of user 'a', user_data has 1": leaf(GOOD | {"num_samples": [2]}),
     "...'b' have shape [3], others [2]": leaf(test=of_users(b=([[1, 2, 3]], [0]))),
-    "...must be names": leaf(GOOD | {"users": [["a"]]}),
-    "...'a' occurs twice in users": leaf(GOOD | {"users": ["a", "a"], "num_samples": [1, 1]}),
+    "....json: cannot be read  names": leaf(GOOD | {"users": [["a"]]}),
+    "...user 'a', user_data has 1; list each user once": leaf(
+        GOOD | {"users": ["a", "a"], "num_samples": [1, 1]}
+    ),
     "...'a' occurs twice in an object": leaf(TWICE),
     "...finite number": user([[1e300, 1]], [0]),
     "...finite number  nan": user([[np.nan, 1]], [0]),
     "...64 bits": user([[1, 1]], [2**63]),
-    "...64 bits  ragged": user([[1, 1], [1, 2]], [[1], [1, 2]]),
+    "....json: cannot be read  ragged": user([[1, 1], [1, 2]], [[1], [1, 2]]),
     "...hold no examples": leaf(of_users()),
 }
 
@@ -625,17 +628,14 @@ def from_root(name, **environment):
 
 BYTES = X.astype(np.uint8)
 LOADED = {
-    "...one label an example": whole(y=Y[:1]),
-    "...labels 1..1": whole(y=Y + 1),
-    "...labels -2..-2 are not all in -1..0": whole(y=Y - 2),
-    "...none of its 2 training examples has a label": whole(y=Y - 1),
-    "...labels -1..-1 are not all in 0..0": whole(x_test=X, y_test=Y - 1),
+    "...train: labels of shape (1,)": whole(y=Y[:1]),
+    "...label 1 is not a class; use 0 to 0": whole(y=Y + 1),
+    "...label -2 is not a class": whole(y=Y - 2),
+    "...test: an example has no label": whole(x_test=X, y_test=Y - 1),
     "...shape": whole(x_test=np.zeros((0, 4))),
-    "...one id an example": whole(client_id=Y[:1]),
+    "...one an example is needed  id": whole(client_id=Y[:1]),
     "...no training examples": whole(x=X[:0], y=Y[:0]),
-    "...x_test is of type NoneType; use an array, with 0 rows where": whole(x_test=None),
-    "...x is of type list; use an array": whole(x=X.tolist()),
-    "...y is float64; use int32": whole(y=Y.astype(float)),
+    "...test: examples of type object": whole(x_test=None),
     "...2 class names for 1 classes; use one a class": whole(class_names=("0", "1")),
     "from_clients: ...labels of type datetime64": clients(X, np.array([0, 1], "datetime64[D]")),
     "...did you mean 'digits'": from_root("digit"),
@@ -645,7 +645,7 @@ LOADED = {
     "...no such file": from_root("./none.npz"),
     "...a.xlsx': a file must end in ....csv...save a spreadsheet as .csv": from_root("./a.xlsx"),
     "...no images": from_root("./empty"),
-    "...cannot be read as an image": from_root("./broken"),
+    "...a.png: cannot be read": from_root("./broken"),
     "...dangling/class/a.png: cannot be read": from_root("./dangling"),
     "image_size=0: use": lambda: load(".", image_size=0),
     "$JAXFED_DATA='nowhere': no such folder": from_root("fashion_mnist", JAXFED_DATA="nowhere"),

@@ -7,7 +7,7 @@ import pytest
 
 from jaxfed.config import base
 from jaxfed.config.data.preprocessing import Parts, preprocessed
-from jaxfed.data.standardization import standardization
+from jaxfed.data.transforms import standardization
 
 RNG = np.random.default_rng(0)
 

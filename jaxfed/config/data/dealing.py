@@ -34,8 +34,16 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config.keys import refused
-from jaxfed.data import SCHEMES, Dataset, Labels, OwnerScheme, Partition, Scheme, Sizes, partition
-from jaxfed.data.client_rows import ClientRows
+from jaxfed.data import (
+    SCHEMES,
+    ClientRows,
+    Dataset,
+    Labels,
+    OwnerScheme,
+    Partition,
+    Sizes,
+    partition,
+)
 from jaxfed.data.partitioning.controlled_rounding import apportion, chosen_of_each, stratified
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.clients import Federation
@@ -83,23 +91,22 @@ def dealt(config: ConfigDict, data: Dataset, other: Dataset | None, seed: int) -
     if not len(test):
         is_test = drawn_for_test(config, data, seed)
         train, test = train[~is_test], train[is_test]
-    if len(validation):
-        validation = validation if share else validation[:0]
-    else:
+    if not len(validation):
         known, rng = train[y[train] >= 0], np.random.default_rng((seed, 2))
         validation = known[stratified(y[known], round(share * len(known)), rng)]
         train = _without(train, validation)
+    elif not share:
+        validation = validation[:0]
     server = drawn_for_server(wanted, data, train, seed)
     train = _without(train, server)
     own = _drawn_own(wanted, train, seed)
     train = _without(train, own)
+    public = train[:0]
     if other is not None:
         public = _drawn_public(wanted, other.name, y, of_other, len(of_other), seed)
     elif wanted.public_size or wanted.public_fraction:
         most = len(train) if len(own) else len(train) - 1
         public = _drawn_public(wanted, data.name, y, train, most, seed)
-    else:
-        public = train[:0]
     has_labels = wanted.public_labeled and len(public) > 0
     public_labels = y[public].astype(np.int32) if has_labels else None
     if other is not None and other.class_names != data.class_names:
@@ -169,17 +176,17 @@ def drawn_for_server(wanted: ConfigDict, data: Dataset, train: np.ndarray, seed:
         return train[:0]
     known = train[data.is_labeled[train]]
     y, rng = data.y[known], np.random.default_rng((seed, Stream.SERVER_EXAMPLES))
-    key, number, most, of = "num_labeled", wanted.num_labeled, len(known), ""
+    key, most, of = "num_labeled", len(known), ""
     if wanted.labeled_per_class:
-        key, number, of = "labeled_per_class", wanted.labeled_per_class, " of one class"
+        key, of = "labeled_per_class", " of one class"
         most = int(np.bincount(y, minlength=data.num_classes).min())
-    if number > most:
+    if wanted[key] > most:
         wrong = f"the server can have at most {most}, all that {data.name} has to train on{of}"
-        raise UsageError(wrong, key=f"config.federation.{key}", value=number)
+        raise UsageError(wrong, key=f"config.federation.{key}", value=wanted[key])
     if wanted.labeled_per_class:
-        of_each = np.full(data.num_classes, number)
+        of_each = np.full(data.num_classes, wanted.labeled_per_class)
         return np.sort(known[chosen_of_each(y, of_each, rng)])
-    number = number or round(wanted.labeled_fraction * len(known))
+    number = wanted.num_labeled or round(wanted.labeled_fraction * len(known))
     if not number:
         raise UsageError(
             f"with labels_at='server' the server has no label of {len(known)}; one is needed at least",
@@ -230,10 +237,8 @@ def _partitioned(
     wanted, left = config.federation, len(train) + len(new)
     y = np.concatenate([data.y, data.y_test])
     if wanted.num_clients > left:
-        wrong = (
-            f"at most {left}, the number of the {len(y)} examples of {data.name} left to deal out"
-        )
-        raise refused(config, "federation.num_clients", wrong)
+        of = f"the number of the {len(y)} examples of {data.name} left to deal out"
+        raise refused(config, "federation.num_clients", f"at most {left}, {of}")
     amount: dict[str, Any] = {"fraction": wanted.labeled_fraction}
     if wanted.labels_at == "server":
         amount = {"fraction": 0.0}
@@ -241,11 +246,22 @@ def _partitioned(
         amount = {"per_class": wanted.labeled_per_class}
     elif wanted.num_labeled:
         amount = {"number": wanted.num_labeled}
+    scheme: Any = SCHEMES[wanted.partition]
+    names = {field.name for field in fields(scheme)}
+    columns: dict[str, Any] = {}
+    if issubclass(scheme, OwnerScheme):
+        column = _column(config, data, scheme.column)
+        columns = {scheme.column: column[train], f"new_{scheme.column}": column[new]}
+    if wanted.partition in SCHEMES.from_outside():
+        with section(f"config.{wanted.partition}", names):
+            scheme = scheme(**config.get(wanted.partition, {}), **columns)
     with section("config.federation", KEYS):
+        if isinstance(scheme, type):
+            scheme = scheme(**{name: wanted[KEYS[name]] for name in names & KEYS.keys()}, **columns)
         found = partition(
             y[train],
             num_clients=wanted.num_clients or None,
-            scheme=_scheme(config, data, train, new),
+            scheme=scheme,
             sizes=Sizes(wanted.quantity, wanted.quantity_parameter, wanted.min_size),
             labels=Labels(**amount, clients=wanted.num_labeled_clients or None),
             skew=wanted.skew,
@@ -255,23 +271,6 @@ def _partitioned(
     # Indices count the training examples first, then new points, if any.
     source = np.concatenate([train, new])
     return Partition(*(ClientRows.of(clients).mapped(source.__getitem__) for clients in found))
-
-
-def _scheme(config: ConfigDict, data: Dataset, train: np.ndarray, new: np.ndarray) -> Scheme:
-    name = config.federation.partition
-    scheme: Any = SCHEMES[name]
-    names = frozenset(field.name for field in fields(scheme))
-    columns: dict[str, Any] = {}
-    if issubclass(scheme, OwnerScheme):
-        column = _column(config, data, scheme.column)
-        columns[scheme.column] = column[train]
-        if len(new):
-            columns[f"new_{scheme.column}"] = column[new]
-    if name in SCHEMES.from_outside():
-        with section(f"config.{name}", names):
-            return scheme(**config.get(name, {}), **columns)
-    own = {field: config.federation[KEYS[field]] for field in names.intersection(KEYS)}
-    return scheme(**own, **columns)
 
 
 def _column(config: ConfigDict, data: Dataset, name: str) -> np.ndarray:
@@ -304,20 +303,17 @@ def subsampled(dataset: Dataset, config: ConfigDict) -> tuple[Dataset, np.ndarra
     if wanted.pooled:
         dataset = _pooled(dataset)
     rng = np.random.default_rng((config.seed, Stream.SUBSAMPLE))
-    rows: dict[str, Any] = {"": _of_training(rng, dataset, wanted), "_test": slice(None)}
+    train, test = _of_training(rng, dataset, wanted), slice(None)
     if len(dataset.y_test):
-        asked = f"test_size={wanted.test_size}"
-        rows["_test"] = _drawn(
-            rng, dataset.y_test, wanted.test_size, asked, dataset.name, wanted.balanced
-        )
+        test = _drawn(rng, dataset.y_test, wanted, "test_size", dataset.name)
     columns: dict[str, Any] = {
-        f"{name}{split}": column[chosen]
-        for split, chosen in rows.items()
+        f"{name}{split}": column[rows]
+        for split, rows in (("", train), ("_test", test))
         for name in _COLUMNS
         if (column := getattr(dataset, f"{name}{split}")) is not None
     }
-    train, test = np.split(np.arange(len(dataset.y) + len(dataset.y_test)), [len(dataset.y)])
-    return replace(dataset, **columns), np.concatenate([train[rows[""]], test[rows["_test"]]])
+    numbers, own = np.arange(len(dataset.y) + len(dataset.y_test)), len(dataset.y)
+    return replace(dataset, **columns), np.concatenate([numbers[:own][train], numbers[own:][test]])
 
 
 def _pooled(dataset: Dataset) -> Dataset:
@@ -346,14 +342,12 @@ def _of_training(
     rng: np.random.Generator, dataset: Dataset, wanted: ConfigDict
 ) -> np.ndarray | slice:
     """Draw the training examples of the subsample, including those of a test split drawn later."""
-    size, asked = wanted.train_size, f"train_size={wanted.train_size}"
-    if size and wanted.test_size and not len(dataset.y_test):
-        size, asked = size + wanted.test_size, f"{asked} beside test_size={wanted.test_size}"
+    beside = 0 if len(dataset.y_test) or not wanted.train_size else wanted.test_size
     strata = np.where(dataset.is_labeled, dataset.y, dataset.num_classes)
     if not (wanted.unlabeled_size or wanted.balanced):
-        return _drawn(rng, strata, size, asked, dataset.name)
+        return _drawn(rng, strata, wanted, "train_size", dataset.name, beside)
     known, unknown = np.flatnonzero(dataset.is_labeled), np.flatnonzero(~dataset.is_labeled)
-    labeled = known[_drawn(rng, strata[known], size, asked, dataset.name, wanted.balanced)]
+    labeled = known[_drawn(rng, strata[known], wanted, "train_size", dataset.name, beside)]
     size = wanted.unlabeled_size
     if size > len(unknown):
         wrong = f"{dataset.name} has {len(unknown)} examples without a label"
@@ -364,15 +358,17 @@ def _of_training(
 def _drawn(
     rng: np.random.Generator,
     strata: np.ndarray,
-    size: int,
-    asked: str,
+    wanted: ConfigDict,
+    key: str,
     name: str,
-    balanced: bool = False,
+    beside: int = 0,
 ) -> np.ndarray | slice:
-    """Draw `size` examples, all for 0, ascending; `asked` is the config's key and value for errors."""
+    """Draw as many examples as the key says, and `beside` more, ascending; all for 0."""
+    size, asked = wanted[key] + beside, f"config.dataset.{key}={wanted[key]}"
+    asked += f" beside test_size={beside}" * bool(beside)
     if size > len(strata):
-        raise UsageError(f"config.dataset.{asked}: {name} has {len(strata)}; 0 takes all of them")
-    if not balanced:
+        raise UsageError(f"{asked}: {name} has {len(strata)}; 0 takes all of them")
+    if not wanted.balanced:
         return np.flatnonzero(stratified(strata, size, rng)) if size else slice(None)
     totals = np.bincount(strata)
     occurs = totals > 0
@@ -380,7 +376,7 @@ def _drawn(
     most = smallest * int(np.count_nonzero(occurs))
     if size > most:
         raise UsageError(
-            f"config.dataset.{asked}: with balanced=True at most {most}, {smallest} of each class; that is "
+            f"{asked}: with balanced=True at most {most}, {smallest} of each class; that is "
             f"all that {name} has of class {int(np.flatnonzero(totals == smallest)[0])}"
         )
     return np.flatnonzero(chosen_of_each(strata, apportion(occurs, size or most, rng), rng))

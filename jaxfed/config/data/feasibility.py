@@ -1,27 +1,71 @@
-"""Conditions between a config and its data set, and between a config and the clients of one repeat."""
+"""Conditions between a config, its data set, the memory, and the clients of one repeat."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.config.build.networks import initial_models, saved_models
+from jaxfed.config.build.views import num_rows
 from jaxfed.config.cohorts import check_number_of_clients
-from jaxfed.config.data.sources import differences
+from jaxfed.config.data.preprocessing import Parts
 from jaxfed.config.keys import refused
-from jaxfed.data import SCHEMES, Dataset
-from jaxfed.data.mapped_rows import parts
+from jaxfed.data import Dataset
+from jaxfed.data.features import check_images
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.memory import require
+from jaxfed.models.efficientnet import NUM_FEATURES
 from jaxfed.training.pseudo_labels.label_sources import settings_section
 
-_LARGEST_RATIO = 100  # of feature scales without a warning
+
+def check_kind(dataset: Dataset, config: ConfigDict) -> None:
+    """Check that there are two classes, and that the examples suit the preprocessing.
+
+    Raises:
+        UsageError: one class; the examples are no images but need to be; they are fewer than the components.
+    """
+    kind, x, components = config.preprocessing.kind, dataset.x, config.preprocessing.components
+    if kind == "images" and x.ndim == 2:
+        wrong = f"{dataset.name} has rows of {x.shape[1]} features, no images"
+        allowed = "use 'standardized' for features of different units, or 'identity'"
+        raise refused(config, "preprocessing.kind", wrong, allowed)
+    if kind == "pretrained":
+        try:
+            check_images(x)
+        except UsageError as error:
+            raise refused(config, "preprocessing.kind", f"{dataset.name}: {error}") from error
+        if components > (most := min(NUM_FEATURES, len(x))):
+            allowed = (
+                f"use integers up to {most}, the smaller of numbers of features and training images"
+            )
+            raise refused(config, "preprocessing.components", "", allowed)
+
+
+def check_classes(dataset: Dataset, config: ConfigDict) -> None:
+    """Refuse a data set without labels of two classes."""
+    classes = np.unique(dataset.y[dataset.is_labeled])
+    if len(classes) < 2:
+        wrong = "no example has a label"
+        if len(classes):
+            wrong = f"each example with a label is of class {dataset.class_names[classes[0]]!r}"
+        raise refused(config, "dataset.name", wrong, "two classes are needed")
+
+
+def check_copies(parts: Parts, config: ConfigDict) -> None:
+    """Refuse copies of the examples that exceed the memory; images and float32 vectors are not copied."""
+    kind, there = config.preprocessing.kind, [parts.train, parts.test, parts.public]
+    if config.preprocessing.views:
+        n, rows = sum(map(len, there)), num_rows(config)
+        d = config.preprocessing.components or NUM_FEATURES
+        what = f"{rows} rows of {d} features for each of {n} examples"
+        key = "config.preprocessing.views"
+        require(4 * n * rows * d, what, key=key, value=config.preprocessing.views)
+    if kind == "standardized" or (kind == "identity" and parts.train.dtype != np.float32):
+        num_bytes, what = 4 * sum(part.size for part in there), "a float32 copy of all examples"
+        require(num_bytes, what, key="config.preprocessing.kind", value=kind)
 
 
 def check_dealt(dataset: Dataset, config: ConfigDict, federation: Federation) -> None:
@@ -41,11 +85,11 @@ def check_dealt(dataset: Dataset, config: ConfigDict, federation: Federation) ->
             + ", ".join(f"{key}={given[key]}" for key in amounts)
             + f", left_out_client={given.left_out_client}; one is needed at least"
         )
-    for key, use, points in (
+    for key, use, number in (
         ("test_fraction", "test", len(federation.test) + num_new),
         ("validation_fraction", "validate", len(federation.validation)),
     ):
-        if config.dataset[key] and not points:
+        if config.dataset[key] and not number:
             known = np.count_nonzero(dataset.is_labeled)
             wrong = f"no example out of {known} with a label is left to {use} on"
             raise refused(config, f"dataset.{key}", wrong)
@@ -76,86 +120,6 @@ def check_memory(config: ConfigDict, federation: Federation, num_features: int) 
         owner = settings_section(str(needed.pseudo_label)) if needed.trains else ""
         given |= {owner: config[owner]} if owner in config else {}
     for name, values in given.items():
-        for key, (each, what) in arrays.items():
-            if key in values:
-                value = values[key]
-                require(each * value, what, key=f"config.{name}.{key}", value=value)
-
-
-def warnings(
-    dataset: Dataset, x: np.ndarray, config: ConfigDict, federation: Federation
-) -> Iterator[str]:
-    """Yield a line for data that a run does not use, or uses otherwise than the user may expect.
-
-    `x` are the training examples without gaps; `federation` has the clients of the first repeat.
-    """
-    name, given, num_clients = dataset.name, config.federation, federation.num_clients
-    if len(dataset.validation[1]) and not config.dataset.validation_fraction:
-        yield (
-            f"{name}: its validation examples are not used; set config.dataset.validation_fraction above 0"
-        )
-    for key, seen in initial_models(config).items():
-        saved = saved_models(seen)
-        known = saved[0].progress.get("names", {}) if saved else {}  # older states have none
-        for kind, ours in dataset.names.items():
-            for place, there, here in differences(zip(known.get(kind, ()), ours, strict=False)):
-                yield (
-                    f"config.{key}={seen.training.initial_model!r}: has learned other {kind}, number {place} "
-                    f"is {there!r} there and {here!r} in these data"
-                )
-                break
-    is_other = ~np.isin(dataset.y_test, dataset.y[dataset.is_labeled])
-    if is_other.any():
-        others = [repr(dataset.class_names[c]) for c in np.unique(dataset.y_test[is_other])]
-        yield (
-            f"{name}: {np.count_nonzero(is_other)} of {len(dataset.y_test)} test examples count as wrong: no "
-            f"training example is of class {' or '.join(others[:8])}"
-        )
-    if empty := np.count_nonzero(federation.partition.sizes.sum(axis=0) == 0):
-        yield (
-            f"{empty} of {num_clients} clients have no examples (config.federation.num_clients, partition)"
-        )
-    if given.partition == "natural" and not given.num_clients and dataset.client_id is not None:
-        in_data = len(np.unique(dataset.client_id))
-        if in_data > num_clients:
-            yield (
-                f"{in_data - num_clients} of the {in_data} clients in the data are left out: all their "
-                "examples are public or for tests"
-            )
-    yield from scale_warnings(name, x, config)
-    is_named = config.dataset.client_key or Path(config.dataset.name).suffix
-    is_dealt_to_others = given.partition not in ("natural", *SCHEMES.from_outside())
-    if dataset.client_names and is_named and is_dealt_to_others:
-        yield (
-            f"config.federation.partition={given.partition!r}: deals examples to other clients than the "
-            f"{len(dataset.client_names)} that {name} names; with 'natural' and "
-            "config.federation.num_clients=0 it is these"
-        )
-
-
-def scale_warnings(name: str, x: np.ndarray, config: ConfigDict) -> Iterator[str]:
-    """Yield a line if unscaled features lose values, or differ so much that a few dominate distances.
-
-    A feature's scale is its largest absolute value; features that are 0 everywhere have none. Only vectors
-    are checked, because all entries of an image have the same unit.
-    """
-    if config.preprocessing.kind != "identity" or x.ndim != 2:
-        return
-    advice = "config.preprocessing.kind='standardized'"
-    if x.dtype == np.float64:
-        yield f"{name}: float32 makes different values of some features equal; use {advice}"
-    needs = {name: methods.needs(config, name) for name in methods.chosen(config)}
-    # Networks standardize every feature (`Federation.normalization`).
-    heed = [
-        repr(name)
-        for name, needed in needs.items()
-        if not needed.trains or (needed.has_learners and methods.heeds_scales(config))
-    ]
-    scales = np.max([np.abs(part).max(axis=0) for part in parts(x)], axis=0)
-    large, small = int(scales.argmax()), int(np.where(scales > 0, scales, np.inf).argmin())
-    if heed and scales[large] > _LARGEST_RATIO * scales[small]:
-        yield (
-            f"{name}: feature {large} goes up to {scales[large]:.3g}, feature {small} to "
-            f"{scales[small]:.3g}; the large ones decide cosines and distances, as {', '.join(heed)} may "
-            f"take: {advice} gives all the same weight"
-        )
+        for key in arrays.keys() & set(values):
+            each, what = arrays[key]
+            require(each * values[key], what, key=f"config.{name}.{key}", value=values[key])

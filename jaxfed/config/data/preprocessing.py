@@ -1,27 +1,56 @@
-"""Preprocessing of a data set's examples before they are dealt to clients: `preprocessing.kind`."""
+"""Preprocessing of a data set's examples before they are dealt to clients: `preprocessing.kind`.
+
+`federated_features` are those of a model that the clients train together first: XCLP's `finetuned` and
+`linear`.
+
+    f = head . features  <-  FedAvg on the labels that clients have     (sections `model`, `training`)
+    v_i = features(x_i),   predicted_i = argmax_c f(x_i)_c              for labeled, unlabeled and new points
+
+(XCLP, Section 4.1 and B.1.) Training uses each client's labeled examples only; the finished model embeds all
+points. Training has `preprocessing.rounds` rounds of `preprocessing.cohort_size` clients. With 0 rounds the
+model of `training.initial_model` is used unchanged.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from ml_collections import ConfigDict
 
+from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.build.networks import make_model
 from jaxfed.config.build.views import num_rows, with_views, without_views
-from jaxfed.config.keys import refused
-from jaxfed.data import Dataset
+from jaxfed.data import Partition
 from jaxfed.data.dataset import Gaps
 from jaxfed.data.encoding import flat
-from jaxfed.data.features import check_images, pretrained_features
+from jaxfed.data.features import pretrained_features
 from jaxfed.data.mapped_rows import adjoined
-from jaxfed.data.principal_components import Projection, principal_components
-from jaxfed.data.standardization import Standardization, standardization
+from jaxfed.data.transforms import (
+    Projection,
+    Standardization,
+    principal_components,
+    standardization,
+)
 from jaxfed.errors import UsageError
-from jaxfed.federation.execution.memory import require
-from jaxfed.models.efficientnet import NUM_FEATURES
+from jaxfed.federation.algorithm import FederatedAlgorithm, has_diverged
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.rounds import cohorts_of, play
+from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.host.checkpoint_writer import CheckpointWriter
+from jaxfed.kernels.devices import in_batches
+from jaxfed.models import Model
 
 Report = Callable[[int, int], None]  # examples or rounds done, and in all
+_STREAM = 2**32 - 1  # key stream; the experiment's own rounds count from 0
+BATCH = 256  # examples at a time in inference
 
 
 class Parts(NamedTuple):
@@ -43,6 +72,12 @@ class Parts(NamedTuple):
     validation: np.ndarray | None = None
     gaps: Gaps | None = None
 
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """The training split, and all other parts that are not empty."""
+        others = self.test, self.public, self.validation
+        return [self.train, *(part for part in others if part is not None and len(part))]
+
 
 def preprocessed(
     parts: Parts, config: ConfigDict, report: Report = lambda done, total: None
@@ -55,21 +90,16 @@ def preprocessed(
     drawn from the training split. `pretrained` computes features of a network trained on ImageNet; each part
     has its own files in the cache; with `preprocessing.views` they are [n, rows, d].
     """
-    check_copies(parts, config)
-    others = parts.test, parts.public, parts.validation
-    there = [parts.train, *(part for part in others if part is not None and len(part))]
     if config.preprocessing.kind == "pretrained":
-        there = _with_features(there, parts, config, report)
+        return adjoined(_features(parts, config, report))
     scale = scaling(parts, config)
-    examples = scale(*there) if scale else adjoined(there)
+    examples = scale(*parts.arrays) if scale else adjoined(parts.arrays)
     return flat(examples) if is_flat(config) else examples
 
 
-def _with_features(
-    there: list[np.ndarray], parts: Parts, config: ConfigDict, report: Report
-) -> list[np.ndarray]:
+def _features(parts: Parts, config: ConfigDict, report: Report) -> list[np.ndarray]:
     """Return the features of each part, and of the views of the first, the training split."""
-    train, *others = there
+    train, *others = parts.arrays
     total, before = num_rows(config) * len(train) + sum(map(len, others)), 0
     settings = pretrained_settings(config)
 
@@ -95,8 +125,7 @@ def projection(
 
     `own` are the features of the training split, where they are computed already.
     """
-    number = config.preprocessing.components
-    if not number:
+    if not (number := config.preprocessing.components):
         return None
     if own is None:
         own = pretrained_features(parts.train, **pretrained_settings(config))
@@ -126,40 +155,98 @@ def pretrained_settings(config: ConfigDict) -> dict[str, Any]:
     }
 
 
-def check_kind(dataset: Dataset, config: ConfigDict) -> None:
-    """Check that the examples suit the preprocessing.
+@dataclass(frozen=True)
+class FeatureTraining:
+    """A model and the FedAvg that trains it on the clients' labels in one repeat, before its first round."""
+
+    config: ConfigDict
+    federation: Federation
+    seed: int
+    model: Model
+    algorithm: FederatedAlgorithm
+
+    def with_features(self, checkpoints: Checkpoints | None, report: Report) -> Federation:
+        """Return the clients with the trained model's features x, float32 [n, D], and `predicted`, int32 [n].
+
+        Arguments as for `trained`.
+
+        Raises:
+            UsageError: training diverges.
+        """
+        state, model = self.trained(checkpoints, report), self.model
+
+        @jax.jit
+        def infer(state: nnx.State, batch: jax.Array) -> tuple[jax.Array, jax.Array]:
+            features = model.features(state, batch)
+            return features, jnp.argmax(model.head(state, features), axis=-1).astype(jnp.int32)
+
+        features, predicted = in_batches(partial(infer, state), self.federation.x, BATCH)
+        if not np.isfinite(features).all():
+            rounds = self.config.preprocessing.rounds
+            raise self._divergence(f"after {rounds} rounds the model's features are not finite")
+        return replace(self.federation, x=features, predicted=predicted)
+
+    def trained(
+        self, checkpoints: Checkpoints | None, report: Report = lambda done, total: None
+    ) -> nnx.State:
+        """Return the model's state after all rounds.
+
+        Args:
+            checkpoints: training is saved there according to `config.checkpoint_every` and at its end, and
+                resumes from there.
+            report: called after every round.
+        """
+        config, federation = self.config, labeled_part(self.federation)
+        rounds, every = config.preprocessing.rounds, config.checkpoint_every
+        key = jax.random.fold_in(jax.random.key(self.seed), _STREAM)
+        state = self.algorithm.init(jax.random.fold_in(key, 0), federation)
+        saved = checkpoints.to_resume() if checkpoints else None
+        done = saved.progress["round"] if saved else 0
+        if saved:
+            state = saved.state(template=state)
+        writer = CheckpointWriter(checkpoints, every) if checkpoints else nullcontext()
+        cohort_of = cohorts_of(self.algorithm, federation, config, self.seed, rounds)
+        left = range(done + 1, rounds + 1)
+        with (
+            closing(play(self.algorithm, state, left, cohort_of=cohort_of, key=key)) as played,
+            writer as saves,
+        ):
+            for number, _, state, metrics, *_ in played:
+                if has_diverged(metrics):
+                    raise self._divergence(f"the loss of round {number} of {rounds} is not finite")
+                is_last = number == rounds
+                if saves and (is_last or saves.are_due(number, is_last=is_last)):
+                    saves.save(number, state, {"round": number}, at_once=is_last)
+                report(number, rounds)
+        return state.model
+
+    def _divergence(self, found: str) -> UsageError:
+        rate = self.config.training.learning_rate
+        return UsageError(
+            f"config.preprocessing.kind='federated_features': {found}; training diverged: lower "
+            f"config.training.learning_rate ({rate:g})"
+        )
+
+
+def feature_training(config: ConfigDict, federation: Federation, repeat: int) -> FeatureTraining:
+    """Make the model and its training; the seed is `config.seed + repeat`.
 
     Raises:
-        UsageError: the examples are no images but need to be; they are fewer than the components.
+        UsageError: network, weights or options do not fit the examples.
     """
-    kind, x, components = config.preprocessing.kind, dataset.x, config.preprocessing.components
-    wrong = allowed = ""
-    if kind == "images" and x.ndim == 2:
-        wrong = f"{dataset.name} has rows of {x.shape[1]} features, no images"
-        allowed = "use 'standardized' for features of different units, or 'identity'"
-    elif kind == "pretrained":
-        try:
-            check_images(x)
-        except UsageError as error:
-            wrong = f"{dataset.name}: {error}"
-    if wrong:
-        raise refused(config, "preprocessing.kind", wrong, allowed)
-    if kind == "pretrained" and components > (most := min(NUM_FEATURES, len(x))):
-        allowed = (
-            f"use integers up to {most}, the smaller of numbers of features and training images"
-        )
-        raise refused(config, "preprocessing.components", "", allowed)
+    own, training = config.copy_and_resolve_references(), labeled_part(federation)
+    own.rounds = max(1, config.preprocessing.rounds)
+    own.cohort_size, own.sampling = config.preprocessing.cohort_size, "uniform"
+    own.training.labeled_only_rounds = 0
+    with own.unlocked():
+        if "fedavg" in own:  # own settings of the method of that name
+            del own["fedavg"]
+    algorithm, model = make_algorithm(own, "fedavg", training, repeat), make_model(config, training)
+    return FeatureTraining(own, federation, config.seed + repeat, model, algorithm)
 
 
-def check_copies(parts: Parts, config: ConfigDict) -> None:
-    """Refuse copies of the examples that exceed the memory; images and float32 vectors are not copied."""
-    kind, there = config.preprocessing.kind, [parts.train, parts.test, parts.public]
-    if config.preprocessing.views:
-        n, rows = sum(map(len, there)), num_rows(config)
-        d = config.preprocessing.components or NUM_FEATURES
-        what = f"{rows} rows of {d} features for each of {n} examples"
-        key = "config.preprocessing.views"
-        require(4 * n * rows * d, what, key=key, value=config.preprocessing.views)
-    if kind == "standardized" or (kind == "identity" and parts.train.dtype != np.float32):
-        num_bytes, what = 4 * sum(part.size for part in there), "a float32 copy of all examples"
-        require(num_bytes, what, key="config.preprocessing.kind", value=kind)
+def labeled_part(federation: Federation) -> Federation:
+    """Return the same clients with their labeled examples only."""
+    labeled = federation.partition.labeled
+    nothing = tuple(points[:0] for points in labeled)
+    return federation.with_partition(Partition(labeled, nothing, nothing))

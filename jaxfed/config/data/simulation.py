@@ -16,7 +16,8 @@ labeled, test and validation examples refer to the other examples.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import zip_longest
@@ -28,41 +29,36 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from jaxfed.config.build.networks import checksums
-from jaxfed.config.data import row_statistics
+from jaxfed.config.data import feasibility, notes
 from jaxfed.config.data.dealing import dealt, drawn_for_test, subsampled, test_seed
-from jaxfed.config.data.feasibility import check_dealt, warnings
-from jaxfed.config.data.federated_features import FeatureTraining, feature_training
-from jaxfed.config.data.holdings import Holdings
 from jaxfed.config.data.preprocessing import (
+    FeatureTraining,
     Parts,
     Report,
-    check_kind,
+    feature_training,
     is_flat,
     preprocessed,
     projection,
     scaling,
 )
-from jaxfed.config.data.sources import clients_set, naming_public, public_set
 from jaxfed.config.keys import refused
-from jaxfed.data import Dataset, class_counts
+from jaxfed.data import Dataset, class_counts, load
 from jaxfed.data.dataset import Gaps
 from jaxfed.data.encoding import RowEncoding, encoder_of
+from jaxfed.data.loading import READERS
 from jaxfed.data.mapped_rows import parts as parts_of
-from jaxfed.data.principal_components import Projection
-from jaxfed.errors import UsageError
+from jaxfed.data.readers.table_encoder import TableEncoder
+from jaxfed.data.readers.table_files import LABELS
+from jaxfed.data.transforms import Projection
+from jaxfed.errors import UsageError, section
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
 
 _MOST_WITH_ROOM = 100  # repeats; each takes milliseconds
 _MOST_COUNTED = 10_000  # clients in partition.json
-_OF_NO_NUMBER = -1
+_OPTIONS = ("label_key", "client_key", "image_size", "drop")  # of the clients' data set
 _COLUMNS = (
-    "y",
-    "y_test",
-    "client_id",
-    "client_id_test",
-    "subclass",
-    "subclass_test",
+    *("y", "y_test", "client_id", "client_id_test", "subclass", "subclass_test"),
     "y_validation",
 )
 
@@ -95,14 +91,11 @@ class Simulation:
         self._dataset, self._public = part, public_set(config, dataset)
         num_public = 0 if self._public is None else len(self._public.y)
         validation = len(dataset.y) + len(dataset.y_test) + np.arange(len(part.validation[1]))
-        self.numbers = np.concatenate([numbers, np.full(num_public, _OF_NO_NUMBER), validation])
-        check_kind(self._dataset, config)
-        row_statistics.check_private(config, self._dataset)
+        self.numbers = np.concatenate([numbers, np.full(num_public, -1), validation])
+        feasibility.check_kind(part, config)
+        notes.check_private(config, part)
         self._parts(config.seed)  # refuses gaps that nothing can fill
-        classes = np.unique(self._dataset.y[self._dataset.is_labeled])
-        if len(classes) < 2:
-            wrong = f"each example with a label is of class {self.class_names[classes[0]]!r}"
-            raise refused(config, "dataset.name", wrong, "two classes are needed")
+        feasibility.check_classes(part, config)
 
     def _once(self, what: str, seed: int, make: Callable[[], Any]) -> Any:
         """Return the newest result of this kind if it is of this seed, else make it."""
@@ -114,7 +107,7 @@ class Simulation:
     def warn(self) -> None:
         """Log warnings about data that the first repeat does not use, or uses in an unexpected way."""
         x, federation = self._parts(self._config.seed).train, self.dealt(self._config.seed)
-        for line in warnings(self._dataset, x, self._config, federation):
+        for line in notes.warnings(self._dataset, x, self._config, federation):
             logging.warning("%s", line)
 
     def check_given(self, overrides: Sequence[str]) -> None:
@@ -141,7 +134,7 @@ class Simulation:
 
         def make() -> Federation:
             federation = replace(self._deal(seed), room=self._room)
-            check_dealt(self._dataset, self._config, federation)
+            feasibility.check_dealt(self._dataset, self._config, federation)
             return federation
 
         return self._once("dealt", seed, make)
@@ -194,8 +187,13 @@ class Simulation:
         """Return the clients with the examples that models take first."""
         federation = self.dealt(seed)
         drawn_by = test_seed(self._config, self._dataset, seed)
-        x = self._once("x", drawn_by, lambda: preprocessed(self._parts(seed), self._config, report))
-        return replace(federation, x=x)
+
+        def make() -> np.ndarray:
+            parts = self._parts(seed)
+            feasibility.check_copies(parts, self._config)
+            return preprocessed(parts, self._config, report)
+
+        return replace(federation, x=self._once("x", drawn_by, make))
 
     def _parts(self, seed: int) -> Parts:
         """Return all examples in the order of federations, with the repeat's training rows and no gaps."""
@@ -232,34 +230,28 @@ class Simulation:
         """Names of classes and features, `Dataset.names`."""
         return self._dataset.names
 
-    def holdings(self) -> Holdings:
+    def holdings(self) -> notes.Holdings:
         """Return numbers of examples by holder in the first repeat."""
-        other = self._config.seed + 1
-        is_drawn = test_seed(self._config, self._dataset, other) == other
-        return Holdings.of(
+        return notes.Holdings.of(
             *(self._labels, self.dealt(self._config.seed)),
             has_public_set=self._public is not None,
-            test_rows="by_repeat" if is_drawn else "shared",
+            test_rows="shared" if len(self._dataset.y_test) else self._config.dataset.test_rows,
         )
 
     def row_statistics(self) -> list[str]:
         """Return lines on the exact statistics of clients' rows that a run computes, and who learns them."""
-        return row_statistics.lines(self._config, self._dataset, self.holdings().public)
+        return notes.statistics_lines(self._config, self._dataset, self.holdings().public)
 
     def data_checksums(self) -> dict[str, str]:
         """Return type, shape and checksum of the examples and labels in use, to detect changed data.
 
         Checksums of weights files are included (`jaxfed.config.build.networks`).
         """
+        parts = self._parts(self._config.seed)
         arrays = {name: getattr(self._dataset, name) for name in _COLUMNS}
-        examples = self._parts(self._config.seed)
-        arrays |= {
-            "x": examples.train,
-            "x_test": examples.test,
-            "x_validation": examples.validation,
-        }
+        arrays |= {"x": parts.train, "x_test": parts.test, "x_validation": parts.validation}
         if self._public is not None:
-            arrays |= {"x_public": examples.public, "y_public": self._public.y}
+            arrays |= {"x_public": parts.public, "y_public": self._public.y}
         found = {name: _checksum(array) for name, array in arrays.items() if array is not None}
         return found | checksums(self._config)
 
@@ -299,14 +291,13 @@ class Simulation:
             return []
         columns = (data.client_id, data.client_id_test)
         ids = np.concatenate([column for column in columns if column is not None])
-        held, last = federation.partition.joined, len(data.client_names)
-        first, final = np.full(len(held), last), np.full(len(held), -1)
-        np.minimum.at(first, held.owner, ids[held.joined])
-        np.maximum.at(final, held.owner, ids[held.joined])
-        return [
-            data.client_names[own] if own == other else str(client)
-            for client, (own, other) in enumerate(zip(first.tolist(), final.tolist(), strict=True))
-        ]
+        held, number = federation.partition.joined, len(data.client_names)
+        pairs = np.unique(held.owner * number + ids[held.joined])
+        is_one = np.bincount(pairs // number, minlength=len(held)) == 1
+        names = list(map(str, range(len(held))))
+        for client, own in zip(*divmod(pairs, number), strict=True):
+            names[client] = data.client_names[own] if is_one[client] else names[client]
+        return names
 
 
 def _checksum(array: np.ndarray) -> str:
@@ -314,3 +305,87 @@ def _checksum(array: np.ndarray) -> str:
     for part in parts_of(array):
         crc = zlib.crc32(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data, crc)
     return f"{array.dtype}{list(array.shape)} {crc:08x}"
+
+
+# The clients' own data set, and an optional public one.
+
+
+def clients_set(config: ConfigDict) -> Dataset:
+    """Load the data set `dataset.name`.
+
+    Raises:
+        UsageError: it cannot be found or read.
+    """
+    keys = {key: key for key in config.dataset} | {"name_or_path": "name"}
+    try:
+        with section("config.dataset", keys):
+            return _loaded(config, config.dataset.name, _OPTIONS)
+    except UsageError as error:
+        if not error.key:  # what is wrong is the set's content
+            error.key = "config.dataset.name"
+        raise
+
+
+def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
+    """Load the data set `federation.public_dataset`; None if the key is empty.
+
+    A file of the same kind as the clients' own (`.csv` and `.csv`) has the same columns: of the label, of
+    clients, and those that are dropped; all of these may be missing. Without a header columns are known by
+    their places. Other sets have their default label. Image files get the clients' `dataset.image_size`.
+
+    Args:
+        config: of the experiment.
+        dataset: the clients' own, as it was read.
+
+    Raises:
+        UsageError: it cannot be found or read; its examples differ from the clients' in shape, type or
+            features; `public_labeled` needs labels that it lacks.
+    """
+    name = config.federation.public_dataset
+    if not name:
+        return None
+    is_alike = Path(name).suffix == Path(config.dataset.name).suffix != ""
+    more: dict[str, Any] = {"labels_optional": True}
+    encoder = dataset.encoder
+    if is_alike and isinstance(encoder, TableEncoder) and encoder.label.lower() not in LABELS:
+        more["label_key"] = encoder.label or None  # without a header the clients' last column
+    with naming_public(name):
+        public = _loaded(config, name, _OPTIONS if is_alike else ("image_size",), **more)
+        _check_alike(public, dataset)
+    num_classes = len(np.unique(public.y[public.is_labeled]))
+    if config.federation.public_labeled and num_classes < 2:
+        wrong = f"the examples of {name} have labels of {num_classes} classes"
+        allowed = "set it to False, or use a federation.public_dataset with labels of two or more"
+        raise refused(config, "federation.public_labeled", wrong, allowed)
+    return public
+
+
+def _check_alike(public: Dataset, dataset: Dataset) -> None:
+    theirs, ours = public.names["features"], dataset.names["features"]
+    kinds = [f"{data.x.dtype}{list(data.x.shape[1:])}" for data in (public, dataset)]
+    forms = [(data.x.dtype == np.uint8, data.x.shape[1:]) for data in (public, dataset)]
+    if theirs and ours and theirs != ours:
+        place, there, here = next(notes.differences(zip_longest(theirs, ours)))
+        raise UsageError(
+            f"its features are others: number {place} is {there!r}, in {dataset.name} it is {here!r}",
+            allowed="use the same columns in the same order, and the same texts in them",
+        )
+    if forms[0] != forms[1]:
+        allowed = f"use a data set whose examples are {kinds[1]}, as those of {dataset.name}"
+        raise UsageError(f"its examples are {kinds[0]}", allowed=allowed)
+
+
+@contextmanager
+def naming_public(name: str) -> Iterator[None]:
+    """Name `federation.public_dataset` in errors of the enclosed code."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(str(error), key="config.federation.public_dataset", value=name) from error
+
+
+def _loaded(config: ConfigDict, name: str, columns: Sequence[str], **more: Any) -> Dataset:
+    """Load a data set; a reader registered under its name receives the section of that name."""
+    options = config.get(name) if name in READERS else None
+    given = {key: config.dataset[key] or None for key in columns}
+    return load(name, root=config.dataset.root or None, options=options, **given | more)

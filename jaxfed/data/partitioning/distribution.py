@@ -16,7 +16,7 @@ from jaxfed.data.partitioning.controlled_rounding import (
     split_at_random,
 )
 from jaxfed.data.partitioning.labeling import Labels, drawn_labels, planned_labels
-from jaxfed.data.partitioning.scheme import Scheme, Sizes
+from jaxfed.data.partitioning.schemes import Scheme, Sizes
 from jaxfed.errors import UsageError
 
 Skew = Literal["both", "labeled", "unlabeled", "independent"]

@@ -176,7 +176,6 @@ def planned_labels(
 
 
 def _has_labels(wanted: Labels, num_clients: int) -> np.ndarray:
-    """bool [M], True for clients with labels."""
     return np.arange(num_clients) < (num_clients if wanted.clients is None else wanted.clients)
 
 

@@ -31,8 +31,7 @@ from jaxfed.data.dataset import UNLABELED
 from jaxfed.data.given_examples import as_array
 from jaxfed.data.partitioning.distribution import Examples, Skew, distributed, labels_of_owners
 from jaxfed.data.partitioning.labeling import Labels
-from jaxfed.data.partitioning.scheme import SCHEMES, OwnerScheme, Scheme, Sizes
-from jaxfed.data.partitioning.schemes import Iid
+from jaxfed.data.partitioning.schemes import SCHEMES, Iid, OwnerScheme, Scheme, Sizes
 from jaxfed.errors import UsageError
 from jaxfed.settings import Count, Described, Ge, Lt, check_value
 
@@ -60,7 +59,7 @@ def partition(
         scheme: class proportions of the clients, or each example's client: `Iid`, `Dirichlet`,
             `DirichletMixture`, `DirichletPairs`, `Classes`, `Table`, `Subclasses` or `Natural`, each
             documented in its class.
-            `jaxfed.data.partitioning.scheme` shows how to write another.
+            `jaxfed.data.partitioning.schemes` shows how to write another.
         sizes: numbers of the clients' examples; not with `Subclasses` and `Natural`, which fix them.
         labels: numbers of the clients' labels.
         skew: part that follows the scheme; the other is iid. (No difference with `Iid`; not with `Subclasses`
@@ -144,7 +143,6 @@ def checked_classes(name: str, y: npt.ArrayLike, smallest: int = 0) -> np.ndarra
 def _check(
     num_clients: int | None, scheme: Scheme, sizes: Sizes, labels: Labels, skew: Skew, seed: int
 ) -> None:
-    """Check the arguments by themselves, without the data."""
     if not isinstance(scheme, Scheme):
         known = ", ".join(f"{each.__name__}()" for each in SCHEMES.values())
         raise UsageError(key="scheme", value=scheme, allowed=f"use a scheme such as {known}")
@@ -183,6 +181,5 @@ def _examples(classes: np.ndarray, new_classes: np.ndarray) -> Examples:
 def _by_client(
     points: np.ndarray, owner: np.ndarray, num_clients: int, rng: np.random.Generator
 ) -> ClientRows:
-    """The points of each client, shuffled."""
     shuffled = rng.permutation(len(points))
     return ClientRows.by_owner(points[shuffled].astype(np.int64), owner[shuffled], num_clients)

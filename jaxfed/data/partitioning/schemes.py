@@ -1,11 +1,42 @@
-"""Schemes: by class, with weights of classes at clients; by owner, with a column of each example's client."""
+"""Schemes of a partition: by class, with weights of classes at clients; by owner, with a column of each
+example's client.
+
+A new scheme is one class, here in full:
+
+    from dataclasses import dataclass
+    import numpy as np
+    from jaxfed.data import SCHEMES, Scheme, partition
+    from jaxfed.settings import Positive
+
+    @SCHEMES.register("two_camps")
+    @dataclass(frozen=True, kw_only=True)
+    class TwoCamps(Scheme):
+        '''Even clients prefer the first half of the classes, odd clients the second.
+
+        Attributes:
+            preference: weight of a preferred class; the others have weight 1.
+        '''
+
+        preference: Positive = 4.0
+
+        def weights(self, occurs, num_clients, rng):
+            camp = np.arange(len(occurs)) * 2 // len(occurs)
+            is_preferred = np.arange(num_clients)[:, None] % 2 == camp
+            return np.where(is_preferred, self.preference, 1.0)
+
+    partition(y, num_clients=10, scheme=TwoCamps(preference=9.0))
+
+A config file that contains or imports this code may set `config.federation.partition = "two_camps"`, and the
+fields in a section of that name, `config.two_camps = ConfigDict({"preference": 9.0})`. The fields can be set
+on the command line, too: `--config.two_camps.preference=9`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +49,161 @@ from jaxfed.data.partitioning.controlled_rounding import (
     round_at_random,
     split_at_random,
 )
-from jaxfed.data.partitioning.scheme import Owners, OwnerScheme, Scheme
 from jaxfed.errors import UsageError
-from jaxfed.settings import Allowed, Count, Positive, Share
+from jaxfed.registry import Registry
+from jaxfed.settings import Allowed, Count, CountOrZero, Positive, Share, check, when
 
 _MAX_DRAWS = 1000  # for one pair of clients
+Quantity = Literal["default", "equal", "dirichlet"]
+
+
+class Scheme:
+    """Class proportions of the clients: a scheme that gives weights.
+
+    A subclass is a frozen dataclass. The partition scales its weights to the sizes of clients and classes.
+
+    Attributes:
+        is_uniform: True if all clients have the same proportions; examples are then shuffled and cut.
+        has_random_sizes: True if the weights determine the clients' sizes too, unless `Sizes` are given.
+        is_independent: True if `skew="both"` means two draws, one for the labeled examples and one for the
+            others, as `skew="independent"` does with every scheme.
+    """
+
+    is_uniform: ClassVar[bool] = False
+    has_random_sizes: ClassVar[bool] = False
+    is_independent: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check the fields by their hints.
+
+        Raises:
+            UsageError: a value that its hint does not allow.
+        """
+        check(self)
+
+    def weights(self, occurs: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.ndarray:
+        """Return weights of the classes at the clients; only proportions within a class matter.
+
+        Args:
+            occurs: bool [C], True for classes with examples.
+            num_clients: M.
+            rng: source of all random choices.
+
+        Returns:
+            float [M, C], from 0 on.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.weights")
+
+    def adjusted(
+        self,
+        weights: np.ndarray,
+        totals: np.ndarray,
+        sizes: np.ndarray | None,
+        rng: np.random.Generator,
+    ) -> np.ndarray:
+        """Return the weights [M, C], adjusted to the numbers of examples; the same unless overridden.
+
+        Args:
+            weights: float [M, C], from `weights`.
+            totals: int [C], examples of each class.
+            sizes: float [M], target sizes of the clients; None leaves them to the weights.
+            rng: source of all random choices.
+        """
+        return weights
+
+
+class Owners(NamedTuple):
+    """The client of each example of y, int64 [n], and of new_y, int64 [n_new], and the number of clients."""
+
+    owner: np.ndarray
+    new_owner: np.ndarray
+    num_clients: int
+
+
+class OwnerScheme(Scheme):
+    """A scheme that fixes the client of each example, by a column of the data; sizes follow from it.
+
+    Attributes:
+        column: name of the column in `jaxfed.data.Dataset`, and of the field that holds it here. The field
+            `new_COLUMN` holds that of `new_y`.
+    """
+
+    column: ClassVar[str]
+
+    def owners(
+        self,
+        y: np.ndarray,
+        new_y: npt.ArrayLike | None,
+        num_clients: int | None,
+        rng: np.random.Generator,
+    ) -> Owners:
+        """Return the client of each example.
+
+        Raises:
+            UsageError: the column is missing or does not fit.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.owners")
+
+    def _joined(self, y: np.ndarray, new_y: npt.ArrayLike | None) -> np.ndarray:
+        """The column of all examples, those of new_y last."""
+        columns = [np.asarray(getattr(self, self.column))]
+        splits = [y]
+        if columns[0].ndim == 0:
+            raise self._error("missing")
+        if new_y is not None:
+            columns.append(np.asarray(getattr(self, f"new_{self.column}")))
+            splits.append(np.asarray(new_y))
+        if any(column.shape != split.shape for column, split in zip(columns, splits, strict=True)):
+            raise self._error("entries do not match the examples")
+        return np.concatenate(columns)
+
+    def _error(self, wrong: str) -> UsageError:
+        allowed = f"use one entry an example, also in new_{self.column} for new_y"
+        return UsageError(wrong, owner=type(self).__name__, key=self.column, allowed=allowed)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the clients, on top of any scheme by class.
+
+    Client m holds the share q_m of the examples, with `parameter` a:
+
+    - "equal": q_m = 1 / M.
+    - "dirichlet": q ~ Dir(a 1_M).
+    - "default": left to the scheme if it has random sizes ("dirichlet", "dirichlet_mixture"), else equal.
+
+    If the classes' sizes do not allow scheme and shares together, the classes' sizes win and the shares are
+    met as nearly as possible.
+
+    Clients with fewer than `min_size` examples are filled up from the largest. These are cut to a common
+    level and give of each class in proportion to their examples. So a client may receive a class that the
+    scheme did not give it.
+
+    Attributes:
+        quantity: distribution of the clients' sizes; "default": random with a Dirichlet scheme, else equal.
+        parameter: concentration a of the Dirichlet distribution.
+        min_size: smallest number of examples of a client, without new points.
+    """
+
+    quantity: Quantity = "default"
+    parameter: Annotated[Positive, when("quantity", "dirichlet")] = 1.0
+    min_size: CountOrZero = 0
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check(self)
+
+    def targets(
+        self, scheme: Scheme, num_clients: int, num_examples: int, rng: np.random.Generator
+    ) -> np.ndarray | None:
+        """float [M], target number of examples of each client; None leaves it to the scheme's weights."""
+        if self.quantity == "default" and scheme.has_random_sizes:
+            return None
+        shares = np.ones(num_clients)
+        if self.quantity == "dirichlet":
+            shares = rng.dirichlet(np.full(num_clients, self.parameter))
+        return num_examples * shares / shares.sum()
+
 
 FEDMATCH_TABLE: tuple[tuple[float, ...], ...] = tuple(
     tuple(
@@ -332,13 +513,7 @@ class Natural(OwnerScheme):
         rng: np.random.Generator,
     ) -> Owners:
         """Return the client of each example; without `num_clients` there is one client an id."""
-        if self.client_id is None:
-            raise self._error("missing")
-        ids = np.asarray(self.client_id)
-        new_ids = ids[:0] if new_y is None else np.asarray(self.new_client_id)
-        if ids.shape != y.shape or (new_y is not None and new_ids.shape != np.shape(new_y)):
-            raise self._error("ids do not match the examples")
-        names, numbers = np.unique(np.concatenate([ids, new_ids]), return_inverse=True)
+        names, numbers = np.unique(self._joined(y, new_y), return_inverse=True)
         if num_clients is not None and num_clients != len(names):
             if num_clients > len(names):
                 raise UsageError(
@@ -351,7 +526,7 @@ class Natural(OwnerScheme):
             turn = rng.permutation(num_clients)  # the clients with one id more are random
             group[rng.permutation(len(names))] = turn[np.arange(len(names)) % num_clients]
             numbers = group[numbers]
-        owner, new_owner = np.split(numbers.astype(np.int64), [len(ids)])
+        owner, new_owner = np.split(numbers.astype(np.int64), [len(y)])
         return Owners(owner, new_owner, len(names) if num_clients is None else num_clients)
 
 
@@ -381,19 +556,10 @@ class Subclasses(OwnerScheme):
         rng: np.random.Generator,
     ) -> Owners:
         """Return the client of each example: one that holds its subclass."""
-        if self.subclass is None:
-            raise self._error("missing")
+        names, finer = np.unique(self._joined(y, new_y), return_inverse=True)
         if num_clients is None:
             raise UsageError(key="num_clients", value=None, allowed="use integers from 1 on")
-        columns = [np.asarray(self.subclass)]
-        splits = [y]
-        if new_y is not None:
-            columns.append(np.asarray(self.new_subclass))
-            splits.append(np.asarray(new_y))
-        if any(column.shape != split.shape for column, split in zip(columns, splits, strict=True)):
-            raise self._error("numbers do not match the examples")
-        classes = np.concatenate(splits)
-        names, finer = np.unique(np.concatenate(columns), return_inverse=True)
+        classes = y if new_y is None else np.concatenate([y, np.asarray(new_y)])
         class_of = np.full(len(names), UNLABELED)
         class_of[finer] = classes
         is_bad = (class_of[finer] != classes) | (classes == UNLABELED)
@@ -422,3 +588,19 @@ def _split_among(numbers: np.ndarray, holds: np.ndarray, rng: np.random.Generato
     totals = np.bincount(numbers, minlength=len(holds))
     counts = [apportion(row, total, rng) for row, total in zip(holds, totals, strict=True)]
     return owners_of(numbers, np.stack(counts, axis=1), rng)
+
+
+SCHEMES: Registry[type[Scheme]] = Registry(
+    "scheme",
+    {
+        "iid": Iid,
+        "dirichlet": Dirichlet,
+        "dirichlet_mixture": DirichletMixture,
+        "dirichlet_pairs": DirichletPairs,
+        "classes_per_client": Classes,
+        "subclasses": Subclasses,
+        "table": Table,
+        "natural": Natural,
+    },
+)
+"""Name in configs (`federation.partition`) -> scheme."""

@@ -80,7 +80,6 @@ class ArrayEncoder:
         return {"kind": "arrays", **asdict(self)}
 
     def _shapes(self) -> Iterator[tuple[int, ...]]:
-        """Yield the shapes that an example may have."""
         yield self.shape
         if self.shape[-1] == 1:
             yield self.shape[:-1]

@@ -1,4 +1,4 @@
-"""Guard a reader's whole call: damaged or hostile files become one line, never a traceback."""
+"""One guard for files from outside: damaged or hostile ones become one line, never a traceback."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def guarded(name: str) -> Iterator[None]:
-    """Turn whatever a built-in reader raises into a `UsageError` that names the data set.
+def guarded(name: object) -> Iterator[None]:
+    """Turn whatever a built-in reader raises into a `UsageError` that names its file or data set.
 
     A full disk stays an `OSError`, which entries handle. The error names the place in this package, to
     distinguish a bug from a damaged file. Readers registered by a user are not guarded: their exceptions keep
@@ -30,13 +30,16 @@ def guarded(name: str) -> Iterator[None]:
         raise
     except MemoryError as error:
         raise UsageError(
-            f"data set {name!r}: reading it takes more memory than is available {_words(error)}"
+            f"{name}: reading it takes more memory than is available ({_words(error)})"
         ) from error
     except Exception as error:
         if isinstance(error, OSError) and storage.is_full(error):
             raise
+        found = _words(error)
+        is_text = isinstance(error, UnicodeDecodeError) or "utf8" in found.lower()
+        advice = "; save text in UTF-8, for example by iconv -f windows-1252 -t utf-8" * is_text
         raise UsageError(
-            f"data set {name!r}: cannot be read, its files are damaged or have another format {_words(error)}"
+            f"{name}: cannot be read, it is damaged or has another format ({found}){advice}"
         ) from error
 
 
@@ -49,4 +52,4 @@ def _words(error: BaseException) -> str:
         if _ROOT in Path(frame.filename).parents
     ]
     place = f", {Path(ours[-1].filename).name} line {ours[-1].lineno}" if ours else ""
-    return f"({type(error).__name__}: {text}{place})"
+    return f"{type(error).__name__}: {text}{place}"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from absl import logging
 
+from jaxfed.data.readers.guard import guarded
 from jaxfed.errors import UsageError
 
 if TYPE_CHECKING:
@@ -99,12 +100,6 @@ def images_below(folder: Path, hidden: tuple[str, ...]) -> list[Path]:
     return sorted(found)
 
 
-def check_image_size(image_size: int | None) -> None:
-    """Raise a UsageError unless the size is None or a positive number of pixels."""
-    if image_size is not None and image_size < 1:
-        raise UsageError(key="image_size", value=image_size, allowed="use integers from 1 on")
-
-
 def common_shape(files: Iterable[Path | Encoded], image_size: int | None) -> Shape:
     """The common shape: grey if all images are grey; their own size if it is the same for all.
 
@@ -114,7 +109,6 @@ def common_shape(files: Iterable[Path | Encoded], image_size: int | None) -> Sha
     Raises:
         UsageError: a file that is not an image, or has more than 8 bits a channel.
     """
-    check_image_size(image_size)
     sizes, modes = [], set()
     for file in files:
         with _opened(file) as image:
@@ -199,35 +193,21 @@ def decode(
 def _opened(file: Path | Encoded) -> Image:
     from PIL import Image
 
-    try:
-        with warnings.catch_warnings():
-            # PIL refuses an image of twice as many pixels by itself.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            return Image.open(BytesIO(file.content) if isinstance(file, Encoded) else file)
-    except Exception as error:  # Pillow's readers raise a dozen kinds over damaged bytes
-        raise _unreadable(file, error) from error
+    with guarded(file), warnings.catch_warnings():
+        # PIL refuses an image of twice as many pixels by itself.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        return Image.open(BytesIO(file.content) if isinstance(file, Encoded) else file)
 
 
 def _upright_size(image: Image, file: Path | Encoded) -> tuple[int, int]:
     """Width and height once the image is turned as its EXIF says."""
-    try:
+    with guarded(file):
         is_on_its_side = image.getexif().get(_ORIENTATION, 1) >= 5
-    except Exception as error:
-        raise _unreadable(file, error) from error
     return image.size[::-1] if is_on_its_side else image.size
 
 
 def decoded_image(file: Path | Encoded, shape: Shape, fit: Fit) -> np.ndarray:
-    """Decode one image, uint8 [height, width, channels].
-
-    Args:
-        file: its place or its content.
-        shape: of the result.
-        fit: resizes or crops it.
-
-    Raises:
-        UsageError: it cannot be read as an image.
-    """
+    """Decode one image, uint8 [height, width, channels]; a damaged file is a `UsageError`."""
     with _opened(file) as image:
         return fitted(image, file, shape, fit)
 
@@ -243,17 +223,14 @@ def fitted(image: Image, name: object, shape: Shape, fit: Fit) -> np.ndarray:
     from PIL import ImageOps
 
     _check_mode(image, name)
-    try:
+    with guarded(name):
         upright = _on_white(ImageOps.exif_transpose(image))
         converted = upright.convert("L" if shape.channels == 1 else "RGB")
         result = fit(converted, (shape.width, shape.height))
         return np.asarray(result).reshape(shape.height, shape.width, shape.channels)
-    except Exception as error:
-        raise _unreadable(name, error) from error
 
 
 def _on_white(image: Image) -> Image:
-    """The image on a white ground if it has transparent pixels."""
     if not image.has_transparency_data:
         return image
     image = image.convert("RGBA")
@@ -268,8 +245,3 @@ def _check_mode(image: Image, name: object) -> None:
         raise UsageError(
             f"{name}: mode {image.mode!r} has more than 8 bits a channel; convert it to 8 bits"
         )
-
-
-def _unreadable(file: object, error: Exception) -> UsageError:
-    text = " ".join(str(error).split())[:200]
-    return UsageError(f"{file}: cannot be read as an image ({type(error).__name__}: {text})")

@@ -14,9 +14,11 @@ as many, stratified, once for all repeats.)
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -24,14 +26,18 @@ from absl import logging
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset
 from jaxfed.data.readers.cells import TABLE_ENDINGS
+from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.image_encoder import ImageEncoder
 from jaxfed.data.readers.image_files import (
     ENDINGS,
-    check_image_size,
+    Fit,
+    Shape,
+    center,
     common_shape,
     decode,
     images_below,
     is_image,
+    whole,
 )
 from jaxfed.errors import UsageError
 
@@ -62,7 +68,6 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
     Raises:
         UsageError: no images, or one that cannot be read; tables and folders of classes at once.
     """
-    check_image_size(image_size)
     train, validation, test = _splits(folder)
     names = sorted({name for _, name in chain(train, validation, test)})
     if not names:
@@ -71,8 +76,9 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
             f"{folder}: no images; use folders named after classes, with files *{', *'.join(ENDINGS[:3])}"
             + "".join(f"; tables are read by a pattern, '{folder}/*{ending}'" for ending in tables)
         )
-    number = len(validation)
-    return decoded(folder, train + validation, test, names, image_size, num_validation=number)
+    return decoded(
+        *(folder, train + validation, test, names, image_size), num_validation=len(validation)
+    )
 
 
 def decoded(
@@ -81,8 +87,11 @@ def decoded(
     test: Examples,
     class_names: Sequence[str],
     image_size: int | None,
+    *,
     channels: int | None = None,
+    share: float = 0.0,
     num_validation: int = 0,
+    **more: Any,
 ) -> Dataset:
     """The images of both splits, decoded once, in parallel, and cached as arrays.
 
@@ -92,37 +101,46 @@ def decoded(
         test: the same; may be empty.
         class_names: in the order of their numbers.
         image_size: pixels a side; None as in `read`.
-        channels: 1 makes all of them grey; None as in `read`.
+        channels: 1 makes all of them grey, 3 RGB; None as in `read`.
+        share: of the shorter side that a center crop keeps; 0: images are resized whole.
         num_validation: number of validation examples, which are the last of `train`.
+        **more: further fields of the data set.
 
     Raises:
         UsageError: an image cannot be read.
     """
     number = {name: c for c, name in enumerate(class_names)}
     files = [file for file, _ in chain(train, test)]
+    fit: Fit = partial(center, share=share) if share else whole
 
     def make(target: Path) -> None:
-        shape = common_shape(files, image_size)
-        shape = shape if channels is None else shape._replace(channels=channels)
+        if image_size is None or channels is None:
+            shape = common_shape(files, image_size)
+        else:
+            shape = Shape(image_size, image_size, channels)
         for split, examples in (("train", train), ("test", test)):
             rows = [file for file, _ in examples]
-            decode(target / f"x-{split}.npy", rows, shape)
+            decode(target / f"x-{split}.npy", rows, shape, fit)
             labels = np.array([number[name] for _, name in examples], np.int32)
             np.save(target / f"y-{split}.npy", labels)
 
-    key = files_key(files, _FORMAT, str(folder.resolve()), train, test, image_size, channels)
+    settings = str(folder.resolve()), train, test, image_size, channels, share
+    key = files_key(files, _FORMAT, *settings)
     arrays = cached_arrays(f"images-{folder.name}", key, make)
-    _, height, width, depth = arrays["x-train"].shape
+    (_, height, width, depth), own = arrays["x-train"].shape, len(train) - num_validation
+    if num_validation:
+        more |= {f"{name}_validation": arrays[f"{name}-train"][own:] for name in "xy"}
     return Dataset(
         name=str(folder),
-        x=arrays["x-train"],
-        y=arrays["y-train"],
+        x=arrays["x-train"][:own],
+        y=arrays["y-train"][:own],
         x_test=arrays["x-test"],
         y_test=arrays["y-test"],
         num_classes=len(class_names),
         class_names=tuple(class_names),
-        encoder=ImageEncoder(width, height, depth),
-    ).with_validation(num_validation)
+        encoder=ImageEncoder(width, height, depth, share),
+        **more,
+    )
 
 
 def _splits(folder: Path) -> tuple[Examples, Examples, Examples]:
@@ -190,38 +208,43 @@ def classes_in(folder: Path) -> Examples:
 
 
 def _warn_of_folders_in_classes(folder: Path, found: Mapping[Path, Sequence[Path]]) -> None:
-    """Log a warning if the folders of all classes have the same folders: those may be the classes meant.
-
-    Args:
-        folder: of the classes' folders.
-        found: the images below each of them.
-    """
+    """Log a warning if the folders of all classes have the same folders: those may be the classes meant."""
     below = [{file.relative_to(path).parts[:-1] for file in files} for path, files in found.items()]
-    below = [parts for parts in below if parts]
-    if len(below) < 2 or len(below[0]) < 2 or () in below[0] or below.count(below[0]) < len(below):
-        return
-    names = ", ".join("/".join(parts) for parts in sorted(below[0])[:5])
-    logging.warning(
-        "%s: its folders are taken for classes, not those in each of them (%s); images of several clients "
-        "can be a Parquet table with a column of clients",
-        folder,
-        names,
-    )
+    first, *others = list(filter(None, below)) or [set()]
+    if others and len(first) > 1 and () not in first and all(parts == first for parts in others):
+        logging.warning(
+            "%s: its folders are taken for classes, not those in each of them (%s); images of several "
+            "clients can be a Parquet table with a column of clients",
+            folder,
+            ", ".join("/".join(parts) for parts in sorted(first)[:5]),
+        )
 
 
 def _listed(table: Path) -> Examples:
     """The images listed in a table with the columns filename and label; they are in `images`."""
-    try:
-        with table.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{table}: not a CSV file ({error})") from error
-    if not all(row.get("filename") and row.get("label") for row in rows):
+    rows = [row for _, row in rows_of(table, ("filename", "label"))]
+    if not all(row["filename"] and row["label"] for row in rows):
         raise UsageError(f"{table}: every line needs the columns filename and label")
     examples = [(table.parent / "images" / row["filename"], row["label"]) for row in rows]
+    check_there(table, examples)
+    return examples
+
+
+def rows_of(table: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the number of each line of a CSV file, and its cells by these columns."""
+    with guarded(table), table.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        there = reader.fieldnames or ()
+        if absent := [name for name in columns if name not in there]:
+            raise UsageError(f"{table}: no column {', '.join(absent)}; it has {', '.join(there)}")
+        for row in reader:
+            yield reader.line_num, row
+
+
+def check_there(table: Path, examples: Examples, advice: str = "") -> None:
+    """Refuse a table that lists images without a file."""
     missing = [file for file, _ in examples if not file.is_file()]
     if missing:
         raise UsageError(
-            f"{table}: {len(missing)} of its {len(rows)} images are missing, first {missing[0]}"
+            f"{table}: {len(missing)} of its {len(examples)} images are missing, first {missing[0]}{advice}"
         )
-    return examples

@@ -12,21 +12,17 @@ ROOT/fed_isic2019/train_test_split                                   a table tha
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from absl import logging
 
-from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset, natural_clients
-from jaxfed.data.readers.image_encoder import ImageEncoder
-from jaxfed.data.readers.image_files import Shape, center, check_image_size, decode, images_in
-from jaxfed.data.readers.image_folder import Examples, classes_in, decoded
-from jaxfed.data.readers.npz import plain_arrays
+from jaxfed.data.readers import npz
+from jaxfed.data.readers.image_files import images_in
+from jaxfed.data.readers.image_folder import Examples, check_there, classes_in, decoded, rows_of
 from jaxfed.errors import UsageError
 
 BRAIN_MRI = (
@@ -50,7 +46,6 @@ CINIC_CLASSES = (
 LESIONS = ("MEL", "NV", "BCC", "AKIEC", "BKL", "DF", "VASC")  # of 2018
 LESIONS_2019 = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 _CROP, _SHORTER_SIDE = 200, 224  # pixels of FLamby's test images, and of the prepared ones
-_FORMAT = 1  # of Fed-ISIC2019 in the cache
 
 
 def brain_mri(folder: Path, image_size: int | None = None) -> Dataset:
@@ -64,7 +59,6 @@ def brain_mri(folder: Path, image_size: int | None = None) -> Dataset:
     Raises:
         UsageError: no images of a class, or one that cannot be read.
     """
-    check_image_size(image_size)
     names = ("no", "yes")
     examples = [example for example in classes_in(folder) if example[1] in names]
     for name in names:
@@ -91,7 +85,6 @@ def pneumonia(folder: Path, image_size: int | None = None) -> Dataset:
     Raises:
         UsageError: a folder is missing or has no images, or one cannot be read.
     """
-    check_image_size(image_size)
     inner = folder / "chest_xray"
     place = inner if inner.is_dir() else folder
     train, val, test = (
@@ -116,23 +109,23 @@ def pneumonia_mnist(folder: Path) -> Dataset:
     file = folder / "pneumoniamnist.npz"
     if not file.is_file():
         raise UsageError(f"{folder}: no {file.name}; it is {PNEUMONIA_MNIST}")
-    arrays, splits = plain_arrays(file), ("train", "val", "test")
-    wanted = {f"{split}_{kind}" for split in splits for kind in ("images", "labels")}
-    if lacking := sorted(wanted - arrays.keys()):
-        raise UsageError(f"{file}: not MedMNIST's file (it has no {', '.join(lacking)})")
-    images = [arrays[f"{split}_images"] for split in splits]
-    labels = [arrays[f"{split}_labels"].ravel() for split in splits]
-    for split, pictures, of_them in zip(splits, images, labels, strict=True):
-        is_small = pictures.shape[1:] == (28, 28) and pictures.dtype == np.uint8
-        if not (is_small and np.isin(of_them, (0, 1)).all()):
-            raise UsageError(
-                f"{file}: {split} holds {pictures.dtype} images {list(pictures.shape[1:])} and labels "
-                f"{of_them.min(initial=0)} to {of_them.max(initial=0)}; MedMNIST's file of 28 x 28 "
-                "bytes, labeled 0 and 1, is needed"
-            )
-    x, y = np.concatenate(images[:2])[..., None], np.concatenate(labels[:2]).astype(np.int32)
-    x_test, y_test = images[2][..., None], labels[2].astype(np.int32)
-    return Dataset("pneumonia_mnist", x, y, x_test, y_test, 2, CHESTS)
+    data = npz.read(file)
+    wrong = ""
+    if data.x_validation is None or data.y_validation is None:
+        wrong = "it has no val_images"
+    elif data.x.shape[1:] != (28, 28, 1) or data.num_classes != 2:
+        wrong = f"{data.num_classes} classes of {data.x.dtype}{list(data.x.shape[1:])}"
+    if wrong:
+        raise UsageError(f"{file}: not MedMNIST's file of 28 x 28 bytes of two classes ({wrong})")
+    return replace(
+        data,
+        name="pneumonia_mnist",
+        x=np.concatenate([data.x, data.x_validation]),
+        y=np.concatenate([data.y, data.y_validation]),
+        class_names=CHESTS,
+        x_validation=None,
+        y_validation=None,
+    )
 
 
 def cinic10(folder: Path) -> Dataset:
@@ -163,7 +156,6 @@ def cinic10(folder: Path) -> Dataset:
 def _of_classes(
     folder: Path, split: str, classes: Sequence[str], origin: str, *, allows_none: bool = False
 ) -> Examples:
-    """The images in the classes' folders of a split."""
     examples = [(file, name) for name in classes for file in images_in(folder / split / name)]
     if not examples and not (allows_none and not (folder / split).is_dir()):
         places = " and ".join(f"{split}/{name}" for name in classes)
@@ -190,7 +182,6 @@ def isic2018(folder: Path, image_size: int | None = None) -> Dataset:
         UsageError: images or a table are missing, a line of the table is not one-hot, or an image cannot be
             read.
     """
-    check_image_size(image_size)
     tested = next((split for split in ("Test", "Validation") if _has(folder, split)), None)
     train = _lesions(folder, "Training")
     test = _lesions(folder, tested) if tested else []
@@ -208,18 +199,17 @@ def _table_of(folder: Path, split: str) -> Path | None:
 
 
 def _lesions(folder: Path, split: str) -> Examples:
-    """The images that a split's table lists, with their diagnoses."""
     table, images = _table_of(folder, split), folder / f"ISIC2018_Task3_{split}_Input"
     if table is None or not images.is_dir():
         absent = f"ISIC2018_Task3_{split}_GroundTruth.csv" if table is None else f"{images.name}/"
         raise UsageError(f"{folder}: no {absent}; needed are {ISIC2018.replace('Training', split)}")
     examples = [
         (images / f"{row['image']}.jpg", _diagnosis(table, line, row))
-        for line, row in _rows(table, ("image", *LESIONS))
+        for line, row in rows_of(table, ("image", *LESIONS))
     ]
     if not examples:
         raise UsageError(f"{table}: lists no images; needed are those {_ISIC}")
-    _check_there(folder, table, [file for file, _ in examples], f"needed are those {_ISIC}")
+    check_there(table, examples, f"; needed are those {_ISIC}")
     return examples
 
 
@@ -234,26 +224,6 @@ def _diagnosis(table: Path, line: int, row: dict[str, str]) -> str:
             "the others"
         )
     return LESIONS[values.index(1.0)]
-
-
-def _rows(table: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """The lines of a table by these columns, with the number of each."""
-    with table.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        there = reader.fieldnames or ()
-        if absent := [name for name in columns if name not in there]:
-            raise UsageError(f"{table}: no column {', '.join(absent)}; it has {', '.join(there)}")
-        for row in reader:
-            yield reader.line_num, row
-
-
-def _check_there(folder: Path, table: Path, files: Sequence[Path], advice: str) -> None:
-    missing = [file for file in files if not file.is_file()]
-    if missing:
-        raise UsageError(
-            f"{folder}: {len(missing)} of the {len(files)} images in {table.name} are missing, first "
-            f"{missing[0]}; {advice}"
-        )
 
 
 def is_fed_isic2019(folder: Path) -> bool:
@@ -277,15 +247,15 @@ def fed_isic2019(folder: Path, image_size: int | None = None) -> Dataset:
     Raises:
         UsageError: the table or the images are missing, or a line of the table is not as above.
     """
-    check_image_size(image_size)
     table = next((folder / name for name in _FLAMBY_TABLES if (folder / name).is_file()), None)
     if table is None:
         raise UsageError(
             f"{folder}: no {_FLAMBY_TABLES[0]}; copy it there from FLamby's repository, "
             f"flamby/datasets/fed_isic2019/dataset_creation_scripts/{_FLAMBY_TABLES[0]}"
         )
-    splits: dict[str, list[dict[str, str]]] = {"train": [], "test": []}
-    for line, row in _rows(table, ("image", "target", "center", "fold")):
+    splits: dict[str, Examples] = {"train": [], "test": []}
+    centers: dict[str, list[int]] = {"train": [], "test": []}
+    for line, row in rows_of(table, ("image", "target", "center", "fold")):
         wrong = ""
         if row["target"] not in map(str, range(len(LESIONS_2019))):
             wrong = f"target={row['target']!r}: use 0 to {len(LESIONS_2019) - 1}"
@@ -295,37 +265,17 @@ def fed_isic2019(folder: Path, image_size: int | None = None) -> Dataset:
             wrong = f"fold={row['fold']!r}: choose one of 'train', 'test'"
         if wrong:
             raise UsageError(f"{table}: line {line}: {wrong}")
-        splits[row["fold"]].append(row)
-    files = {
-        fold: [folder / _FLAMBY / f"{row['image']}.jpg" for row in rows]
-        for fold, rows in splits.items()
-    }
-    joint = [*files["train"], *files["test"]]
+        file = folder / _FLAMBY / f"{row['image']}.jpg"
+        splits[row["fold"]].append((file, LESIONS_2019[int(row["target"])]))
+        centers[row["fold"]].append(int(row["center"]))
     makers = "FLamby's download_isic.py and resize_images.py make them"
-    _check_there(folder, table, joint, makers)
-    size, share = image_size or _CROP, _CROP / _SHORTER_SIDE
-
-    def make(target: Path) -> None:
-        for fold, paths in files.items():
-            crop = partial(center, share=share)
-            decode(target / f"x-{fold}.npy", paths, Shape(size, size, 3), crop)
-
-    def column(fold: str, name: str) -> np.ndarray:
-        return np.array([row[name] for row in splits[fold]], np.int32)
-
-    key = files_key([table, *joint], _FORMAT, str(folder.resolve()), size)
-    arrays = cached_arrays("fed_isic2019", key, make)
-    test = column("test", "center")
-    centers = natural_clients(column("train", "center"), test, len(test))
-    return Dataset(
-        name=str(folder),
-        x=arrays["x-train"],
-        y=column("train", "target"),
-        x_test=arrays["x-test"],
-        y_test=column("test", "target"),
-        num_classes=len(LESIONS_2019),
-        class_names=LESIONS_2019,
-        client_id=centers["client_id"],
-        client_id_test=centers["client_id_test"],
-        encoder=ImageEncoder(size, size, 3, share),
+    train, test = splits.values()
+    check_there(table, train + test, f"; {makers}")
+    clients = natural_clients(*map(np.array, centers.values()), len(test))
+    del clients["client_names"]  # they are numbers
+    return decoded(
+        *(folder, train, test, LESIONS_2019, image_size or _CROP),
+        channels=3,
+        share=_CROP / _SHORTER_SIDE,
+        **clients,
     )

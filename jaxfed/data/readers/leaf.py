@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxfed.data.cache import cached_arrays, files_key
-from jaxfed.data.dataset import Dataset, class_numbers, natural_clients
-from jaxfed.data.labels import check_test_labels, read_labels
+from jaxfed.data.dataset import Dataset, dataset_of
 from jaxfed.data.readers.array_encoder import ArrayEncoder
+from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.image_files import images_in
 from jaxfed.errors import UsageError
 
@@ -88,22 +87,13 @@ def read(folder: Path) -> Dataset:
     arrays = cached_arrays(
         f"leaf-{folder.name}", files_key(joint, _FORMAT, str(folder.resolve())), make
     )
-    labels, labels_test = read_labels([arrays["y-train"], arrays["y-test"]], f"{folder}: y")
-    check_test_labels(labels_test, folder)
-    (y, y_test), names = class_numbers(
-        labels.values, labels_test.values, is_labeled=labels.is_labeled
-    )
-    x = arrays["x-train"]
-    return Dataset(
-        name=str(folder),
-        x=x,
-        y=y,
-        x_test=arrays["x-test"],
-        y_test=y_test,
-        num_classes=len(names),
-        class_names=names,
+    x, x_test = arrays["x-train"], arrays["x-test"]
+    return dataset_of(
+        folder,
+        [(x, arrays["y-train"]), (x_test, arrays["y-test"])],
+        where=f"{folder}: y",
+        clients=(arrays["user-train"], arrays["user-test"]),
         encoder=ArrayEncoder.of(x, of_shares=True),
-        **natural_clients(arrays["user-train"], arrays["user-test"], len(y_test)),
     )
 
 
@@ -140,40 +130,27 @@ def _convert(files: dict[str, list[Path]], target: Path, *, as_images: bool) -> 
         np.save(target / f"user-{split}.npy", np.concatenate(names))
 
 
-def _users(file: Path) -> Iterator[_User]:
-    """The users of one file, in its order."""
-    try:
+def _users(file: Path) -> list[_User]:
+    with guarded(file):
         content = json.loads(
             file.read_text(encoding="utf-8"), object_pairs_hook=partial(_distinct, file)
         )
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{file}: not a JSON object as LEAF writes it ({error})") from error
-    if not isinstance(content, dict):
-        raise UsageError(f"{file}: not a JSON object as LEAF writes it")
-    users, sizes = content.get("users"), content.get("num_samples")
-    if not isinstance(users, list) or not isinstance(sizes, list) or len(users) != len(sizes):
-        raise UsageError(f"{file}: users and num_samples must be lists of one length")
-    if len(set(map(str, users))) < len(users):
-        twice = next(name for name in users if users.count(name) > 1)
-        raise UsageError(f"{file}: user {twice!r} occurs twice in users; use each name once")
-    if not isinstance(content.get("user_data"), dict):
-        raise UsageError(f"{file}: user_data must be an object with a member for each user")
-    found = [_user(file, name, value) for name, value in content["user_data"].items()]
-    actual = {user.name: len(user.y) for user in found}
-    for name, size in zip(users, sizes, strict=True):
-        if not isinstance(name, str):
-            raise UsageError(f"{file}: users must be names; one is {json.dumps(name)[:60]}")
-        if actual.get(name) != size:
-            raise UsageError(
-                f"{file}: user {name!r} has {actual.get(name, 'no')} examples in user_data, "
-                f"num_samples says {size}"
-            )
-    unlisted = actual.keys() - set(users)
-    if unlisted:
+        given = list(zip(content["users"], content["num_samples"], strict=True))
+        users = [
+            _user(file, name, value["x"], value["y"])
+            for name, value in content["user_data"].items()
+        ]
+        listed, held = dict(given), {user.name: len(user.y) for user in users}
+    wrong = [name for name in (*listed, *held) if listed.get(name) != held.get(name)]
+    names = [name for name, _ in given]
+    if len(listed) < len(names):
+        wrong.append(next(name for name in listed if names.count(name) > 1))
+    for name in wrong[:1]:
         raise UsageError(
-            f"{file}: user {min(unlisted)!r} is in user_data and not in the list of users"
+            f"{file}: users and num_samples list {listed.get(name, 'no')} examples of user {name!r}, "
+            f"user_data has {held.get(name, 'no')}; list each user once"
         )
-    yield from found
+    return users
 
 
 def _distinct(file: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -186,27 +163,21 @@ def _distinct(file: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _user(file: Path, name: str, value: Any) -> _User:
-    if not isinstance(value, dict) or not all(isinstance(value.get(key), list) for key in "xy"):
-        raise UsageError(f"{file}: user {name!r} must have lists x and y")
+def _user(file: Path, name: str, examples: list[Any], labels: list[Any]) -> _User:
     try:
-        x = np.asarray(value["x"], np.float64)
+        x = np.asarray(examples, np.float64)
     except (TypeError, ValueError, OverflowError):
         raise UsageError(
             f"{file}: x of user {name!r}: examples must be lists of equally many numbers (LEAF's sets "
             "of text and of image files are not read)"
         ) from None
-    try:
-        given = ["" if label is None else label for label in value["y"]]  # null: unlabeled
-        y = np.array(given, None if given else np.int64)
-    except ValueError:  # lists of several lengths
-        y = np.zeros(())
-    if y.ndim != 1 or y.dtype.kind not in "iU" or (x.ndim < 2 and x.size):
+    given = ["" if label is None else label for label in labels]  # null: unlabeled
+    y = np.array(given, None if given else np.int64)
+    if y.ndim != 1 or y.dtype.kind not in "iU" or (x.ndim < 2 and x.size) or len(x) != len(y):
         raise UsageError(
-            f"{file}: user {name!r}: x must be a list of lists of numbers, y of integers of 64 bits or names"
+            f"{file}: user {name!r}: x must be a list of lists of numbers, y of as many integers of 64 bits "
+            "or names"
         )
-    if len(x) != len(y):
-        raise UsageError(f"{file}: user {name!r} has {len(x)} examples, but {len(y)} labels")
     return _User(name, x, y)
 
 

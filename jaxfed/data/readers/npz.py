@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from absl import logging
 
-from jaxfed.data.dataset import (
-    UNLABELED,
-    Dataset,
-    class_numbers,
-    natural_clients,
-)
+from jaxfed.data.dataset import UNLABELED, Dataset, dataset_of
 from jaxfed.data.given_examples import integer_images
-from jaxfed.data.labels import check_test_labels, read_labels
 from jaxfed.data.readers.cells import is_wide, may_be_wide
+from jaxfed.data.readers.guard import guarded
 from jaxfed.errors import UsageError
 
 _NAMES = {  # role -> its spellings, in any case
@@ -33,21 +29,16 @@ _NAMES = {  # role -> its spellings, in any case
     "subclass": ("subclass",),
     "subclass_test": ("subclass_test",),
 }
-# role, allowed kinds of dtype, their description in errors
-_EXAMPLES = ("x", "x_test", "x_validation")
-_CONTENTS = (
-    *((role, "biuf", "numbers [n, ...]") for role in _EXAMPLES),
-    *((role, "biufUS", "integers or names [n]") for role in ("y", "y_test", "y_validation")),
-    *((role, "iuUS", "integers or names [n]") for role in ("client_id", "client_id_test")),
-    *((role, "iu", "integers [n]") for role in ("subclass", "subclass_test")),
-    ("class_names", "iuUS", "names [C]"),
-)
+_CONTENTS = {  # role -> allowed kinds of dtype, and their description in errors
+    **dict.fromkeys(("x", "x_test", "x_validation"), ("biuf", "numbers [n, ...]")),
+    **dict.fromkeys(("y", "y_test", "y_validation"), ("biufUS", "integers or names [n]")),
+    **dict.fromkeys(("subclass", "subclass_test"), ("iu", "integers [n]")),
+}
 _SPLIT = "train(ing)?|test(ing)?|val(id|idation)?"
 _OF_A_SPLIT = re.compile(  # names of examples or labels: none of them may stay unread
     rf"(({_SPLIT})_?)?([xy]|images?|labels?|targets?|data|examples?|features)(_?({_SPLIT}))?|{_SPLIT}"
 )
 _OF_EXAMPLES = re.compile(r"(.*_)?(x|images?|data|examples?|features)(_.*)?")  # of x's form
-_ONE_ARRAY = b"\x93NUMPY"
 _COLUMNS = ("client_id", "client_id_test", "class_names", "subclass", "subclass_test")
 
 
@@ -79,16 +70,14 @@ def read(path: Path, client_key: str | None = None, *, labels_optional: bool = F
         raise UsageError(
             f"{path}: has arrays {there_are}; use the names x and y, or train_images and train_labels"
         )
-    for role, kinds, allowed in _CONTENTS:
-        array = arrays.get(role)
-        if array is not None and (array.dtype.kind not in kinds or not array.ndim):
+    for role, array in arrays.items():
+        kinds, allowed = _CONTENTS.get(role, ("iuUS", "integers or names [n]"))
+        if array.dtype.kind not in kinds or not array.ndim or (array.ndim > 1 and role in _COLUMNS):
             raise UsageError(
                 f"{path}: {role} has type {array.dtype} and shape {array.shape}; use {allowed}"
             )
-        if array is not None and role in _EXAMPLES and (wrong := integer_images(array, axes=3)):
+        if role[0] == "x" and (wrong := integer_images(array, axes=3)):
             raise UsageError(f"{path}: {role}: {wrong}")
-        if array is not None and role in _COLUMNS and array.ndim > 1:
-            raise UsageError(f"{path}: {role} has shape {array.shape}; use one entry each, [n]")
     for split in ("test", "validation"):
         absent = [role for role in (f"x_{split}", f"y_{split}") if role not in arrays]
         if len(absent) == 1:
@@ -100,63 +89,41 @@ def read(path: Path, client_key: str | None = None, *, labels_optional: bool = F
         for kind, none in (("x", x[:0]), ("y", y[:0])):
             arrays[f"{kind}_test"] = arrays.pop(f"{kind}_validation", none)
     x, x_test, x_validation = _examples(x, arrays["x_test"], arrays.get("x_validation", x[:0]))
-    class_names = arrays.get("class_names")
     y, y_test = _column(path, "y", y), _column(path, "y_test", arrays["y_test"])
-    number = len(x_validation)
-    if number:
-        x = _joined(path, "x", x, x_validation)
-        y = _joined(path, "y", y, _column(path, "y_validation", arrays["y_validation"]))
-        for role in arrays.keys() & {"client_id", "subclass"}:  # validation examples have no client
-            arrays[role] = np.append(arrays[role], [arrays[role][0]] * number)
-    labels, labels_test = read_labels([y, y_test], f"{path}: y", are_known=class_names is not None)
-    check_test_labels(labels_test, path)
-    (y, y_test), names = class_numbers(
-        labels.values, labels_test.values, names=class_names, is_labeled=labels.is_labeled
+    splits = [(x, y), (x_test, y_test)]
+    if len(x_validation):
+        splits.append((x_validation, _column(path, "y_validation", arrays["y_validation"])))
+    return dataset_of(
+        path,
+        splits,
+        where=f"{path}: y",
+        class_names=arrays.get("class_names"),
+        clients=(arrays.get("client_id"), arrays.get("client_id_test")),
+        **{
+            role: arrays[role].astype(np.int32)
+            for role in ("subclass", "subclass_test")
+            if role in arrays
+        },
     )
-    return Dataset(
-        name=str(path),
-        x=x,
-        y=y,
-        x_test=x_test,
-        y_test=y_test,
-        num_classes=len(names),
-        class_names=names,
-        subclass=_subclass(arrays, "subclass"),
-        subclass_test=_subclass(arrays, "subclass_test"),
-        labels_optional=labels_optional,
-        **natural_clients(arrays.get("client_id"), arrays.get("client_id_test"), len(x_test)),
-    ).with_validation(number)
 
 
 def plain_arrays(path: Path) -> dict[str, np.ndarray]:
     """All arrays of the file; pickled objects are refused."""
-    with path.open("rb") as file:
-        if file.read(len(_ONE_ARRAY)) == _ONE_ARRAY:
-            raise UsageError(
-                f"{path}: not an .npz file of plain arrays (it holds one array, as an .npy file does)"
-            )
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+    if not zipfile.is_zipfile(path):  # NumPy would advise to unpickle it
+        raise UsageError(f"{path}: not an .npz file, as numpy.savez writes it")
+    with guarded(path), np.load(path) as file:
+        try:
             arrays = dict(file)
-    except Exception as error:  # zipfile, its decompressors and NumPy raise a dozen kinds
-        text = " ".join(str(error).split())[:200]
-        if "Object arrays" in text:
+        except ValueError as error:
+            if "Object arrays" not in str(error):
+                raise
             raise UsageError(
                 f"{path}: holds Python objects; save numbers as arrays of a numeric type, and names as "
                 "arrays of texts (names.astype(str))"
             ) from error
-        if "pickled" in text:  # NumPy's guess at any other content, with advice to unpickle it
-            text = "it is no zip archive"
-        raise UsageError(f"{path}: not an .npz file of plain arrays ({text})") from error
-    for name, array in arrays.items():
-        if not isinstance(array, np.ndarray):  # NumPy returns other files of the archive as bytes
-            raise UsageError(f"{path}: not an .npz file of plain arrays ({name} is none)")
-    return arrays
-
-
-def _subclass(arrays: Mapping[str, np.ndarray], role: str) -> np.ndarray | None:
-    subclass = arrays.get(role)
-    return None if subclass is None else subclass.astype(np.int32)
+        if others := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+            raise UsageError(f"{path}: {others[0]} is no array")
+        return arrays
 
 
 def _by_role(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -190,7 +157,6 @@ def _by_role(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
 def _with_clients(
     path: Path, arrays: Mapping[str, np.ndarray], client_key: str
 ) -> dict[str, np.ndarray]:
-    """The arrays with client_id replaced by those that `client_key` names."""
     others = {*_NAMES["client_id"], *_NAMES["client_id_test"]}
     chosen = {name: array for name, array in arrays.items() if name not in others}
     for role, key in (("client_id", client_key), ("client_id_test", f"{client_key}_test")):
@@ -200,16 +166,6 @@ def _with_clients(
             wrong = f"no array {key} in {path}; there are {', '.join(arrays)}"
             raise UsageError(wrong, key="client_key", value=client_key)
     return chosen
-
-
-def _joined(path: Path, role: str, train: np.ndarray, validation: np.ndarray) -> np.ndarray:
-    """The training split with validation examples at its end."""
-    if train.shape[1:] != validation.shape[1:] or train.dtype.kind != validation.dtype.kind:
-        forms = [f"{each.dtype}{list(each.shape[1:])}" for each in (validation, train)]
-        raise UsageError(
-            f"{path}: {role}_validation is {forms[0]} where {role} is {forms[1]}; use the same for both"
-        )
-    return np.concatenate([train, validation])
 
 
 def _examples(*splits: np.ndarray) -> list[np.ndarray]:
@@ -222,7 +178,6 @@ def _examples(*splits: np.ndarray) -> list[np.ndarray]:
 
 
 def _is_wide(x: np.ndarray) -> bool:
-    """True if a feature needs float64."""
     if x.dtype.itemsize < 4 or not len(x) or not may_be_wide(x):
         return False
     return any(may_be_wide(each) and is_wide(each) for each in x.reshape(len(x), -1).T)

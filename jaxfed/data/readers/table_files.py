@@ -16,7 +16,6 @@ import csv
 import gzip
 import json
 import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from glob import glob
@@ -28,6 +27,7 @@ from absl import logging
 
 from jaxfed.data.labels import plain_text
 from jaxfed.data.readers.cells import TABLE_ENDINGS, is_a_quantity
+from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.image_folder import TEST_NAMES, TRAIN_NAMES, chosen_splits
 from jaxfed.errors import UsageError
 
@@ -106,7 +106,7 @@ def splits_of(folder: Path) -> Splits:
 def _files_in(folder: Path) -> list[Path]:
     """The Parquet files in a folder or, without one, its Arrow files, in the order of their rows."""
     if (folder / _STATE).is_file():
-        with _described(folder / _STATE, "names no files"):
+        with guarded(folder / _STATE):
             listed = json.loads((folder / _STATE).read_text(encoding="utf-8"))["_data_files"]
             return [folder / Path(file["filename"]).name for file in listed]
     parquet, arrow = (
@@ -204,7 +204,7 @@ class TableFiles:
         if self._texts:
             yield from self._texts[file].column(place).chunks
             return
-        with _readable(file):
+        with guarded(file):
             for batch in _batches(file, self.keys[place], rows):
                 batch.validate(full=True)  # a damaged offset would crash the process
                 yield batch
@@ -232,7 +232,6 @@ class TableFiles:
             self.names = [NO_NAME if name in ("", NO_NAME) else name for name in names]
 
     def _check_schema(self, file: Path, schema: pa.Schema, first: pa.Schema) -> None:
-        """Refuse a schema that is not the first file's; numbers may have several types."""
         if schema.names != first.names:
             raise _differs(file, self.files[0], schema.names, first.names)
         for mine, other in zip(schema, first, strict=True):
@@ -262,7 +261,7 @@ def _form(file: Path) -> tuple[str, int]:
     The delimiter gives the first lines an equal number of cells, above one; commas are tried last.
     """
     with (
-        _readable(file),
+        guarded(file),
         (gzip.open if file.suffix == ".gz" else open)(
             file, "rt", newline="", encoding="utf-8-sig"
         ) as stream,
@@ -291,7 +290,7 @@ def _lines(file: Path, delimiter: str, width: int) -> pa.Table:
         odd.append(row)
         return "error"
 
-    with _readable(file):
+    with guarded(file):
         try:
             return arrow_csv.read_csv(
                 file,
@@ -317,7 +316,6 @@ def _first_row(table: pa.Table) -> list[str]:
 
 
 def _is_header(table: pa.Table, label_key: str | None) -> bool:
-    """True if the first line names columns."""
     first = [cell.strip() for cell in _first_row(table)]
     if not any(map(is_a_quantity, first[:-1])):
         return True
@@ -330,8 +328,7 @@ def _is_header(table: pa.Table, label_key: str | None) -> bool:
 
 
 def _schema(file: Path) -> tuple[pa.Schema, int]:
-    """A file's schema and its number of rows."""
-    with _readable(file):
+    with guarded(file):
         if file.suffix.lower() == ".parquet":
             import pyarrow.parquet as pq
 
@@ -370,7 +367,7 @@ def _features(schema: pa.Schema, file: Path) -> dict[str, dict[str, Any]]:
     beside = file.parent / "dataset_info.json"
     if text is None and not (file.suffix == ".arrow" and beside.is_file()):
         return {}
-    with _described(beside if text is None else file, "no description of its columns"):
+    with guarded(beside if text is None else file):
         if text is None:
             found = json.loads(beside.read_text(encoding="utf-8"))["features"]
         else:
@@ -378,44 +375,7 @@ def _features(schema: pa.Schema, file: Path) -> dict[str, dict[str, Any]]:
         return {name: found[name] for name in schema.names if isinstance(found.get(name), dict)}
 
 
-@contextmanager
-def _described(file: Path, wrong: str) -> Iterator[None]:
-    """Turn errors over a JSON file that `datasets` has not written into one line."""
-    try:
-        yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UsageError(f"{file}: {wrong} ({_words(error)})") from error
-
-
-@contextmanager
-def _readable(file: Path) -> Iterator[None]:
-    """Turn errors over a damaged file into one line."""
-    import pyarrow as pa
-
-    try:
-        yield
-    except (
-        pa.ArrowException,
-        OSError,
-        EOFError,
-        UnicodeDecodeError,
-        csv.Error,
-        zlib.error,
-    ) as error:
-        kinds = {".parquet": "a Parquet file, or damaged", ".arrow": "an Arrow stream, or damaged"}
-        kind, advice = kinds.get(file.suffix.lower(), "a CSV file"), ""
-        if "utf" in str(error).lower():
-            kind += " in UTF-8"
-            advice = "; save it in UTF-8, for example by iconv -f windows-1252 -t utf-8"
-        raise UsageError(f"{file}: not {kind} ({_words(error)}){advice}") from error
-
-
-def _words(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
-
-
 def _differs(file: Path, first: Path, names: Sequence[str], wanted: Sequence[str]) -> UsageError:
-    """Error for a file whose columns are not those of the first."""
     pairs = zip([*names, None], [*wanted, None], strict=False)
     mine, other = next(pair for pair in pairs if pair[0] != pair[1])
     if other is None or (mine is not None and mine not in wanted):

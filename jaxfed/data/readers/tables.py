@@ -35,18 +35,12 @@ import numpy as np
 from absl import logging
 
 from jaxfed.data.cache import cached_arrays, files_key
-from jaxfed.data.dataset import (
-    Dataset,
-    Encoder,
-    class_numbers,
-    has_gaps,
-    natural_clients,
-)
-from jaxfed.data.labels import check_test_labels, is_nothing, plain_text, read_labels
+from jaxfed.data.dataset import Dataset, Encoder, dataset_of, has_gaps
+from jaxfed.data.labels import is_nothing, plain_text
 from jaxfed.data.mapped_rows import parts
 from jaxfed.data.readers.cells import days, is_wide, may_be_wide, quantities
 from jaxfed.data.readers.image_encoder import ImageEncoder
-from jaxfed.data.readers.image_files import Encoded, check_image_size, common_shape, decode
+from jaxfed.data.readers.image_files import Encoded, common_shape, decode
 from jaxfed.data.readers.table_encoder import Column, TableEncoder, index_columns
 from jaxfed.data.readers.table_files import LABELS, NO_NAME, Splits, TableFiles, is_number
 from jaxfed.errors import UsageError, did_you_mean, nearest
@@ -122,27 +116,42 @@ def read(
     if others and label is not None:
         text = "%s: column %r is the label, and %s a feature, unless dataset.drop leaves it out"
         logging.warning(text, path, names[label], ", ".join(others))
-    y, y_test, class_names = _labels(table, label, labels_optional=labels_optional)
     clients: Sequence[np.ndarray | None] = (None, None)
+    own = table.num_train - table.num_validation
     if client is not None:
-        clients = np.split(_clients(table, client), [table.num_train])
+        named = _clients(table, client)
+        clients = (named[:own], named[table.num_train :])
     elif is_by_file:
         clients = (_names_of_files(table), None)
     x, encoder = _examples(table, places, "" if label is None else names[label], image_size)
+    if image_size is not None and not (labels_optional or isinstance(encoder, ImageEncoder)):
+        wrong = f"does not apply to {path}, which has no column of images"
+        raise UsageError(wrong, key="image_size", value=image_size, allowed="leave it out")
     x, x_test = x if isinstance(x, tuple) else (x[: table.num_train], x[table.num_train :])
-    return Dataset(
-        name=str(path),
-        x=x,
-        y=y,
-        x_test=x_test,
-        y_test=y_test,
-        num_classes=len(class_names),
+    where, cells, class_names = f"{path}", [""] * sum(table.counts), None
+    if label is not None:
+        where += f": column {names[label]!r}"
+        if not table.has_header and label == len(names) - 1:
+            where += ", the last of a file without a header, is the label"
+        cells, class_names = table.texts(label), table.classes(label) or None
+    y, y_test = np.split(np.array(cells, np.str_), [table.num_train])
+    splits = [(x[:own], y[:own]), (x_test, y_test)]
+    if table.num_validation:
+        splits.append((x[own:], y[own:]))
+    data = dataset_of(
+        path,
+        splits,
+        where=where,
         class_names=class_names,
+        clients=clients,
         has_gaps=x.dtype.kind == "f" and x.ndim == 2 and has_gaps(x, x_test),
         encoder=encoder,
-        labels_optional=labels_optional,
-        **natural_clients(clients[0], clients[1], len(y_test)),
-    ).with_validation(table.num_validation)
+    )
+    found = np.unique(data.y[data.is_labeled])
+    if len(found) == 1 and not labels_optional:
+        wrong = f"each row with a label is of class {data.class_names[found[0]]!r}"
+        raise UsageError(f"{where}: {wrong}; two classes are needed")
+    return data
 
 
 class Table(TableFiles):
@@ -297,30 +306,6 @@ def _place(table: Table, option: str, name: str | None, usual: Sequence[str] = (
     return table.names.index(name)
 
 
-def _labels(
-    table: Table, place: int | None, *, labels_optional: bool
-) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Classes of both splits, int32 [n], and their names."""
-    where, cells, names = f"{table.path}", [""] * sum(table.counts), None
-    if place is not None:
-        where += f": column {table.names[place]!r}"
-        if not table.has_header and place == len(table.names) - 1:
-            where += ", the last of a file without a header, is the label"
-        cells, names = table.texts(place), table.classes(place) or None
-    splits = np.split(np.array(cells, np.str_), [table.num_train])
-    train, test = read_labels(splits, where, are_known=names is not None)
-    check_test_labels(test, table.path)
-    (y, y_test), class_names = class_numbers(
-        train.values, test.values, names=names, is_labeled=train.is_labeled
-    )
-    found = np.unique(y[train.is_labeled])
-    if len(found) == 1 and not labels_optional:
-        raise UsageError(
-            f"{where}: each row with a label is of class {class_names[found[0]]!r}; two classes are needed"
-        )
-    return y, y_test, class_names
-
-
 def _clients(table: Table, place: int) -> np.ndarray:
     """str [n], the client of each row."""
     clients = table.texts(place, table.classes(place))
@@ -332,7 +317,7 @@ def _clients(table: Table, place: int) -> np.ndarray:
 
 
 def _names_of_files(table: Table) -> np.ndarray:
-    """str [n], the name of each training row's file without its ending; arbitrary for validation rows."""
+    """str [n], the name of each training row's file without its ending."""
     files = table.files[: len(table.splits.train) - table.splits.num_validation]
     names = [file.name.removesuffix(".gz").rpartition(".")[0] for file in files]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -343,8 +328,7 @@ def _names_of_files(table: Table) -> np.ndarray:
             value=BY_FILE,
             allowed="give each client's file another name",
         )
-    found = np.repeat(names, table.counts[: len(files)])
-    return np.append(found, [found[0]] * table.num_validation)
+    return np.repeat(names, table.counts[: len(files)])
 
 
 # Features, or whole examples.
@@ -369,9 +353,6 @@ def _examples(table: Table, places: Sequence[int], label: str, image_size: int |
         x = _images(table, whole[0], image_size)
         _, height, width, channels = x[0].shape
         return x, ImageEncoder(width, height, channels)
-    if image_size is not None:
-        wrong = f"does not apply to {table.path}, which has no column of images"
-        raise UsageError(wrong, key="image_size", value=image_size, allowed="leave it out")
     if whole:
         return _arrays(table, whole[0]), None  # rows are arrays
     for place in places:
@@ -501,8 +482,6 @@ def _arrays(table: Table, place: int) -> np.ndarray:
 
 
 def _images(table: Table, place: int, image_size: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """uint8 [n, h, w, c] of both splits, decoded once and cached."""
-    check_image_size(image_size)
     files, num_train = table.files, table.num_train
 
     def encoded(files: Sequence[Path]) -> Iterator[Encoded]:

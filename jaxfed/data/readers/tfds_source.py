@@ -10,8 +10,7 @@ behind those of "train". Other splits (SVHN's "extra", say) stay out.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from jaxfed.data.cache import cached_arrays, files_key
-from jaxfed.data.dataset import UNLABELED, Dataset, natural_clients
+from jaxfed.data.dataset import UNLABELED, Dataset, dataset_of
 from jaxfed.data.given_examples import integer_images
+from jaxfed.data.readers.guard import guarded
 from jaxfed.errors import UsageError
 
 _UNLABELED_SPLITS = ("unlabelled", "unlabeled")  # splits without labels
@@ -61,17 +61,12 @@ def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
     )
     x, y = arrays["x-train"], arrays["y-train"]
     x_test = arrays.get("x-test", np.zeros((0, *x.shape[1:]), x.dtype))
-    class_names = tuple(map(str, arrays["class_names"]))
-    return Dataset(
-        name=name,
-        x=x,
-        y=y,
-        x_test=x_test,
-        y_test=arrays.get("y-test", np.zeros(0, np.int32)),
-        num_classes=len(class_names),
-        class_names=class_names,
+    return dataset_of(
+        name,
+        [(x, y), (x_test, arrays.get("y-test", y[:0]))],
+        class_names=arrays["class_names"],
+        clients=(arrays.get("client-train"), arrays.get("client-test")),
         origin=str(arrays["origin"]),
-        **natural_clients(arrays.get("client-train"), arrays.get("client-test"), len(x_test)),
         **_subclasses(arrays),
     )
 
@@ -117,7 +112,7 @@ def _origin(name: str, builder: Any, example_key: str) -> str:
     if not is_image or not builder.info.splits["train"].num_examples:
         return ""
     as_stored = {example_key: tfds.decode.SkipDecoding()}
-    with _decodable(builder, "train"):
+    with guarded(f"{builder.data_path}: split 'train'"):
         first = builder.as_data_source("train", decoders=as_stored)[0][example_key]
     if not first.startswith(_JPEG):
         return ""
@@ -160,12 +155,8 @@ def _check_names(file: Path) -> None:
     Raises:
         UsageError: such a name, or invalid JSON.
     """
-    try:
+    with guarded(file):
         described = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(
-            f"{file}: cannot be read ({' '.join(str(error).split())[:200]})"
-        ) from error
     if not isinstance(described, dict) or not described:
         raise UsageError(f"{file}: empty, as after an interrupted download; prepare the set again")
     waiting: list[Any] = [described]
@@ -194,22 +185,9 @@ def _choose(name: str, role: str, features: Any, candidates: tuple[str, ...]) ->
     )
 
 
-@contextmanager
-def _decodable(builder: Any, split: str) -> Iterator[None]:
-    """Turn errors over missing or damaged files into one line."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        last = (str(error).strip().splitlines() or ["no reason given"])[-1]
-        raise UsageError(
-            f"{builder.data_path}: split {split!r} cannot be decoded, its files are missing or damaged "
-            f"({last})"
-        ) from error
-
-
 def _decoded(builder: Any, split: str, keys: Mapping[str, str]) -> dict[str, np.ndarray]:
     """Decode a split: "x" `[n, ...]`, "y" int32 `[n]` and others `[n]`, of the features `keys`."""
-    with _decodable(builder, split):
+    with guarded(f"{builder.data_path}: split {split!r}"):
         source = builder.as_data_source(split)
         # Several hundred records per read: a read per record would cost as much as decoding it.
         rows = [

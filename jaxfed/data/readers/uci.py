@@ -21,6 +21,7 @@ from absl import logging
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset
 from jaxfed.data.readers.cells import numbers
+from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.table_encoder import Column, TableEncoder
 from jaxfed.errors import UsageError
 
@@ -116,33 +117,21 @@ def adult(folder: Path) -> Dataset:
         Column("age"),
         _codes(
             "workclass",
-            [
-                ("?", 1),
-                ("Private", 1),
-                ("State-gov", 2),
-                ("Federal-gov", 3),
-                ("Self-emp-not-inc", 4),
-            ],
-            [("Self-emp-inc", 5), ("Local-gov", 6), ("Without-pay", 7), ("Never-worked", 8)],
+            "? Private",
+            *("State-gov", "Federal-gov", "Self-emp-not-inc", "Self-emp-inc", "Local-gov"),
+            *("Without-pay", "Never-worked"),
+            first=1,
         ),
         Column("fnlwgt"),
         Column("education-num"),
         _codes(
             "marital-status",
-            [("Widowed", 0), ("Divorced", 1), ("Separated", 2), ("Never-married", 3)],
-            [("Married-civ-spouse", 4), ("Married-spouse-absent", 5), ("Married-AF-spouse", 6)],
+            *("Widowed", "Divorced", "Separated", "Never-married", "Married-civ-spouse"),
+            *("Married-spouse-absent", "Married-AF-spouse"),
         ),
-        _codes(
-            "relationship",
-            [("Not-in-family", 0), ("Unmarried", 0), ("Own-child", 0), ("Other-relative", 0)],
-            [("Husband", 1), ("Wife", 1)],
-        ),
-        _codes(
-            "race",
-            [("White", 0), ("Black", 1), ("Asian-Pac-Islander", 2), ("Amer-Indian-Eskimo", 3)],
-            [("Other", 0)],
-        ),
-        _codes("sex", [("Female", 0), ("Male", 1)]),
+        _codes("relationship", "Not-in-family Unmarried Own-child Other-relative", "Husband Wife"),
+        _codes("race", "White Other", "Black", "Asian-Pac-Islander", "Amer-Indian-Eskimo"),
+        _codes("sex", "Female", "Male"),
         replaced("capital-gain", 99_999.0),
         Column("capital-loss"),
         replaced("hours-per-week", 99.0),
@@ -197,10 +186,8 @@ def covertype(folder: Path) -> Dataset:
     file = _found(folder, ["covtype.data.gz", "covtype.data", *others])
 
     def make(target: Path) -> None:
-        try:
+        with guarded(file):
             table = np.loadtxt(file, dtype=np.int32, delimiter=",", ndmin=2)
-        except (ValueError, OSError, EOFError) as error:
-            raise UsageError(f"{file}: {' '.join(str(error).split())}") from error
         _check_count(file, len(table))
         if table.shape[1] != 55:
             raise UsageError(f"{file}: rows of {table.shape[1]} cells; use 55")
@@ -217,13 +204,13 @@ def covertype(folder: Path) -> Dataset:
     return Dataset("covertype", x, y, x[:0], y[:0], len(FORESTS), FORESTS)
 
 
-def _codes(name: str, *groups: Sequence[tuple[str, int]]) -> Column:
-    texts, codes = zip(*(pair for group in groups for pair in group), strict=True)
-    return Column(name, texts, codes)
+def _codes(name: str, *texts: str, first: int = 0) -> Column:
+    """A column whose texts count from `first` on; texts with a space between them have one code."""
+    pairs = [(text, code) for code, group in enumerate(texts, first) for text in group.split()]
+    return Column(name, *zip(*pairs, strict=True))
 
 
 def _found(folder: Path, names: Sequence[str]) -> Path:
-    """The first of these files that exists in the folder."""
     for name in names:
         if (folder / name).is_file():
             return folder / name

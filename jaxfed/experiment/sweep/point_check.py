@@ -14,8 +14,7 @@ from typing import NamedTuple
 from absl import logging
 
 from jaxfed.config import file as config_file
-from jaxfed.config.data.simulation import Simulation
-from jaxfed.config.data.sources import clients_set
+from jaxfed.config.data.simulation import Simulation, clients_set
 from jaxfed.config.methods import check_tested_alike
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError

@@ -20,8 +20,7 @@ from ml_collections import ConfigDict
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
 from jaxfed.config.build.assembly import make_algorithm
-from jaxfed.config.data.holdings import few_rows
-from jaxfed.config.data.row_statistics import input_lines
+from jaxfed.config.data.notes import few_rows, input_lines
 from jaxfed.config.sections import section_of
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run import environment

@@ -6,7 +6,8 @@ import pytest
 from jaxfed.config import file
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.data import feasibility
-from jaxfed.config.data.preprocessing import Parts, check_copies
+from jaxfed.config.data.feasibility import check_copies
+from jaxfed.config.data.preprocessing import Parts
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 

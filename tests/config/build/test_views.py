@@ -44,7 +44,7 @@ def images(monkeypatch):
         progress(len(images))
         return images.reshape(-1, 16).astype(np.float32)
 
-    monkeypatch.setattr("jaxfed.config.data.sources.load", lambda name, **settings: data)
+    monkeypatch.setattr("jaxfed.config.data.simulation.load", lambda name, **settings: data)
     monkeypatch.setattr("jaxfed.config.data.preprocessing.pretrained_features", features)
     monkeypatch.setattr("jaxfed.config.build.views._AT_ONCE", 15)  # two whole batches and a rest
     return images

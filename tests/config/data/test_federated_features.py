@@ -11,7 +11,7 @@ import pytest
 from jaxfed.config import file
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.checks.check import check
-from jaxfed.config.data.federated_features import feature_training, labeled_part
+from jaxfed.config.data.preprocessing import feature_training, labeled_part
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.loop import Experiment, first_repeat

@@ -8,7 +8,7 @@ from jaxfed.config import file
 from jaxfed.config.base import PUBLIC_FRACTION, SIZES_OF_A_SET
 from jaxfed.config.checks import check
 from jaxfed.config.checks.reading import check_given
-from jaxfed.config.data.holdings import few_rows
+from jaxfed.config.data.notes import few_rows
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.keys import flatten
 from jaxfed.config.overrides import with_overrides

@@ -11,7 +11,7 @@ from jaxfed.config.checks import check
 from jaxfed.config.data.dealing import KEYS
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.data import SCHEMES, Labels, OwnerScheme, Sizes, class_counts
-from jaxfed.data.partitioning import scheme
+from jaxfed.data.partitioning import schemes
 from jaxfed.errors import UsageError
 
 CONFIG = """
@@ -34,7 +34,7 @@ def get_config(variant=""):
 def own():
     """The code of the docstring, as a namespace."""
     y = np.repeat(np.arange(10), 200)
-    code = scheme.__doc__.partition("here in full:\n")[2].partition("\nA config file")[0]
+    code = schemes.__doc__.partition("here in full:\n")[2].partition("\nA config file")[0]
     names = {"y": y, "__name__": "own_scheme"}
     exec(textwrap.dedent(code), names)
     yield names
@@ -56,10 +56,10 @@ def test_its_fields_are_checked(own):
 
 def test_every_field_of_jaxfeds_own_is_a_key_of_federation():
     outside = SCHEMES.from_outside()
-    schemes = [scheme for name, scheme in SCHEMES.items() if name not in outside]
+    ours = [scheme for name, scheme in SCHEMES.items() if name not in outside]
     known = {
         field.name
-        for owner in (*schemes, Sizes, Labels)
+        for owner in (*ours, Sizes, Labels)
         if not issubclass(owner, OwnerScheme)  # their fields are columns of the data
         for field in dataclasses.fields(owner)
     }
@@ -68,7 +68,7 @@ def test_every_field_of_jaxfeds_own_is_a_key_of_federation():
 
 @pytest.fixture(scope="module")
 def config_file(own, tmp_path_factory):
-    code = scheme.__doc__.partition("here in full:\n")[2].partition("    partition(y")[0]
+    code = schemes.__doc__.partition("here in full:\n")[2].partition("    partition(y")[0]
     path = tmp_path_factory.mktemp("configs") / "own.py"
     path.write_text(textwrap.dedent(code) + CONFIG)
     del SCHEMES["two_camps"]  # the file registers it

@@ -5,7 +5,8 @@ import pytest
 from small_simulations import classes_of, simulation
 
 from jaxfed.config import base, file
-from jaxfed.config.data import dealing, sources
+from jaxfed.config.data import dealing
+from jaxfed.config.data.simulation import clients_set, public_set
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 
@@ -170,8 +171,8 @@ def test_a_public_table_has_the_columns_of_the_clients_own(tmp_path):
     keys = ("label_key=kind", "client_key=site", "drop=second", f"name={tmp_path / 'own.csv'}")
     own = [f"dataset.{key}" for key in keys]
     config = file.load("fedct.py", [*own, f"federation.public_dataset={tmp_path / 'public.csv'}"])
-    data = sources.clients_set(config)
-    public = sources.public_set(config, data)
+    data = clients_set(config)
+    public = public_set(config, data)
     assert public.x.shape[1:] == data.x.shape[1:] == (1,)
     assert public.class_names == ("a", "b")
 
@@ -195,9 +196,9 @@ def test_a_public_table_of_other_features_is_refused(tmp_path, header, color, to
         (tmp_path / f"{name}.csv").write_text("\n".join([names, *lines, ""]))
     own = [f"dataset.name={tmp_path / 'own.csv'}", "dataset.label_key=kind"]
     config = file.load("fedct.py", [*own, f"federation.public_dataset={tmp_path / 'public.csv'}"])
-    data = sources.clients_set(config)
+    data = clients_set(config)
     if told:
         with pytest.raises(UsageError, match=f"its features are others: {told}; use the same col"):
-            sources.public_set(config, data)
+            public_set(config, data)
     else:
-        assert sources.public_set(config, data).names == data.names
+        assert public_set(config, data).names == data.names

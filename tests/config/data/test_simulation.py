@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from small_simulations import classes_of, prepared, simulation
 
 from jaxfed.config import base
-from jaxfed.config.data.feasibility import scale_warnings
+from jaxfed.config.data.notes import scale_warnings
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 

@@ -7,7 +7,8 @@ from PIL import Image
 
 import jaxfed
 from jaxfed.config import file
-from jaxfed.config.data import simulation, sources
+from jaxfed.config.data import simulation
+from jaxfed.config.data.simulation import clients_set, public_set
 from jaxfed.data import load
 from jaxfed.errors import UsageError
 
@@ -60,7 +61,7 @@ def config_of(own, public, columns, *overrides, spec="fedct.py:smoke,logistic_re
 @pytest.mark.parametrize("ending", ["csv", "*.csv", "parquet", "npz"])
 def test_fedct_on_a_public_file_without_labels(tmp_path, ending):
     config = config_of(*written(tmp_path, ending))
-    public = sources.public_set(config, sources.clients_set(config))
+    public = public_set(config, clients_set(config))
     assert len(public.y) == 30
     assert not public.is_labeled.any()
     result = jaxfed.run(config, workdir=tmp_path / "run", progress=False, execution__plots=False)
@@ -77,7 +78,7 @@ def test_labels_that_everybody_has_must_be_there(tmp_path, ending):
         r"public_labeled=True: the examples of .*public\.\w+ have labels of 0 classes; set it to F"
     )
     with pytest.raises(UsageError, match=told):
-        sources.public_set(config, sources.clients_set(config))
+        public_set(config, clients_set(config))
 
 
 def test_rows_of_a_public_table_may_be_labeled_in_part_or_by_one_class(tmp_path):
@@ -85,7 +86,7 @@ def test_rows_of_a_public_table_may_be_labeled_in_part_or_by_one_class(tmp_path)
     table = frame(0, 30).assign(kind=["small"] * 10 + [""] * 20)
     table[[*FEATURES, "kind"]].to_csv(public, index=False)
     config = config_of(own, public, columns)
-    found = sources.public_set(config, sources.clients_set(config))
+    found = public_set(config, clients_set(config))
     np.testing.assert_array_equal(found.is_labeled, np.arange(30) < 10)
 
 
@@ -102,7 +103,7 @@ def test_features_of_a_file_without_labels_are_checked(tmp_path):
     frame(0, 30)[["color", "size"]].to_csv(public, index=False)
     config = config_of(own, public, columns)
     with pytest.raises(UsageError, match="its features are others: number 0 is 'color=blue'"):
-        sources.public_set(config, sources.clients_set(config))
+        public_set(config, clients_set(config))
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -140,7 +141,7 @@ def test_the_label_of_files_without_a_header_is_the_clients_last_column(tmp_path
     public[["size", "note", "kind"][: 2 + has_labels]].to_csv(tmp_path / "public.csv", **names)
     keys = (f"dataset.name={tmp_path}/own.csv", f"federation.public_dataset={tmp_path}/public.csv")
     config = file.load("fedct.py:smoke,logistic_regression", keys)
-    found = sources.public_set(config, sources.clients_set(config))
+    found = public_set(config, clients_set(config))
     np.testing.assert_array_equal(found.x, public[["size", "note"]].astype(np.float32))
     assert found.is_labeled.all() == found.is_labeled.any() == has_labels
 
@@ -154,7 +155,7 @@ def test_a_public_file_that_lacks_the_clients_header(tmp_path):
     config = config_of(tmp_path / "own.csv", tmp_path / "public.csv", ())
     words = r"column '1', the last of a file without a header, is the label: labels are a quantity"
     with pytest.raises(UsageError, match=rf"public_dataset='.*public.csv: {words}"):
-        sources.public_set(config, sources.clients_set(config))
+        public_set(config, clients_set(config))
 
 
 @pytest.mark.parametrize("kind", ["folder", "npz"])
@@ -169,5 +170,5 @@ def test_public_images_get_the_size_of_the_clients(tmp_path, monkeypatch, kind):
     np.savez(tmp_path / "public.npz", x=np.zeros((3, 8, 8, 3), np.uint8))
     public = tmp_path / {"folder": "public", "npz": "public.npz"}[kind]
     config = config_of(tmp_path / "own", public, ["image_size=8"])
-    found = sources.public_set(config, sources.clients_set(config))
+    found = public_set(config, clients_set(config))
     assert found.x.shape == (3, 8, 8, 3)

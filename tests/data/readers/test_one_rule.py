@@ -13,7 +13,7 @@ from jaxfed.config import base
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.data import load
 from jaxfed.data.encoding import RowEncoding, encoder_of
-from jaxfed.data.standardization import standardization
+from jaxfed.data.transforms import standardization
 from jaxfed.errors import UsageError
 
 ROWS = 60

@@ -111,7 +111,7 @@ BAD_SKIN = {
     ),
     "an image": (
         lambda f, t: (f / "ISIC2018_Task3_Training_Input" / "ISIC_Training0001.jpg").unlink(),
-        r"1 of the 2 images in .*GroundTruth.csv are missing, first .*Training0001.jpg",
+        r"GroundTruth.csv: 1 of its 2 images are missing, first .*Training0001.jpg",
     ),
     "a column": (lambda f, t: _edit(t, "AKIEC,", ""), "no column AKIEC; it has image, MEL"),
     "two diagnoses": (lambda f, t: _edit(t, ",1.0,0.0", ",1.0,1.0"), "line 2: 'ISIC_Training0000'"),

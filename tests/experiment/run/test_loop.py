@@ -458,7 +458,7 @@ def test_pretrained_features_of_both_splits(config, monkeypatch):
             progress(len(images))
         return images.reshape(-1, 4).astype(np.float32)
 
-    monkeypatch.setattr("jaxfed.config.data.sources.load", lambda name, **settings: data)
+    monkeypatch.setattr("jaxfed.config.data.simulation.load", lambda name, **settings: data)
     monkeypatch.setattr("jaxfed.config.data.preprocessing.pretrained_features", features)
     config.preprocessing.kind = "pretrained"
     config.preprocessing.image_size = 64

@@ -1,9 +1,14 @@
-"""Features scaled to mean 0 and variance 1, a block of rows at a time.
+"""Transforms of features that training rows determine: standardization and principal components.
 
     scale = standardization(x_train)
     x = scale(x_train, x_test)          # float32, one after the other
 
 Besides x and its result a block of rows is in memory, whether x lies there or in a file.
+
+    C = 1/n sum_i (x_i - m) (x_i - m)^T = U diag(l) U^T,   l_1 >= l_2 >= ..,   z = (x - m) U[:, :k]
+
+m is the mean. Both m and C are sums over examples, [d] and [d, d], which clients could add without showing
+theirs; a simulation counts no bytes for them.
 """
 
 from __future__ import annotations
@@ -63,8 +68,33 @@ def _sum(x: np.ndarray, is_one: np.ndarray, of: Callable[[np.ndarray], np.ndarra
 
 
 def _blocks(x: np.ndarray, is_one: np.ndarray) -> Iterator[np.ndarray]:
-    """float64 blocks of these rows."""
     start = 0
     for part in parts(x):
         yield part[is_one[start : start + len(part)]].astype(np.float64)
         start += len(part)
+
+
+class Projection(NamedTuple):
+    """Projection z = (x - mean) directions: float32 mean [d] and directions [d, k], columns orthonormal."""
+
+    mean: np.ndarray
+    directions: np.ndarray
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Return float32 [n, k] of x [n, d], NumPy's or JAX's."""
+        return (x - self.mean[None]) @ self.directions
+
+
+def principal_components(x: np.ndarray, number: int) -> Projection:
+    """Return the projection onto the directions in which x [n, d] varies most, the largest variance first.
+
+    Of the two signs of a direction the one is taken in which its largest entry is positive. Computed in
+    float64: n d^2 multiplications and an eigendecomposition.
+    """
+    mean = x.mean(axis=0, dtype=np.float64)
+    centered = x - mean
+    _, vectors = np.linalg.eigh(centered.T @ centered)
+    directions = vectors[:, ::-1][:, :number]
+    largest = np.take_along_axis(directions, np.abs(directions).argmax(axis=0)[None], axis=0)
+    directions = directions * np.sign(largest)
+    return Projection(mean.astype(np.float32), directions.astype(np.float32))

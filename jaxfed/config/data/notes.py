@@ -1,0 +1,263 @@
+"""Statements on the data of a run: holders of the examples, warnings, and revealed statistics.
+
+On a network each client sends its sums for the exact statistics of clients' rows, which preprocessing
+computes without noise. A model contains the result. Methods with a guarantee refuse such settings
+(`check_private`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxfed.config import methods
+from jaxfed.config.build.networks import (
+    initial_models,
+    saved_models,
+    scales_by_clients,
+    starts_from_state,
+)
+from jaxfed.config.keys import flatten, refused
+from jaxfed.data import SCHEMES, ClientRows, Dataset
+from jaxfed.data.mapped_rows import parts
+from jaxfed.data.readers.table_encoder import TableEncoder
+from jaxfed.federation.clients import Federation
+
+_FEW_TEST, _FEW_VALIDATION = 100, 30
+_LARGEST_RATIO = 100  # of feature scales without a warning
+_VALIDATION = "dataset.validation_fraction"
+
+
+class Holdings(NamedTuple):
+    """Numbers of examples in the first repeat, printed at the start of a run and stored in summary.json."""
+
+    clients: int
+    labeled: int  # at clients, with a label to learn from
+    unlabeled: int  # at clients, without a label
+    server: int  # at a server with labels
+    public: int  # shared by everybody
+    validation: int  # held out for model selection
+    test: int  # held out for testing, including clients' new points
+    dropped: int  # all other examples of the data
+    without_label: int  # examples without a label in the data, including dropped ones
+    test_classes: tuple[int, ...] = ()  # test examples of each class that any has
+    test_rows: str = "shared"  # by all repeats, or drawn "by_repeat"
+
+    @classmethod
+    def of(
+        cls, y: np.ndarray, federation: Federation, *, has_public_set: bool, test_rows: str
+    ) -> Holdings:
+        """Count the examples of a federation, with or without examples, made from a data set.
+
+        Args:
+            y: int [n], classes of all splits as they were read, before subsampling; -1: none.
+            federation: the clients.
+            has_public_set: True if public examples come from another data set.
+            test_rows: as in `Holdings`.
+        """
+        new = ClientRows.of(federation.partition.new).joined
+        tested = federation.y[np.concatenate([federation.test, new])]
+        of_each = np.bincount(tested[tested >= 0])
+        held = (
+            *federation.partition.sizes.sum(axis=1).tolist()[:2],
+            *(len(federation.server), len(federation.public)),
+            *(len(federation.validation), len(tested)),
+        )
+        return cls(
+            *(federation.num_clients, *held),
+            dropped=len(y) - sum(held) + has_public_set * len(federation.public),
+            without_label=int(np.count_nonzero(y < 0)),
+            test_classes=tuple(of_each[of_each > 0].tolist()),
+            test_rows=test_rows,
+        )
+
+    def line(self, name: str) -> str:
+        """Return a readable line on the data set of this name."""
+        server = f"the server {self.server:,} labeled, " if self.server else ""
+        unknown = f"; {self.without_label:,} came without a label" if self.without_label else ""
+        clients = f"{self.clients:,} client{'s' if self.clients > 1 else ''}"
+        return (
+            f"{name}: {server}{clients} {self.labeled:,} labeled and {self.unlabeled:,} unlabeled, public "
+            f"{self.public:,}, validation {self.validation:,}, test {self.test:,}, dropped {self.dropped:,}"
+            f"{unknown}"
+        )
+
+
+def few_rows(test: int, validation: int) -> list[str]:
+    """Return warnings about test or validation examples that are too few to compare methods."""
+    found = []
+    if 0 < test < _FEW_TEST:
+        found.append(
+            f"{test} test rows, fewer than {_FEW_TEST}: differences between methods depend on the choice of "
+            "rows; hold out more (config.dataset.test_fraction), or raise config.num_repeats"
+        )
+    if 0 < validation < _FEW_VALIDATION:
+        found.append(
+            f"{validation} validation rows, fewer than {_FEW_VALIDATION}: they select states almost by "
+            "chance; hold out more (config.dataset.validation_fraction), or none to take the last states"
+        )
+    return found
+
+
+def warnings(
+    dataset: Dataset, x: np.ndarray, config: ConfigDict, federation: Federation
+) -> Iterator[str]:
+    """Yield a line for data that a run does not use, or uses otherwise than the user may expect.
+
+    `x` are the training examples without gaps; `federation` has the clients of the first repeat.
+    """
+    name, given, num_clients = dataset.name, config.federation, federation.num_clients
+    if len(dataset.validation[1]) and not config.dataset.validation_fraction:
+        yield f"{name}: its validation examples are not used; set config.{_VALIDATION} above 0"
+    for key, seen in initial_models(config).items():
+        saved = saved_models(seen)
+        known = saved[0].progress.get("names", {}) if saved else {}  # older states have none
+        for kind, ours in dataset.names.items():
+            for place, there, here in differences(zip(known.get(kind, ()), ours, strict=False)):
+                yield (
+                    f"config.{key}={seen.training.initial_model!r}: has learned other {kind}, number {place} "
+                    f"is {there!r} there and {here!r} in these data"
+                )
+                break
+    is_other = ~np.isin(dataset.y_test, dataset.y[dataset.is_labeled])
+    if is_other.any():
+        others = [repr(dataset.class_names[c]) for c in np.unique(dataset.y_test[is_other])]
+        yield (
+            f"{name}: {np.count_nonzero(is_other)} of {len(dataset.y_test)} test examples count as wrong: no "
+            f"training example is of class {' or '.join(others[:8])}"
+        )
+    if empty := np.count_nonzero(federation.partition.sizes.sum(axis=0) == 0):
+        yield (
+            f"{empty} of {num_clients} clients have no examples (config.federation.num_clients, partition)"
+        )
+    if given.partition == "natural" and not given.num_clients and dataset.client_id is not None:
+        in_data = len(np.unique(dataset.client_id))
+        if in_data > num_clients:
+            yield (
+                f"{in_data - num_clients} of the {in_data} clients in the data are left out: all their "
+                "examples are public or for tests"
+            )
+    yield from scale_warnings(name, x, config)
+    is_named = config.dataset.client_key or Path(config.dataset.name).suffix
+    is_dealt_to_others = given.partition not in ("natural", *SCHEMES.from_outside())
+    if dataset.client_names and is_named and is_dealt_to_others:
+        yield (
+            f"config.federation.partition={given.partition!r}: deals examples to other clients than the "
+            f"{len(dataset.client_names)} that {name} names; with 'natural' and "
+            "config.federation.num_clients=0 it is these"
+        )
+
+
+def scale_warnings(name: str, x: np.ndarray, config: ConfigDict) -> Iterator[str]:
+    """Yield a line if unscaled features lose values, or differ so much that a few dominate distances.
+
+    A feature's scale is its largest absolute value; features that are 0 everywhere have none. Only vectors
+    are checked, because all entries of an image have the same unit.
+    """
+    if config.preprocessing.kind != "identity" or x.ndim != 2:
+        return
+    advice = "config.preprocessing.kind='standardized'"
+    if x.dtype == np.float64:
+        yield f"{name}: float32 makes different values of some features equal; use {advice}"
+    needs = {name: methods.needs(config, name) for name in methods.chosen(config)}
+    # Networks standardize every feature (`Federation.normalization`).
+    heed = [
+        repr(name)
+        for name, needed in needs.items()
+        if not needed.trains or (needed.has_learners and methods.heeds_scales(config))
+    ]
+    scales = np.max([np.abs(part).max(axis=0) for part in parts(x)], axis=0)
+    large, small = int(scales.argmax()), int(np.where(scales > 0, scales, np.inf).argmin())
+    if heed and scales[large] > _LARGEST_RATIO * scales[small]:
+        yield (
+            f"{name}: feature {large} goes up to {scales[large]:.3g}, feature {small} to "
+            f"{scales[small]:.3g}; the large ones decide cosines and distances, as {', '.join(heed)} may "
+            f"take: {advice} gives all the same weight"
+        )
+
+
+def differences(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[int, Any, Any]]:
+    """Yield the place of each pair of different values, and both."""
+    return ((place, a, b) for place, (a, b) in enumerate(pairs) if a != b)
+
+
+# Statistics of clients' rows, and who learns them.
+
+
+def _statistics(config: ConfigDict, dataset: Dataset) -> Iterator[tuple[str, str, str]]:
+    """Yield the key that causes each kind of statistics, these in words, and what to write to avoid them.
+
+    If the last is empty the statistics are allowed, and no epsilon covers them.
+    """
+    wanted, encoder = config.preprocessing, dataset.encoder
+    if wanted.kind == "standardized":
+        yield (
+            "preprocessing.kind",
+            "exact means and deviations of all features over all clients' rows",
+            "use 'identity'; its network scales by public examples (federation.public_size)",
+        )
+    if wanted.kind == "federated_features":
+        yield "preprocessing.kind", "a model trained on clients' labels", "use 'pretrained'"
+    if wanted.components:
+        what = "exact principal components of the features of all clients' rows"
+        yield "preprocessing.components", what, "use 0"
+    if dataset.has_gaps:
+        what = "exact medians, over all clients' rows, of columns in which numbers are missing"
+        yield "dataset.name", what, "fill the missing values in the data with public numbers"
+    if isinstance(encoder, TableEncoder) and any(column.texts for column in encoder.columns):
+        yield "dataset.name", "which texts occur in columns of texts", ""
+    if config.dataset.validation_fraction:
+        yield _VALIDATION, "which state does best on the validation examples", ""
+
+
+def statistics_lines(config: ConfigDict, dataset: Dataset, num_public: int) -> list[str]:
+    """Return a line for each kind of statistics, with who learns it; `input_lines` come last."""
+    found, given = list(_statistics(config, dataset)), dict(flatten(config.to_dict()))
+    made = [
+        f"{key}={given[key]!r}: the server and all clients learn {what}"
+        for key, what, _ in found
+        if key != _VALIDATION  # no client's examples
+    ]
+    return made + input_lines(config, num_public, [key for key, *_ in found])
+
+
+def input_lines(config: ConfigDict, num_public: int, left_out: Sequence[str] = ()) -> list[str]:
+    """Return lines on the data that scale the inputs of networks.
+
+    `left_out` are the keys of statistics that a method's epsilon does not cover.
+    """
+    chosen, found = methods.chosen(config), []
+    if scaled := [name for name in chosen if scales_by_clients(config, name)]:
+        found.append(
+            f"inputs of networks ({', '.join(scaled)}): the server and all clients learn exact means and "
+            "deviations over all clients' rows"
+        )
+    by = f"scaled by the {num_public:,} public examples" if num_public else "not scaled by data"
+    for name in _private(config):
+        is_started = starts_from_state(methods.with_own_training(config, name))
+        started = ["training.initial_model"] * is_started
+        not_covered = ", ".join([*left_out, *started, "losses", "accuracies"])
+        found.append(
+            f"{name}: inputs of its network are {by}; its epsilon does not cover {not_covered}"
+        )
+    return found
+
+
+def check_private(config: ConfigDict, dataset: Dataset) -> None:
+    """Check that no method with a guarantee for clients' rows depends on exact statistics of them.
+
+    Raises:
+        UsageError: one does.
+    """
+    for key, what, instead in _statistics(config, dataset):
+        for name in _private(config) if instead else ():
+            wrong = f"reveals {what}, which the epsilon of {name!r} does not cover"
+            raise refused(config, key, wrong, instead)
+
+
+def _private(config: ConfigDict) -> list[str]:
+    return [name for name in methods.chosen(config) if methods.needs(config, name).private]
