@@ -48,7 +48,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.method import method
 from jaxfed.settings import Ge, Note, NotNegative, Share
-from jaxfed.training.local.client_data import ClientData, usable
+from jaxfed.training.local.client_data import class_counts, usable
 from jaxfed.training.local.losses import mean_where
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import federated_training
@@ -98,8 +98,9 @@ def cbafed(
             weight=jnp.where(unlabeled, 1, client.data.weight),
         )
         client = client._replace(data=data)
+        count = class_counts(data.label, usable(data), len(s))
         # A padding row of a cohort has a real client's state, and no examples.
-        change = jnp.where(jnp.any(data.mask), class_counts(data, len(s)) - client.state, 0)
+        change = jnp.where(jnp.any(data.mask), count - client.state, 0)
         selected = mean_where((label >= 0).astype(jnp.float32), unlabeled)
         return client.update(
             client.steps(training.loss),
@@ -145,12 +146,6 @@ def labels(p: jax.Array, least: jax.Array, is_rare: jax.Array) -> jax.Array:
     second = jnp.argmax(others, axis=-1).astype(jnp.int32)
     unsure = jnp.where(is_rare[second], second, -1)
     return jnp.where(jnp.max(p, axis=-1) > least[first], first, unsure)
-
-
-def class_counts(data: ClientData, num_classes: int) -> jax.Array:
-    """Number of examples of each class that the client trains on, float32 [C]."""
-    member = usable(data)[:, None]
-    return jnp.sum(jnp.where(member, jax.nn.one_hot(data.label, num_classes), 0), axis=0)
 
 
 class Residual(NamedTuple):

@@ -78,9 +78,8 @@ def fedloke(
         resident = jax.tree.map(
             lambda own, new: average * own + (1 - average) * new, client.state, client.model
         )
-        share = jnp.float32(1)
-        if rampup_rounds:
-            share = jnp.minimum(client.shared.round.astype(jnp.float32) / rampup_rounds, 1)
+        number = client.shared.round.astype(jnp.float32)
+        share = jnp.minimum(number / rampup_rounds, 1) if rampup_rounds else jnp.float32(1)
         trained = client.steps(
             mutual_loss(training, max_entropy, share),
             start=together(received=client.model, resident=resident),

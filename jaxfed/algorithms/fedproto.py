@@ -51,7 +51,7 @@ from jaxfed.learners.networks import answering, largest, network
 from jaxfed.models.head import head_paths
 from jaxfed.models.model import Model
 from jaxfed.settings import NotNegative
-from jaxfed.training.local.client_data import ClientData, usable
+from jaxfed.training.local.client_data import ClientData, class_counts, usable
 from jaxfed.training.local.client_predictions import client_logits
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState, mean_where, view
 from jaxfed.training.pseudo_labels.prototypes import (
@@ -218,9 +218,8 @@ def own_prototypes(
 ) -> Sent:
     """The mean features of each class of a client's examples, by its network in evaluation mode."""
     features = client_logits(model._replace(apply=model.features), state, data, key, None)
-    member = jnp.where(usable(data)[:, None], jax.nn.one_hot(data.label, num_classes), 0)
-    means = class_means(features, data.label, usable(data), num_classes)
-    return Sent(means, jnp.sum(member, axis=0))
+    those = data.label, usable(data), num_classes
+    return Sent(class_means(features, *those), class_counts(*those))
 
 
 class _Networks(NamedTuple):

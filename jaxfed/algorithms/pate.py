@@ -212,9 +212,5 @@ def _without_examples(federation: Federation) -> Federation:
 def _nobody(cohort: Cohort) -> Cohort:
     """Cohort of that client alone, with a row of padding."""
     row = np.asarray(cohort.x)[:1, :1]
-    return Cohort(
-        client_id=np.zeros(1, np.int32),
-        x=np.zeros_like(row),
-        y=np.full((1, 1), -1, np.int32),
-        mask=np.zeros((1, 1), bool),
-    )
+    y, mask = np.full((1, 1), -1, np.int32), np.zeros((1, 1), bool)
+    return Cohort(np.zeros(1, np.int32), np.zeros_like(row), y, mask)

@@ -61,7 +61,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.models.head import Path, dense_head, leaf_of, with_leaf
 from jaxfed.settings import CountOrZero, NotNegative, Share
-from jaxfed.training.local.client_data import ClientData, usable
+from jaxfed.training.local.client_data import ClientData, class_counts, usable
 from jaxfed.training.local.consistency import passed
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState, labeled_mean, mean_where, unit
 from jaxfed.training.pseudo_labels.prototypes import euclidean
@@ -199,12 +199,11 @@ def class_shares(
     data: ClientData, p: jax.Array, is_unlabeled: jax.Array, threshold: float
 ) -> jax.Array:
     """P_m, float32 [C], from the received model's predictions [N, C]; zeros without any such example."""
-    num_classes = p.shape[-1]
     is_sure = is_unlabeled & (jnp.max(p, axis=-1) >= threshold)
     label = jnp.where(is_sure, jnp.argmax(p, axis=-1).astype(jnp.int32), data.label)
     counted = is_sure | (usable(data) & data.is_labeled)
-    member = jnp.where(counted[:, None], jax.nn.one_hot(label, num_classes), 0)
-    return jnp.sum(member, axis=0) / jnp.maximum(jnp.sum(counted), 1).astype(jnp.float32)
+    count = class_counts(label, counted, p.shape[-1])
+    return count / jnp.maximum(jnp.sum(counted), 1).astype(jnp.float32)
 
 
 def share_bytes(shares: jax.Array) -> jax.Array:

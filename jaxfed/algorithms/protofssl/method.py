@@ -111,7 +111,7 @@ from jaxfed.random_streams import Stream
 from jaxfed.settings import NotNegative
 from jaxfed.training.consensus.client_sums import in_fresh_session
 from jaxfed.training.local.batches import Batches, Episodes
-from jaxfed.training.local.client_data import ClientData
+from jaxfed.training.local.client_data import ClientData, class_counts
 from jaxfed.training.local.losses import Batch, Loss, mean_where, proximal
 from jaxfed.training.pseudo_labels.prototypes import (
     Distance,
@@ -496,11 +496,7 @@ def client_prototypes(
 
 def withheld(own: Prototypes, data: ClientData, min_labels: int) -> Prototypes:
     """Drop the prototypes of classes with fewer than `min_labels` labels."""
-    num_classes = len(own.is_there)
-    is_labeled = data.is_labeled & data.mask
-    count = jnp.sum(
-        jnp.where(is_labeled[:, None], jax.nn.one_hot(data.label, num_classes), 0), axis=0
-    )
+    count = class_counts(data.label, data.is_labeled & data.mask, len(own.is_there))
     shown = own.is_there & (count >= min_labels)
     return Prototypes(jnp.where(shown[:, None], own.center, 0), shown)
 

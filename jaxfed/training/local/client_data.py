@@ -36,3 +36,8 @@ def usable(data: ClientData) -> jax.Array:
 def extent(data: ClientData) -> jax.Array:
     """int32 scalar: the number of leading rows that include all the client's examples."""
     return jnp.max(jnp.where(data.mask, jnp.arange(1, len(data.mask) + 1, dtype=jnp.int32), 0))
+
+
+def class_counts(label: jax.Array, member: jax.Array, num_classes: int) -> jax.Array:
+    """Number of members, bool [N], of each class by their labels int32 [N]: float32 [C]."""
+    return jnp.sum(jnp.where(member[:, None], jax.nn.one_hot(label, num_classes), 0), axis=0)

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.federation.ragged import by_extent
-from jaxfed.training.local.client_data import ClientData, extent, usable
+from jaxfed.training.local.client_data import ClientData, class_counts, extent, usable
 from jaxfed.training.local.losses import Augment, mean_where, taken, view
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ Thresholds = Literal["fixed", "flexmatch", "freematch"]
 def flexmatch(p: jax.Array, member: jax.Array, tau: float) -> jax.Array:
     """FlexMatch's tau_c, float32 [C], of predictions float32 [N, C] for members, bool [N]."""
     is_sure = member & (jnp.max(p, axis=-1) >= tau)
-    label = jax.nn.one_hot(jnp.argmax(p, axis=-1), p.shape[-1])
-    count = jnp.sum(jnp.where(is_sure[:, None], label, 0), axis=0)
+    count = class_counts(jnp.argmax(p, axis=-1), is_sure, p.shape[-1])
     unsure = jnp.sum(member & ~is_sure).astype(jnp.float32)
     beta = count / jnp.maximum(jnp.maximum(jnp.max(count), unsure), 1)
     return tau * beta / (2 - beta)
