@@ -256,8 +256,8 @@ def points_to_test_without():
 
 
 def frozen_network():
-    config, federation, _ = arranged("fedsem")
-    network_in_process.Network(config, "fedsem", federation, [2], seed=SEED)
+    config, federation, _ = arranged("fedavg", settings=("fedavg.pseudo_label=teacher",))
+    network_in_process.Network(config, "fedavg", federation, [2], seed=SEED)
 
 
 def labeled_on_a_network(*settings):
