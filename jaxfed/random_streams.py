@@ -33,7 +33,6 @@ class Stream(IntEnum):
     MODEL_GROUPS = 0x67726F75  # groups of models that FedRGD averages
     NEIGHBORING_DATA = 0x6E656967  # neighboring data sets, by which sensitivity is measured
     NEW_HEAD = 0x68656164  # the last layer in place of a pretrained one
-    NEW_NETWORKS = 0x616E6577  # networks that replace failed ones
     NOISE = 0x6E6F6973  # privacy noise on gradients, updates, prototypes, codes and labels
     OWN_EXAMPLES = 0x6F776E  # clients' own examples beside public ones
     PERTURBED_QUERIES = 0x70657274  # perturbations of label-only queries

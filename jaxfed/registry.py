@@ -114,9 +114,6 @@ class Registry(UserDict[str, Factory]):
                         "* in the signature, so that configs can have it"
                     )
             self[name] = factory
-            if hasattr(factory, "__dict__"):
-                # A declaration that comes too late says so.
-                factory.registered_as = name  # type: ignore[attr-defined]
             return factory
 
         return add

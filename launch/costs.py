@@ -34,8 +34,8 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     out = file_to_write(_OUT.value, "--out") if _OUT.value else None
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
+    from jaxfed.config import check
     from jaxfed.config import file as config_file
-    from jaxfed.config.checks import check
     from jaxfed.config.checks.reading import check_given
     from jaxfed.config.overrides import with_overrides
     from jaxfed.experiment.costs.answer_costs import answers_public

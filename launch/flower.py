@@ -105,7 +105,7 @@ def _try(overrides: list[str], interruption: Interruption) -> int:
 
     def simulate(config: ConfigDict, place: Path, left: Mapping[int, Sequence[int]]) -> None:
         from jaxfed.api.conduct import conduct
-        from jaxfed.config.build.assembly import make_algorithm
+        from jaxfed.config.assembly import make_algorithm
         from jaxfed.experiment.run.progress import RunProgress
         from jaxfed.experiment.store import workdir
         from jaxfed.flower.deployment.comparison import without

@@ -60,8 +60,8 @@ def conducted(
         from rich.console import Console
 
         from jaxfed.api.conduct import conduct, present
+        from jaxfed.config import check
         from jaxfed.config import file as config_file
-        from jaxfed.config.checks import check
         from jaxfed.config.checks.reading import check_given
         from jaxfed.config.keys import flatten
         from jaxfed.config.overrides import with_overrides

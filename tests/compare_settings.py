@@ -92,13 +92,13 @@ class Package:
         self.load_module = entrance("jaxfed.config.file:load_module", "jaxfed.config:load_module")
         self.get_config = entrance("jaxfed.config.base:get_config")
         self.check = entrance(
-            "jaxfed.config.checks.check:check",
             "jaxfed.config.check:check",
+            "jaxfed.config.checks.check:check",
             "jaxfed.config.checks:check",
         ) or (lambda config: None)
         self.make_algorithm = entrance(
-            "jaxfed.config.build.assembly:make_algorithm",
             "jaxfed.config.assembly:make_algorithm",
+            "jaxfed.config.build.assembly:make_algorithm",
             "jaxfed.config.build:make_algorithm",
         )
         self.Federation = entrance("jaxfed:Federation", "jaxfed.federation.clients:Federation")

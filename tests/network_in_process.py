@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 
-from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.assembly import make_algorithm
 from jaxfed.data import Partition
 from jaxfed.testing.method_checks import SEED, arranged
 

@@ -14,8 +14,8 @@ from on_demand import on_demand
 
 import jaxfed
 from jaxfed import data, xclp
+from jaxfed.config import check
 from jaxfed.config import file as config_file
-from jaxfed.config.checks import check
 from jaxfed.config.overrides import with_overrides
 from jaxfed.kernels import conjugate_gradient, graph, hamming, knn, lsh
 from jaxfed.learners import LEARNERS, mixed

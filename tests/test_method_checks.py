@@ -19,6 +19,7 @@ class _Careless(MethodChecks):
 
 
 def test_messages_say_what_is_wrong(monkeypatch):
+    @method()
     def careless(*, training):
         """A method that does not learn, and compiles a program in each round."""
         plain = fedavg(training=training)

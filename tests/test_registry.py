@@ -7,8 +7,7 @@ import pytest
 
 from docs.generate import reference
 from jaxfed.api.run import run
-from jaxfed.config import file, methods
-from jaxfed.config.checks import check
+from jaxfed.config import check, file, methods
 from jaxfed.config.checks.reading import seen_by
 from jaxfed.config.reference import help_text
 from jaxfed.data.loading import READERS
@@ -59,6 +58,7 @@ from jaxfed.algorithms.fedprox import fedprox
 from jaxfed.config.file import shipped
 from jaxfed.data import load
 from jaxfed.data.loading import READERS
+from jaxfed.federation.method import method
 from jaxfed.models import MODELS, from_flax
 from jaxfed.settings import Count
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
@@ -66,6 +66,7 @@ from jaxfed.training.pseudo_labels.pseudo_label import network_labels
 
 
 @ALGORITHMS.register("plugged_method")
+@method()
 def plugged_method(*, training, mu=0.1):
     return fedprox(training=training, mu=mu, pseudo_label="plugged_labels")
 

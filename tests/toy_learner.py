@@ -56,7 +56,7 @@ def toy(*, fails=(), mute=(), has_probabilities=True):
                     center[client] = step(center[client], x, y, weight)
                 is_there[client] = True
         worked = sum(client >= 0 for client in cohort.client_id) - len(failed)
-        return Fitted(Means(center, is_there), failed, {"clients": worked, "train_accuracy": 0.5})
+        return Fitted(Means(center, is_there), failed, {"clients": worked, "fit_accuracy": 0.5})
 
     def predict(state, client_id, x):
         labels = np.full((len(client_id), len(x)), -1, np.int32)
@@ -78,6 +78,7 @@ def toy(*, fails=(), mute=(), has_probabilities=True):
         fit,
         predict,
         predict_proba if has_probabilities else None,
+        continues=False,
         name_of=lambda client: "toy",
     )
 

@@ -55,7 +55,7 @@ from benchmarks.peers import played, task
 from benchmarks.rounds.fedavg_round import as_dict, noisy_patterns
 from benchmarks.timing.contest import Contest, optional_peer
 from jaxfed.config import file as config_file
-from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.overrides import as_text
 from jaxfed.errors import UsageError

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from benchmarks.peers.jax_network import mean_loss
 from benchmarks.timing.contest import Contest, Work, optional_peer
 from jaxfed.config import base
-from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.assembly import make_algorithm
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
 

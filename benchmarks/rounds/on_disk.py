@@ -32,7 +32,7 @@ from benchmarks.rounds.fedavg_round import (
 )
 from benchmarks.timing.contest import Contest, Work, optional_peer
 from jaxfed.config import base
-from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.assembly import make_algorithm
 from jaxfed.data import pack
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.rounds import cohorts_of, play

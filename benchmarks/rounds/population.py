@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from benchmarks.rounds.fedavg_round import NUM_CLASSES, noisy_patterns
 from benchmarks.timing.contest import Contest
 from jaxfed.config import base
-from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.assembly import make_algorithm
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.rounds import cohorts_of

@@ -4,7 +4,7 @@ A method that lives elsewhere is registered by `ALGORITHMS.register(name)` (`jax
 
 A factory takes its ingredients by keyword: `ALGORITHMS[name](num_classes=C, **config[name])`, or
 `ALGORITHMS[name](training=..., **config[name])` where it trains a model, `learner=...` where clients have
-models of their own (`jaxfed.config.build.assembly`).
+models of their own (`jaxfed.config.assembly`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ in FedCT (arXiv 2310.05696, the row DD of its tables), a server is in the middle
 
 over the clients of the round, so z is exact, not an estimate. FedCT does not state rho. The step size
 is constant unless `training.schedule` makes it decay. (The code released with FedCT averages answers
-and does not train on them.) The loss is `jaxfed.learners.public_loss`, "squared_distance".
+and does not train on them.) The loss is `jaxfed.learners.networks`, "squared_distance".
 
 An upload is |U| C numbers in float32, and so is the download.
 """
@@ -116,7 +116,7 @@ def distributed_distillation(
     ) -> tuple[DistillationState, Metrics]:
         taught = Taught(public, state.label, state.weight, state.soft)
         turn = take_turn(learner, state.learner, cohort, taught, key, steps)
-        turn, answers = asked(turn, learner, "predict_proba", public, num_classes, key)
+        turn, answers = asked(turn, learner, "predict_proba", public, num_classes)
         voters = speaking(turn.client_id, answers)
         communication = Communication()
         label, weight, soft = state.label, state.weight, state.soft

@@ -39,12 +39,12 @@ from jaxfed.learners.client_fit import (
     check_clients,
     count,
     first_turns,
+    public_mean,
     take_turn,
     with_turns,
 )
 from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.learner import Learner, Taught
-from jaxfed.learners.public_mean import public_mean
 from jaxfed.settings import Count, Ge, Note, Positive
 from jaxfed.training.consensus.client_sums import ConsensusSums
 from jaxfed.training.consensus.consensus import ABSTAINED
@@ -122,8 +122,7 @@ def dsfl(
         updated = take_turn(learner, state.learner, cohort, None, update_key, steps)
         told = public_mean(
             *(updated, learner, "predict_proba", public, size, num_classes, sums, communication),
-            draw_key=draw_key,
-            key=update_key,
+            key=draw_key,
         )
         soft = sharpened_by_softmax(told.mean, temperature)
         cohort = without_labels(cohort._replace(client_id=told.turn.client_id))

@@ -42,16 +42,17 @@ from jaxfed.federation.communication import Communication
 from jaxfed.federation.method import method
 from jaxfed.learners.client_fit import (
     ClientFit,
+    PublicMean,
     check_answers,
     check_clients,
     count,
     first_turns,
+    public_mean,
     take_turn,
     with_turns,
 )
 from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.learner import Learner, Taught
-from jaxfed.learners.public_mean import PublicMean, public_mean
 from jaxfed.settings import Count, CountOrZero, Ge, Note
 from jaxfed.training.consensus.client_sums import ConsensusSums
 
@@ -194,8 +195,7 @@ class FedMD:
         told = public_mean(
             *(present, self.learner, "scores", self.public, size, self.num_classes),
             *(self.sums, communication),
-            draw_key=draw_key,
-            key=first_key,
+            key=draw_key,
         )
         return told, cohort
 

@@ -140,7 +140,7 @@ def pate(
         teacher_key, noise_key, _ = jax.random.split(key, 3)
         turn = take_turn(learner, state.teachers, cohort, None, teacher_key, steps)
         if int(state.round) + 1 == teacher_rounds:
-            turn, votes = asked(turn, learner, "predict", public, num_classes, teacher_key)
+            turn, votes = asked(turn, learner, "predict", public, num_classes)
             label, weight = noisy_vote(
                 votes,
                 speaking(turn.client_id, votes),

@@ -41,7 +41,7 @@ class Attachment(Protocol):
     def make(
         self, config: ConfigDict, name: str, federation: Federation, repeat: int, **how: Any
     ) -> FederatedAlgorithm:
-        """Make a method, as `jaxfed.config.build.assembly.make_algorithm`."""
+        """Make a method, as `jaxfed.config.assembly.make_algorithm`."""
         ...
 
     def begin(self) -> None:

@@ -19,8 +19,8 @@ from jaxfed.api.conduct import in_words
 from jaxfed.api.notebook import Plots, html_table, plots_of
 from jaxfed.api.predictor import Predictor
 from jaxfed.api.stages import feature_stages, stage_of
-from jaxfed.config.build.assembly import make_algorithm
-from jaxfed.config.checks.check import check
+from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.keys import flatten
 from jaxfed.config.methods import clients_for

@@ -24,8 +24,8 @@ from rich.console import Console
 from jaxfed.api.conduct import conduct, present
 from jaxfed.api.notebook import Stopped
 from jaxfed.api.result import Result
+from jaxfed.config import check
 from jaxfed.config import file as config_file
-from jaxfed.config.checks import check
 from jaxfed.config.checks.reading import check_given
 from jaxfed.config.overrides import as_text, with_overrides
 from jaxfed.errors import UsageError

@@ -30,7 +30,7 @@ from jaxfed.audit.surface import Surface, surface_of
 from jaxfed.audit.verdict import Verdict, each, has_enough, messages, over_repeats, strongest
 from jaxfed.audit.views import NOBODY, SEEN_BY
 from jaxfed.config import methods
-from jaxfed.config.build.assembly import Factory, make_algorithm
+from jaxfed.config.assembly import Factory, make_algorithm
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.keys import refused
 from jaxfed.errors import Unresumable, UsageError

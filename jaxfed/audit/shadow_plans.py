@@ -44,7 +44,7 @@ from jaxfed.audit.shadows import (
 from jaxfed.audit.surface import STUDENT
 from jaxfed.audit.views import Instruction, View
 from jaxfed.config import methods
-from jaxfed.config.build.assembly import ingredients, make_training
+from jaxfed.config.assembly import Ingredients
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import Communication
@@ -243,16 +243,13 @@ def _learner_of(
     seen: ConfigDict, name: str, ingredient: str, federation: Federation, repeat: int
 ) -> Callable[..., Learner]:
     """Return a function: keywords of a network -> learner; without keywords, the method's ingredient."""
-    execution = Execution(seen.execution.workers)
+    made = Ingredients(seen, federation, repeat, Execution(seen.execution.workers))
     has_learners = methods.needs(seen, name).has_learners
 
     def learner(**network: Any) -> Learner:
         if not has_learners:
-            training = make_training(seen, federation, repeat, execution)
-            return LEARNERS["network"](training=training, **network)
-        asked = "network" if network else ingredient
-        made: Any = ingredients((asked,), seen, federation, repeat, execution)[asked]
-        return made(**network) if network else made
+            return LEARNERS["network"](training=made.training(), **network)
+        return made.network()(**network) if network else getattr(made, ingredient)()
 
     return learner
 

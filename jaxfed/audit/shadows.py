@@ -181,7 +181,7 @@ def shadow_models(
     state = model.init(jax.random.fold_in(key, 0), shadow)
     failed: frozenset[int] = frozenset()
     for number, told in enumerate(instructions, 1):
-        if model.renewed is None and number not in observed:
+        if not model.continues and number not in observed:
             continue  # each fit is from scratch
         own_key = jax.random.fold_in(key, number)
         for place, one in enumerate(told):

@@ -19,12 +19,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import product
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
+from jaxfed import xclp
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config.keys import refused
 from jaxfed.config.sections import MIXED
@@ -33,7 +35,7 @@ from jaxfed.errors import section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.method import Method, completed, method_settings, needs_of
-from jaxfed.learners import LEARNERS, SCALE_FREE
+from jaxfed.learners import LEARNERS
 from jaxfed.settings import settings_of
 
 _KEYS_OF = {  # field of `LocalTraining` or `ServerTraining` -> keys of `training`
@@ -64,6 +66,12 @@ def variants(config: ConfigDict) -> list[str]:
     ]
 
 
+def own_section(config: ConfigDict, name: str) -> ConfigDict:
+    """Return the section of a method's name; empty without one."""
+    is_there = name in config and isinstance(config[name], ConfigDict)
+    return config[name] if is_there else ConfigDict()
+
+
 def algorithm_of(config: ConfigDict, name: str) -> str:
     """Return the name of a method's algorithm."""
     own = own_section(config, name)  # whose `get` looks for a key like a missing one: a millisecond
@@ -73,6 +81,38 @@ def algorithm_of(config: ConfigDict, name: str) -> str:
 def factory_of(config: ConfigDict, name: str) -> Callable[..., FederatedAlgorithm]:
     """Return the factory in `ALGORITHMS` that builds the method."""
     return ALGORITHMS[algorithm_of(config, name)]
+
+
+def keywords(config: ConfigDict, name: str) -> dict[str, Any]:
+    """Return the keywords of the method's section; a variant's override those of its algorithm's section."""
+    owners = algorithm_of(config, name), name
+    given = {key: value for owner in owners for key, value in own_section(config, owner).items()}
+    return {key: value for key, value in given.items() if key not in _NOT_KEYWORDS}
+
+
+def all_keywords(config: ConfigDict, name: str) -> dict[str, Any]:
+    """Return the same as `keywords`, completed by the factory's defaults."""
+    return completed(factory_of(config, name), keywords(config, name))
+
+
+def needs(config: ConfigDict, name: str) -> Method:
+    """Return the declaration of the method's factory, with the method's keywords."""
+    return needs_of(factory_of(config, name), keywords(config, name))
+
+
+def settings_to_try(config: ConfigDict, name: str) -> list[dict[str, Any]]:
+    """Return every combination of a method's values in `selection.candidates`, its own settings first.
+
+    A variant without candidates uses those of its algorithm. Keys in the method's `select` are omitted,
+    because leave-one-out selects them.
+    """
+    candidates, own = config.selection.candidates, all_keywords(config, name)
+    tried = candidates.get(name, candidates.get(algorithm_of(config, name), {}))
+    left = {entry.partition(":")[0] for entry in own.get("select", ())}
+    values = {key: value for key, value in tried.items() if value and key not in left}
+    given = {key: own[key] for key in values}
+    grid = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
+    return [given, *(settings for settings in grid if settings != given)]
 
 
 def clients_for(config: ConfigDict, name: str, federation: Federation) -> Federation:
@@ -96,29 +136,32 @@ def check_tested_alike(config: ConfigDict) -> None:
         raise refused(config, "federation.test", wrong, allowed)
 
 
-def check_trains(config: ConfigDict, name: str, wanted: str) -> None:
-    """Check that a method trains a model by `config.training`; `wanted` names the feature that needs it."""
+def check_trains(config: ConfigDict, name: str) -> None:
+    """Refuse the costs of a method without a model that is trained by `config.training`."""
     if not needs(config, name).trains:
         key = "algorithm" if name == config.algorithm else "baselines"
-        allowed = f"use methods that train a model; {wanted} are defined for them only"
+        allowed = "use methods that train a model; costs are defined for them only"
         raise refused(config, key, f"{name!r} takes no training", allowed)
 
 
-def keywords(config: ConfigDict, name: str) -> dict[str, Any]:
-    """Return the keywords of the method's section; a variant's override those of its algorithm's section."""
-    owners = algorithm_of(config, name), name
-    given = {key: value for owner in owners for key, value in own_section(config, owner).items()}
-    return {key: value for key, value in given.items() if key not in _NOT_KEYWORDS}
+def label_settings(
+    config: ConfigDict, num_classes: int
+) -> tuple[xclp.Parameters, xclp.Propagation]:
+    """Return the settings of pseudo-labels by XCLP, and by label propagation inside each client."""
+    own = {key: config.xclp[key] for key in config.xclp if key in settings_of(xclp.Parameters)}
+    with section("config.xclp", config.xclp):  # its other keys are of the one-shot method alone
+        parameters = xclp.Parameters(num_classes=num_classes, **own)
+    with section("config.per_client_lp", config.per_client_lp):
+        return parameters, xclp.Propagation(num_classes=num_classes, **config.per_client_lp)
 
 
-def all_keywords(config: ConfigDict, name: str) -> dict[str, Any]:
-    """Return the same as `keywords`, completed by the factory's defaults."""
-    return completed(factory_of(config, name), keywords(config, name))
+# The section `training` as one method reads it.
 
 
-def needs(config: ConfigDict, name: str) -> Method:
-    """Return the declaration of the method's factory, with the method's keywords."""
-    return needs_of(factory_of(config, name), keywords(config, name))
+def uses_training(config: ConfigDict, name: str) -> bool:
+    """True if the method depends on the network and on `config.training`."""
+    needed = needs(config, name)
+    return has_networks(config) if needed.has_learners else needed.trains
 
 
 def unread_keys(config: ConfigDict, name: str) -> set[str]:
@@ -134,7 +177,7 @@ def unread_keys(config: ConfigDict, name: str) -> set[str]:
 
 def with_own_training(config: ConfigDict, name: str) -> ConfigDict:
     """Return the config as this method sees it, with its own training settings merged into `training`."""
-    own = _own_training(config, name)
+    own = own_training(config, name)
     if not own:
         return config
     seen = config.copy_and_resolve_references()
@@ -146,10 +189,45 @@ def with_own_training(config: ConfigDict, name: str) -> ConfigDict:
     return seen
 
 
-def uses_training(config: ConfigDict, name: str) -> bool:
-    """True if the method depends on the network and on `config.training`."""
-    needed = needs(config, name)
-    return has_networks(config) if needed.has_learners else needed.trains
+def own_training(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
+    """Return key -> (section, value) of `training` in the method's section, else in its algorithm's."""
+    return {
+        key: (owner, value)
+        for owner in (algorithm_of(config, name), name)
+        if "training" in (own := own_section(config, owner))
+        for key, value in own["training"].items()
+    }
+
+
+def training_key(config: ConfigDict, name: str, key: str) -> str:
+    """Return the dotted key that holds the method's value of `training.KEY`."""
+    owner, _ = own_training(config, name).get(key, ("", None))
+    return f"{owner}.training.{key}" if owner else f"training.{key}"
+
+
+def naming(
+    config: ConfigDict, name: str, settings: Mapping[str, Any] = MappingProxyType({})
+) -> AbstractContextManager[None]:
+    """Name in errors about a method's keyword or training the key of the config that holds the value.
+
+    A keyword of `settings`, which are tried in place of the given ones, has the key of its candidates.
+    """
+    own, algorithm = all_keywords(config, name), algorithm_of(config, name)
+    keys = {
+        f"{owner}.{key}": training_key(config, name, key)
+        for owner in ("config.training", "LocalTraining", "Training")
+        for key in config.training
+    }
+    keys |= {word: f"{name}.{word}" for word in method_settings(factory_of(config, name))}
+    for owner in (algorithm, name):
+        keys |= {word: f"{owner}.{word}" for word in own_section(config, owner)}
+    for word, value in settings.items():
+        if value != own[word]:
+            keys[word] = f"selection.candidates.{name}.{word}"
+    return section("config", keys)
+
+
+# Learners of methods whose clients have separate models.
 
 
 def learner_names(config: ConfigDict) -> tuple[str, ...]:
@@ -165,54 +243,3 @@ def learner_takes(name: str, ingredient: str) -> bool:
 def has_networks(config: ConfigDict) -> bool:
     """True if some client trains a network, so that sections `training` and `model` matter."""
     return any(learner_takes(name, "training") for name in learner_names(config))
-
-
-def heeds_scales(config: ConfigDict) -> bool:
-    """True if some client's learner depends on the units of features."""
-    settings = config.learner.get("estimator", {})
-    free = SCALE_FREE | ({"estimator"} if settings.get("is_scaled") else set())
-    return not free.issuperset(learner_names(config))
-
-
-def training_key(config: ConfigDict, name: str, key: str) -> str:
-    """Return the dotted key that holds the method's value of `training.KEY`."""
-    owner, _ = _own_training(config, name).get(key, ("", None))
-    return f"{owner}.training.{key}" if owner else f"training.{key}"
-
-
-def naming(
-    config: ConfigDict, name: str, settings: Mapping[str, Any] = MappingProxyType({})
-) -> AbstractContextManager[None]:
-    """Name in errors about a method's keyword or training the key of the config that holds the value.
-
-    A keyword of `settings`, which are tried in place of the given ones, has the key of its candidates.
-    """
-    own, algorithm = keywords(config, name), algorithm_of(config, name)
-    keys = {
-        f"{owner}.{key}": training_key(config, name, key)
-        for owner in ("config.training", "LocalTraining", "Training")
-        for key in config.training
-    }
-    keys |= {word: f"{name}.{word}" for word in method_settings(factory_of(config, name))}
-    for owner in (algorithm, name):
-        keys |= {word: f"{owner}.{word}" for word in own_section(config, owner)}
-    for word, value in settings.items():
-        if value != own[word]:
-            keys[word] = f"selection.candidates.{name}.{word}"
-    return section("config", keys)
-
-
-def _own_training(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
-    """Return key -> (section, value) of `training` in the method's section, else in its algorithm's."""
-    return {
-        key: (owner, value)
-        for owner in (algorithm_of(config, name), name)
-        if "training" in (own := own_section(config, owner))
-        for key, value in own["training"].items()
-    }
-
-
-def own_section(config: ConfigDict, name: str) -> ConfigDict:
-    """Return the section of a method's name; empty without one."""
-    is_there = name in config and isinstance(config[name], ConfigDict)
-    return config[name] if is_there else ConfigDict()

@@ -13,7 +13,7 @@ of XCLP's paper. Classes of other sections:
                                          (`jaxfed.xclp.settings.parameters`)
 
 Conditions between two keys of a section stand in its `__post_init__`; between two sections, in
-`jaxfed.config.checks.check`.
+`jaxfed.config.check`.
 """
 
 from __future__ import annotations

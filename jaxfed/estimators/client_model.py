@@ -28,8 +28,6 @@ _PACKAGES = {
 }
 
 RULE_FIT = "jaxfed.estimators.rule_fit.RuleFit"  # extends a class of imodels
-# Forests with a seed per tree: the trees do not depend on the number of threads.
-_FORESTS = ("sklearn.ensemble.RandomForestClassifier", "sklearn.ensemble.ExtraTreesClassifier")
 
 
 @dataclass(frozen=True)
@@ -90,11 +88,6 @@ class Recipe:
         return made.set_params(**dict.fromkeys(random, seed))
 
     @property
-    def is_forest(self) -> bool:
-        """True if more threads (`n_jobs`) fit the same model in less time."""
-        return self.path in _FORESTS and "n_jobs" not in self.settings and not self.is_scaled
-
-    @property
     def has_probabilities(self) -> bool:
         """True if estimators of this kind predict probabilities."""
         return hasattr(self.estimator(seed=0), "predict_proba")
@@ -147,7 +140,6 @@ class Task(NamedTuple):
         weight: float32 [n]; rows of weight 0 are left out. If the estimator's `fit` takes no weights,
             all others have weight one.
         seed: of its random numbers.
-        threads: for fitting a forest; they do not change the model.
     """
 
     recipe: Recipe
@@ -155,7 +147,6 @@ class Task(NamedTuple):
     y: np.ndarray
     weight: np.ndarray
     seed: int
-    threads: int = 1
 
 
 class ClientModel(NamedTuple):
@@ -164,13 +155,13 @@ class ClientModel(NamedTuple):
     Fields:
         estimator: of the classes 0..k-1; None for a single class.
         classes: int32 [k], numbers of these classes among all C.
-        train_accuracy: accuracy on its training rows.
+        fit_accuracy: accuracy on its training rows.
         warnings: its warnings, one line each.
     """
 
     estimator: Any
     classes: np.ndarray
-    train_accuracy: float = 1.0
+    fit_accuracy: float = 1.0
     warnings: tuple[str, ...] = ()
 
     def labels(self, x: np.ndarray) -> np.ndarray:
@@ -216,7 +207,7 @@ def fitted(task: Task) -> ClientModel:
     """Fit one estimator, and check its predictions on the training rows.
 
     It runs in one thread, so a task gives the same model everywhere, and one process per core shares the
-    machine fairly. (A forest's trees do not depend on the number of threads; it uses idle cores.)
+    machine fairly.
 
     Raises:
         NoPredictionError: invalid predictions.
@@ -234,17 +225,13 @@ def fitted(task: Task) -> ClientModel:
     keyword = recipe.weights_keyword(estimator)
     with threadpool_limits(1), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        if recipe.is_forest:
-            estimator.set_params(n_jobs=task.threads)
         estimator.fit(x, own.astype(np.int32), **({keyword: weight} if keyword else {}))
-        if recipe.is_forest:
-            estimator.set_params(n_jobs=1)  # threads would add votes in any order
         model = ClientModel(estimator, classes)
         accuracy = float(np.mean(model.labels(x) == y))
         if recipe.has_probabilities:
             model.probabilities(x, int(classes[-1]) + 1)
     lines = tuple(dict.fromkeys(one_line(each.message) for each in warned))
-    return model._replace(train_accuracy=accuracy, warnings=lines)
+    return model._replace(fit_accuracy=accuracy, warnings=lines)
 
 
 def fitted_or_why(task: Task) -> ClientModel | str:

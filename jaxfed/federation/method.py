@@ -10,19 +10,18 @@
 
 Ingredients are keywords that a run makes for the method, such as `training`. All other keywords are settings:
 keys of the method's section in a config. A config is checked by declarations before any data are read.
-`jaxfed.config.build.assembly` calls the factory with both. A factory without a declaration takes `training`,
-and its settings are checked by their hints alone.
+`jaxfed.config.assembly` calls the factory with both.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal, TypeVar
 
-from jaxfed.errors import UsageError, suggestion
+from jaxfed.errors import UsageError
 from jaxfed.settings import REQUIRED, OneOf, Setting, check, check_each, settings_of, unwrapped
 
 R = TypeVar("R")
@@ -65,13 +64,16 @@ class Method:
         pseudo_label: source of labels after stage 1, a name or a function of all settings; None: the value of
             its keyword `pseudo_label`, or any source if it has no such keyword.
         labels_at: holders of labels that it can learn from.
-        two_views: True if it compares two views of an example and needs a strong augmentation; None: unknown.
+        two_views: True if it compares two views of an example and needs a strong augmentation.
         private: True if it guarantees an epsilon for clients' rows: it may use no exact statistics.
         unread: fields of `LocalTraining` and `ServerTraining` that no round of it reads; other values than
             the default are refused.
         ignores: further keys of a config's `training` that no round of it reads, whatever their value.
         weighting: clients' weights in its paper's mean, a key of `WEIGHTINGS` or a function of all settings;
             None: by examples, or those of a method that it calls.
+
+    Raises:
+        UsageError: a value that is not allowed.
     """
 
     title: str = ""
@@ -86,14 +88,13 @@ class Method:
     together: Check | None = None
     pseudo_label: str | Callable[[SimpleNamespace], str] | None = None
     labels_at: tuple[Place, ...] = ("clients",)
-    two_views: bool | None = False
+    two_views: bool = False
     private: bool = False
     unread: tuple[str, ...] = ()
     ignores: tuple[str, ...] = ()
     weighting: str | Callable[[SimpleNamespace], str | None] | None = None
 
     def __post_init__(self) -> None:
-        """Check the declaration."""
         check(self)
 
     @property
@@ -119,38 +120,32 @@ def method(**declaration: Any) -> Callable[[Callable[..., R]], Callable[..., R]]
     """Decorate a factory: declare its method, and check its keywords in each call.
 
     Arguments are the attributes of `jaxfed.federation.method.Method`.
+
+    Raises:
+        UsageError: the factory has other ingredients than it declares.
     """
-    known = [each.name for each in fields(Method)]
-    for key in declaration.keys() - {*known}:
-        raise UsageError(f"unknown{suggestion(key, known)}", key=key, owner="method")
     own = Method(**declaration)
     if "training" in own.takes and not own.two_views:
         own = replace(own, unread=(*own.unread, "strong_augment"))
+    in_objects = {key for kind in own.fields.values() for key in settings_of(kind)} - {*own.without}
 
     def declare(factory: Callable[..., R]) -> Callable[..., R]:
         name = factory.__name__
-        _check_takes(factory, own)
-        if hasattr(factory, "registered_as"):
+        parts = (settings_of(part) for part in (factory, *own.fields.values()))
+        names = {key for part in parts for key in part}
+        if (taken := INGREDIENTS.keys() & names) != {*own.takes}:
+            takes = tuple(key for key in INGREDIENTS if key in taken)
             raise UsageError(
-                f"method {factory.registered_as!r} was registered without its declaration; write "
-                "@method(...) between @ALGORITHMS.register and def"
+                f"method {name!r} takes {', '.join(takes) or 'no training'}, and does not declare it; "
+                f"write @method(takes={takes})"
             )
 
         @functools.wraps(factory)
         def made(**keywords: Any) -> R:
             given, objects = checked(made, keywords)
             if "training" in keywords:
-                training, needs = keywords["training"], own.of(given)
-                if not hasattr(training, "read_by"):
-                    kind = type(training).__name__
-                    raise UsageError(f"{name}: training is a {kind}; use jaxfed.Training(model)")
-                objects["training"] = training.read_by(name, needs.unread, needs.weighting)
-                if own.two_views:
-                    training.local.require_two_views(name)
-                if own.labels_at == ("server",):
-                    training.server.require_labels()
-            flat = {key for kind in own.fields.values() for key in settings_of(kind)}
-            used = {"training", *flat.difference(own.without)}
+                objects["training"] = _read(keywords["training"], name, own.of(given))
+            used = {"training", *in_objects}
             rest = {key: value for key, value in keywords.items() if key not in used}
             algorithm: Any = factory(**rest, **objects)
             if hasattr(algorithm, "course"):  # anything else is refused where it is used
@@ -166,39 +161,36 @@ def method(**declaration: Any) -> Callable[[Callable[..., R]], Callable[..., R]]
     return declare
 
 
+def _read(training: Any, name: str, own: Method) -> Any:
+    if not hasattr(training, "read_by"):
+        kind = type(training).__name__
+        raise UsageError(f"{name}: training is a {kind}; use jaxfed.Training(model)")
+    if own.two_views:
+        training.local.require_two_views(name)
+    if own.labels_at == ("server",):
+        training.server.require_labels()
+    return training.read_by(name, own.unread, own.weighting)
+
+
 def declared(factory: Callable[..., Any]) -> Method:
-    """Return the declaration of a factory, or of the one inside a partial."""
+    """Return the declaration of a factory, or of the one inside a partial.
+
+    Raises:
+        UsageError: it has none.
+    """
     function = plain(factory)
     found: Method | None = getattr(function, "declaration", None)
     if found is None:
-        _check_takes(function, _UNDECLARED)
-        return _UNDECLARED
-    return found
-
-
-_UNDECLARED = Method(labels_at=EVERYWHERE, two_views=None)
-
-
-def _check_takes(factory: Callable[..., Any], own: Method) -> None:
-    """Check that a factory has the ingredients that its declaration says, and no other.
-
-    Raises:
-        UsageError: it has others; the line has the declaration to write.
-    """
-    kinds = [settings_of(kind) for kind in own.fields.values()]
-    names = {*settings_of(factory), *(key for kind in kinds for key in kind)}
-    taken = tuple(key for key in INGREDIENTS if key in names)
-    if set(taken) != set(own.takes):
         raise UsageError(
-            f"method {factory.__name__!r} takes {', '.join(taken) or 'no training'}, and does not declare "
-            f"it; write @method(takes={taken}) of jaxfed.federation.method above its def"
+            f"method {function.__name__!r} has no declaration; write @method(...) of "
+            "jaxfed.federation.method between @ALGORITHMS.register and its def"
         )
+    return found
 
 
 def needs_of(factory: Callable[..., Any], keywords: Mapping[str, Any]) -> Method:
     """Return a factory's declaration for a call with these keywords; its defaults complete them."""
-    own = declared(factory)
-    return own if own is _UNDECLARED else own.of(completed(factory, keywords))
+    return declared(factory).of(completed(factory, keywords))
 
 
 @functools.cache

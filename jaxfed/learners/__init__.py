@@ -22,7 +22,6 @@ from jaxfed.registry import Registry
 __all__ = [
     "INGREDIENTS",
     "LEARNERS",
-    "SCALE_FREE",
     "Fitted",
     "Learner",
     "LearnerError",
@@ -41,10 +40,5 @@ _OWN: dict[str, Callable[..., Learner]] = {
     "estimator": estimators.estimator,
 }
 LEARNERS = Registry("learner", _OWN)
-INGREDIENTS = (
-    "training",
-    "num_classes",
-    "execution",
-)  # keywords of a learner that a run makes for it
-# Networks, regressions and linear terms of rules standardize features themselves; trees ignore their scale.
-SCALE_FREE = frozenset(_OWN) - {"estimator"}
+INGREDIENTS = ("training", "num_classes", "execution")
+"""Keywords of a learner that a run makes for it."""

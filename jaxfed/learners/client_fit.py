@@ -1,12 +1,12 @@
 """One round of clients with separate learners: each takes its local steps, then predicts.
 
     turn = take_turn(learner, state, cohort, taught, key, steps)
-    turn, answers = asked(turn, learner, "predict", x, num_classes, key)        # [K, n]
+    turn, answers = asked(turn, learner, "predict", x, num_classes)         # [K, n]
+    told = public_mean(turn, learner, "scores", x, size, num_classes, sums, communication, key)
 
 A client whose learner cannot be fitted, or whose answers are invalid, sits out the rest of the round. The
-reason is logged in one line, and the others continue without it. Its model stays as it was. But a network
-without valid answers is no starting point: its client begins its next round with a new network, which learns
-from its own labels and, if the method has one, the consensus. Valid answers of a client for n examples are
+reason is logged in one line, and the others continue without it. Its model stays as it was. Valid answers of
+a client for n examples are
 
     predict          integers [n] of -1, 0, ..., C - 1
     predict_proba    numbers [n, C] in [0, 1], up to a rounding of 10^-3
@@ -31,13 +31,13 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, arranged
+from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.settings import HERE
 from jaxfed.host.row_table import RowTable
 from jaxfed.learners.learner import SPOILED, Learner, LearnerError, State, Taught, check_classes
-from jaxfed.random_streams import Stream
+from jaxfed.training.consensus.client_sums import ConsensusSums, summed_answers
 from jaxfed.training.server.client_rows import rows_for, took_part
 
-Turns = Any  # int32 [M], an array or a table
 Question = Literal["predict", "predict_proba", "scores"]
 
 _KINDS = {"predict": "labels", "predict_proba": "probabilities", "scores": "scores"}
@@ -87,25 +87,15 @@ def take_turn(
     for client, why in fitted.failed.items():
         logging.warning("%s: cannot be fitted: %s", learner.called(client), why)
     told = dict(fitted.metrics)
-    if "train_accuracy" in told:
-        told["fit_accuracy"] = told.pop("train_accuracy")
     if not math.isfinite(told.get("train_loss", 0.0)):
         del told["train_loss"]
-    nobody = np.zeros(0, np.int32)
     ids = np.asarray(cohort.client_id, np.int32)
-    turn = ClientFit(fitted.state, ids, nobody, {"failed_clients": 0, **told}).without(
-        fitted.failed
-    )
-    return _renewed(turn, learner, _spoiled(turn, learner, cohort, taught), key)
+    turn = ClientFit(fitted.state, ids, np.zeros(0, np.int32), {"failed_clients": 0, **told})
+    return turn.without(fitted.failed)
 
 
 def asked(
-    turn: ClientFit,
-    learner: Learner,
-    question: Question,
-    x: Array,
-    num_classes: int,
-    key: jax.Array,
+    turn: ClientFit, learner: Learner, question: Question, x: Array, num_classes: int
 ) -> tuple[ClientFit, np.ndarray]:
     """Return the clients' answers for examples x; clients that fail at it sit out from here on.
 
@@ -113,7 +103,7 @@ def asked(
     """
     answers, failed = answers_of(learner, question, turn.state, turn.client_id, x, num_classes)
     tell(learner, failed)
-    return _renewed(turn.without(failed), learner, list(failed), key), answers
+    return turn.without(failed), answers
 
 
 def check_answers(learner: Learner, question: Question) -> None:
@@ -206,30 +196,6 @@ def tell(learner: Learner, failed: dict[int, str]) -> None:
         logging.warning("%s: %s", learner.called(client), why)
 
 
-def _spoiled(turn: ClientFit, learner: Learner, cohort: Cohort, taught: Taught | None) -> list[int]:
-    """Clients that could not be fitted, and whose previous models have no valid answers either."""
-    if learner.renewed is None:
-        return []
-    spoiled = []
-    for client in turn.failed.tolist():
-        place = int(np.flatnonzero(np.asarray(cohort.client_id) == client)[0])
-        x = np.asarray(cohort.x[place]) if taught is None else taught.x
-        try:
-            labels = learner.predict(turn.state, np.asarray([client], np.int32), x)
-        except LearnerError:
-            labels = np.full(1, SPOILED)
-        if (np.asarray(labels) == SPOILED).any():
-            spoiled.append(client)
-    return spoiled
-
-
-def _renewed(turn: ClientFit, learner: Learner, clients: list[int], key: jax.Array) -> ClientFit:
-    if learner.renewed is None or not clients:
-        return turn
-    ids, own_key = np.asarray(clients, np.int32), jax.random.fold_in(key, Stream.NEW_NETWORKS)
-    return turn._replace(state=learner.renewed(turn.state, ids, own_key))
-
-
 def speaking(client_id: np.ndarray, answers: np.ndarray) -> np.ndarray:
     """int32 [K]: clients with any answer, -1 for others. A client without a model yet sends nothing."""
     says = answers >= 0 if np.issubdtype(answers.dtype, np.integer) else answers != 0
@@ -237,14 +203,76 @@ def speaking(client_id: np.ndarray, answers: np.ndarray) -> np.ndarray:
     return np.where(is_silent, -1, client_id).astype(np.int32)
 
 
-def with_turns(turns: Turns, client_id: np.ndarray) -> Turns:
-    """Count one more turn for these clients: int32 [M], turns of each client."""
+def with_turns(turns: Any, client_id: np.ndarray) -> Any:
+    """Count one more turn for these clients: int32 [M], turns of each client, an array or a table."""
     ids = client_id[client_id >= 0]
     if isinstance(turns, RowTable):
         return turns.replaced(ids, turns[ids] + 1)
     after = np.array(turns)
     after[ids] += 1
     return after
+
+
+class PublicMean(NamedTuple):
+    """The mean, and the clients after they answered.
+
+    Fields:
+        turn: the models and the clients present, without those that could not answer.
+        voters: int32 [K], the clients in the sum.
+        mean: float32 [U, C], z; 0 outside of d.
+        weight: float32 [U], 1 in d where there is a z.
+    """
+
+    turn: ClientFit
+    voters: np.ndarray
+    mean: np.ndarray
+    weight: np.ndarray
+
+    @property
+    def num_voters(self) -> int:
+        """Number of clients in the sum."""
+        return int(np.sum(self.voters >= 0))
+
+
+def public_mean(
+    turn: ClientFit,
+    learner: Learner,
+    question: Question,
+    public: np.ndarray,
+    size: int,
+    num_classes: int,
+    sums: ConsensusSums,
+    communication: Communication,
+    key: jax.Array,
+) -> PublicMean:
+    """Draw d from U, and return the mean answer of a round's clients, z(u) = (1 / K) sum_k f_k(u), u in d.
+
+    f are scores (FedMD) or probabilities (DS-FL) of the round's clients that have a model.
+
+    Args:
+        turn: the clients and their models.
+        learner: of the models.
+        question: "scores" or "predict_proba".
+        public: U, [U, ...].
+        size: |d|.
+        num_classes: C.
+        sums: how the server adds answers.
+        communication: counts the answers, the mean, and the numbers of the examples in d.
+        key: for d.
+    """
+    drawn = np.sort(np.asarray(jax.random.permutation(key, len(public)))[:size])
+    turn, answers = asked(turn, learner, question, public[drawn], num_classes)
+    voters = speaking(turn.client_id, answers)
+    total = summed_answers(answers, voters, sums, communication)
+    mean = np.zeros((len(public), num_classes), np.float32)
+    mean[drawn] = total / max(int(np.sum(voters >= 0)), 1)
+    # Clients without a model learn too; nobody learns from a sum not opened.
+    is_known = bool(total.any())
+    listening = int(np.sum(turn.client_id >= 0)) if is_known else 0
+    communication.down("mean", listening * 4 * (total.size + size))
+    weight = np.zeros(len(public), np.float32)
+    weight[drawn] = is_known
+    return PublicMean(turn, voters, mean, weight)
 
 
 def check_clients(federation: Federation, num_classes: int, public: Array | None = None) -> None:
@@ -275,12 +303,12 @@ def count(number: int) -> np.ndarray:
     return np.asarray(number, np.int32)
 
 
-def first_turns(federation: Federation) -> Turns:
+def first_turns(federation: Federation) -> Any:
     """Return int32 [M], zero turns of each client; a table of many."""
     turns = rows_for(federation.num_clients, np.int32(0), HERE)
     return turns if isinstance(turns, RowTable) else np.asarray(turns)
 
 
-def most_turns(turns: Turns) -> int:
+def most_turns(turns: Any) -> int:
     """Return the turns of the client that had most."""
     return int(np.asarray(turns[took_part(turns)]).max(initial=0))

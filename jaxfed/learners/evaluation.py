@@ -108,9 +108,8 @@ class _Judge:
         if not len(split):
             return {}
         own = self.read(state)
-        return quality(
-            "validation", self.labels(own, federation.x[split]), own, federation.y[split]
-        )
+        said = self.answers("predict", own, federation.x[split])
+        return quality("validation", said, own, federation.y[split])
 
     def evaluate(self, state: Any, federation: Federation) -> Metrics:
         """Metrics of the test split, of clients' own labels, and of the consensus."""
@@ -120,7 +119,7 @@ class _Judge:
             return {**consensus, HAS_NO_MODEL: True}
         metrics: Metrics = {}
         if len(test := federation.test):
-            said = self.labels(own, federation.x[test])
+            said = self.answers("predict", own, federation.x[test])
             metrics = quality("test", said, own, federation.y[test])
         trained = [
             accuracy(self.labels_by(own, federation, client, points), federation.y[points])
@@ -142,12 +141,9 @@ class _Judge:
     def predictions(self, state: Any, federation: Federation) -> Predictions:
         """Labels and confidences of all clients on the test split."""
         own, test = self.read(state), federation.test
-        said = self.labels(own, federation.x[test])
-        # A learner whose class need not be its most probable one (a support vector machine) gives both.
-        has_more = self.learner.predict_proba is not None
-        each = (
-            self.spreads(own, federation.x[test]) if has_more else _one_hot(said, own.num_classes)
-        )
+        # A learner's class need not be its most probable one (a support vector machine).
+        said = self.answers("predict", own, federation.x[test])
+        each = self.spreads(own, federation.x[test])
         of_label = np.take_along_axis(each, np.maximum(said, 0)[..., None], axis=2)[..., 0]
         return Predictions(
             client=np.repeat(own.everybody, len(test)),
@@ -164,32 +160,31 @@ class _Judge:
         return (each.sum(axis=0) / answering[:, None]).astype(np.float32)
 
     def answers(
-        self, question: Question, own: ClientModels, x: np.ndarray, client_id: np.ndarray
+        self,
+        question: Question,
+        own: ClientModels,
+        x: np.ndarray,
+        client_id: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Valid answers of these clients; the reasons of the others are logged."""
-        answers, failed = answers_of(
-            self.learner, question, own.models, client_id, x, own.num_classes
-        )
+        """Valid answers of these clients, by default of all; the reasons of the others are logged."""
+        ids = own.everybody if client_id is None else client_id
+        answers, failed = answers_of(self.learner, question, own.models, ids, x, own.num_classes)
         tell(self.learner, failed)
         return answers
-
-    def labels(self, own: ClientModels, x: np.ndarray) -> np.ndarray:
-        """Labels by all clients, int32 [M, n]."""
-        return self.answers("predict", own, x, own.everybody)
-
-    def spreads(self, own: ClientModels, x: np.ndarray) -> np.ndarray:
-        """Probabilities by all clients, float32 [M, n, C], zeros for clients without a model."""
-        if self.learner.predict_proba is None:
-            return _one_hot(self.labels(own, x), own.num_classes)
-        return self.answers("predict_proba", own, x, own.everybody)
 
     def labels_by(
         self, own: ClientModels, federation: Federation, client: int, points: np.ndarray
     ) -> np.ndarray:
         """Labels of some points by one client's model."""
-        x = federation.x[points]
-        labels: np.ndarray = self.answers("predict", own, x, np.asarray([client], np.int32))[0]
+        one = np.asarray([client], np.int32)
+        labels: np.ndarray = self.answers("predict", own, federation.x[points], one)[0]
         return labels
+
+    def spreads(self, own: ClientModels, x: np.ndarray) -> np.ndarray:
+        """Probabilities by all clients, float32 [M, n, C], zeros for clients without a model."""
+        if self.learner.predict_proba is None:
+            return _one_hot(self.answers("predict", own, x), own.num_classes)
+        return self.answers("predict_proba", own, x)
 
     def has_any_model(self, own: ClientModels, federation: Federation) -> bool:
         """True if any client has a model; else a warning is logged."""

@@ -75,7 +75,6 @@ class Fitted(NamedTuple):
 Init = Callable[[jax.Array, Federation], State]  # key
 Fit = Callable[[State, Cohort, Taught | None, jax.Array, int], Fitted]  # ..., key, steps
 Predict = Callable[[State, Array, Array], np.ndarray]  # state, clients int32 [K], examples [n, ...]
-Renewed = Callable[[State, Array, jax.Array], State]  # state, clients int32 [F], key
 
 
 def unnamed(client: int) -> str:
@@ -102,8 +101,7 @@ class Learner(NamedTuple):
             the learner gives labels alone.
         scores: the same of logits, of which the probabilities are the softmax (FedMD shares them); None:
             there are none.
-        renewed: state, clients, key -> the state with new models for these clients, which have no vote. None:
-            each fit starts afresh, and no model continues from its last state, which may be spoiled.
+        continues: True if a fit continues from the client's last model; False if it starts from scratch.
         name_of: client -> name of its learner.
         alone: name of its only model, if that is no client's.
     """
@@ -113,37 +111,13 @@ class Learner(NamedTuple):
     predict: Predict
     predict_proba: Predict | None = None
     scores: Predict | None = None
-    renewed: Renewed | None = None
+    continues: bool = True
     name_of: Callable[[int], str] = unnamed
     alone: str = ""
 
     def called(self, client: int) -> str:
         """Subject of a log line: the client, or `alone` in place of one, and the learner."""
         return f"{self.alone or f'client {client}'}, {self.name_of(client)}"
-
-
-def check_taught(taught: Taught, cohort: Cohort) -> None:
-    """Check that public examples have the clients' form, and one target each.
-
-    Raises:
-        UsageError: other shapes or dtypes. (Bytes are read as [0, 1], floats as they are: a mixture would
-            have two scales.)
-    """
-    x, own = taught.x, cohort.x
-    if x.shape[1:] != own.shape[2:] or x.dtype != own.dtype:
-        raise UsageError(
-            f"public examples are {x.dtype} {x.shape[1:]}, clients' own {own.dtype} {own.shape[2:]}; "
-            "use the same"
-        )
-    for name in ("label", "weight", "soft"):
-        target = getattr(taught, name)
-        if target is None:
-            continue
-        shape = target.shape[:-1] if name == "soft" else target.shape  # a target has C scores
-        if shape != (len(x),):
-            raise UsageError(
-                f"taught.{name}: shape {target.shape} for {len(x)} public examples; use a target for each"
-            )
 
 
 def check_classes(name: str, number: int, federation: Federation) -> None:

@@ -89,15 +89,6 @@ def mixed(learners: Sequence[Learner]) -> Learner:
 
         return ask
 
-    def renewed(state: tuple[Any, ...], client_id: Array, key: jax.Array) -> tuple[Any, ...]:
-        states = list(state)
-        for part, places in _places(client_id, num_parts):
-            renew = learners[part].renewed
-            if renew is not None:
-                ids = np.asarray(client_id)[places] // num_parts
-                states[part] = renew(state[part], ids, jax.random.fold_in(key, part))
-        return tuple(states)
-
     def where_all_have(name: str) -> Callable[..., Any] | None:
         return lifted(name) if all(getattr(each, name) for each in learners) else None
 
@@ -107,8 +98,8 @@ def mixed(learners: Sequence[Learner]) -> Learner:
         lifted("predict"),
         where_all_have("predict_proba"),
         where_all_have("scores"),
-        renewed if any(each.renewed for each in learners) else None,
-        lambda client: learners[client % num_parts].name_of(client // num_parts),
+        continues=any(each.continues for each in learners),
+        name_of=lambda client: learners[client % num_parts].name_of(client // num_parts),
     )
 
 

@@ -1,9 +1,16 @@
 """Networks as learners: every client has its own network, and all of them train in one program.
 
-    for each of the round's steps:   w <- w - optimizer(grad (own batch + lambda public batch))
+    for each of the round's steps:   w <- w - optimizer(grad loss(w))
+    loss = mean_{i in B} l(f(x_i), y_i)  +  lambda  sum_{u in P} w_u d(f(u), L_u) / sum_{u in P} w_u
 
-with the loss of `jaxfed.learners.public_loss`. Parameters, BatchNorm statistics and optimizers are per
-client; nothing is averaged.
+Parameters, BatchNorm statistics and optimizers are per client; nothing is averaged. B is a batch of the
+client's own labeled examples, P one of public examples, drawn at random (with replacement) in every step
+among those that have a label and a weight above 0. With d the cross-entropy of consensus labels this is a
+step of FedCT (arXiv 2310.05696, Algorithm 1, line 3, with mini-batches for D u P; B and P as large as each
+other and lambda = 1 are its authors' later code); with d the squared distance of softmax f(u) to the clients'
+mean answer it is one of distributed distillation (Bistritz, Mann, Bambos, NeurIPS 2020); with d a distance of
+scores it is FedMD's digestion (Li, Wang, arXiv 1910.03581). Both batches go through the network together:
+BatchNorm's statistics cover both, as in that code.
 
 A round of FedCT is a handful of steps, far less than an epoch. So a client's epochs span its rounds: step s,
 counted over all rounds, takes batch s mod E of epoch s div E, with E batches per epoch. Every epoch has the
@@ -36,15 +43,25 @@ from jaxfed.learners.learner import (
     Predict,
     Taught,
     check_classes,
-    check_taught,
 )
-from jaxfed.learners.public_loss import PUBLIC_LOSSES, public_rows, taught_loss
+from jaxfed.models.model import Model
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Count, NotNegative, OneOf, hinted
 from jaxfed.training.local.batches import BatchPlan
 from jaxfed.training.local.client_data import ClientData, usable
+from jaxfed.training.local.consistency import soft_cross_entropy
 from jaxfed.training.local.local_update import Trained, train
-from jaxfed.training.local.losses import Loss, weighted_loss
+from jaxfed.training.local.losses import (
+    Augment,
+    Batch,
+    Loss,
+    Pointwise,
+    augmented_logits,
+    mean_where,
+    softmax_cross_entropy,
+    taken,
+    weighted_loss,
+)
 from jaxfed.training.round.client_round import at_rate
 from jaxfed.training.server.client_rows import (
     CohortRows,
@@ -60,6 +77,25 @@ from jaxfed.training.specification import UNREAD_BY_LEARNERS, Training, num_outp
 
 _AHEAD = 32  # steps whose rows are drawn at once
 _BATCH = 500  # examples at a time in prediction
+SoftDistance = Callable[[jax.Array, jax.Array], jax.Array]  # logits, targets [B, C] -> [B]
+
+
+def squared_distance(logits: jax.Array, target: jax.Array) -> jax.Array:
+    """|softmax(logits) - z|^2, float32 [B], of logits and probabilities z [B, C]."""
+    return jnp.sum(jnp.square(jax.nn.softmax(logits.astype(jnp.float32)) - target), axis=-1)
+
+
+def score_l1(logits: jax.Array, target: jax.Array) -> jax.Array:
+    """Mean over the classes of |logits - z|, float32 [B], of logits and scores z [B, C]."""
+    return jnp.mean(jnp.abs(logits.astype(jnp.float32) - target), axis=-1)
+
+
+SOFT_DISTANCES: dict[str, SoftDistance] = {
+    "soft_cross_entropy": soft_cross_entropy,
+    "squared_distance": squared_distance,
+    "score_l1": score_l1,
+}
+PUBLIC_LOSSES = ("label", *SOFT_DISTANCES)
 
 
 class NetworkState(NamedTuple):
@@ -137,7 +173,6 @@ def network(
         predict=answering(training, largest, -1, SPOILED),
         predict_proba=answering(training, jax.nn.softmax, 0, np.nan),
         scores=answering(training, lambda logits: logits, 0, np.nan),
-        renewed=networks.renewed,
         name_of=lambda client: "network",
     )
 
@@ -170,37 +205,21 @@ class _Networks:
 
     def of_clients(self, key: jax.Array, client_id: np.ndarray) -> NetworkState:
         """Return the state of these clients alone before their first step."""
-        numbers = jnp.asarray(client_id)
-        models, optimizer = self.new_networks(key, numbers)
-        orders = jax.random.fold_in(key, Stream.BATCH_ORDER)
-        none = jnp.zeros(len(client_id), jnp.int32)
-        order = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(orders, numbers)
-        return NetworkState(models, optimizer, order, steps=none, fits=none)
-
-    def new_networks(self, key: jax.Array, numbers: jax.Array) -> tuple[nnx.State, Any]:
-        """Networks and optimizers of these clients before their first step."""
-        training = self.training
-        models = stacked_for(len(numbers), training.initial_model)
+        training, numbers = self.training, jnp.asarray(client_id)
+        each = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
+        models = stacked_for(len(client_id), training.initial_model)
         if training.initial_model is None:
-            keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers)
-            models = jax.jit(jax.vmap(training.model.init))(keys)
+            models = jax.jit(jax.vmap(training.model.init))(each(key, numbers))
         parameters = nnx.split_state(models, nnx.Param, ...)[0]
-        return models, jax.vmap(training.local.optimizer(jnp.float32(0)).init)(parameters)
-
-    def renewed(self, state: NetworkState, client_id: Array, key: jax.Array) -> NetworkState:
-        """Return the state with new networks for these clients."""
-        ids = jnp.asarray(client_id)
-        models, optimizer = self.new_networks(key, ids)
-        none = jnp.zeros(len(ids), jnp.int32)
-        new = NetworkState(models, optimizer, state.order[ids], none, none)
-        return scatter(state, ids, new)
+        optimizer = jax.vmap(training.local.optimizer(jnp.float32(0)).init)(parameters)
+        order = each(jax.random.fold_in(key, Stream.BATCH_ORDER), numbers)
+        none = jnp.zeros(len(client_id), jnp.int32)
+        return NetworkState(models, optimizer, order, steps=none, fits=none)
 
     def fit(
         self, state: NetworkState, cohort: Cohort, taught: Taught | None, key: jax.Array, steps: int
     ) -> Fitted:
         """Take the cohort's local steps; report networks that these have spoiled."""
-        if taught is not None:
-            check_taught(taught, cohort)
         cohort = padded(cohort, self.training.execution.clients_multiple)
         shared = _on_device(taught, self.public_loss), jnp.int32(steps)
         is_everyone = np.array_equal(cohort.client_id, np.arange(len(state.fits)))
@@ -287,18 +306,16 @@ class _Networks:
 
     def loss(self, public: Taught | None) -> Loss:
         """The loss of own labels, and of the targets of public examples."""
-        training = self.training
+        model, local = self.training.model, self.training.local
         if public is None:
-            return weighted_loss(
-                training.model, augment=training.local.augment, pointwise=training.local.pointwise
-            )
+            return weighted_loss(model, augment=local.augment, pointwise=local.pointwise)
         return taught_loss(
-            training.model,
+            model,
             public,
             pseudo_weight=self.pseudo_weight,
             public_loss=self.public_loss,
-            augment=training.local.augment,
-            pointwise=training.local.pointwise,
+            augment=local.augment,
+            pointwise=local.pointwise,
         )
 
 
@@ -377,6 +394,90 @@ def own_batches(
         return own[permuted(epoch_key, position % there, there)], position < count
 
     return BatchPlan(steps, rows, ahead=_AHEAD)
+
+
+def public_rows(
+    public: Taught, *, batch_size: int, public_loss: str = "label"
+) -> Callable[[jax.Array], jax.Array]:
+    """Return the draw of P: a step's key -> rows of U, int32 [|P|], with replacement among `counts`.
+
+    Cost: log U comparisons for each row.
+    """
+    # Draws are ranks among the examples with a target and a weight.
+    rank = jnp.cumsum(public.counts(public_loss), dtype=jnp.int32)
+
+    def rows(key: jax.Array) -> jax.Array:
+        draw_key, _ = jax.random.split(key)
+        drawn = jax.random.randint(draw_key, (batch_size,), 0, jnp.maximum(rank[-1], 1))
+        return jnp.searchsorted(rank, drawn, side="right").astype(jnp.int32)
+
+    return rows
+
+
+def taught_loss(
+    model: Model,
+    public: Taught,
+    *,
+    pseudo_weight: float,
+    public_loss: str = "label",
+    augment: Augment | None = None,
+    pointwise: Pointwise = softmax_cross_entropy,
+) -> Loss:
+    """The loss of this file for one client, on the batches of its own examples from `train`.
+
+    `Batch.beside` is P, drawn by `public_rows`.
+
+    A client without own labels has the second term alone, and a client without public targets the first. For
+    BatchNorm, rows of the other batch then replace the missing ones.
+
+    Args:
+        model: f.
+        public: U and its targets.
+        pseudo_weight: lambda.
+        public_loss: d; "label" is `pointwise` of labels, others are in `SOFT_DISTANCES`.
+        augment: random changes of both batches.
+        pointwise: l.
+
+    Cost: a pass over |B| + |P| examples; U is never copied.
+    """
+    has_public = jnp.any(public.counts(public_loss))
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        del anchor
+        _, pass_key = jax.random.split(key)  # the other is for `public_rows`
+        rows, has_own = batch.beside, jnp.any(batch.used)
+        x = jax.lax.cond(
+            has_own & has_public,
+            lambda own, theirs: jnp.concatenate([own, theirs]),
+            lambda own, theirs: jnp.concatenate(
+                [
+                    jnp.where(has_own, own, _as_many(theirs, len(own))),
+                    jnp.where(has_public, theirs, _as_many(own, len(rows))),
+                ]
+            ),
+            batch.x,
+            taken(jnp.asarray(public.x), rows),
+        )
+        logits, state = augmented_logits(model, state, x, pass_key, augment)
+        on_own, on_public = logits[: len(batch.x)], logits[len(batch.x) :]
+        if public_loss == "label":
+            distance = pointwise(on_public, jnp.maximum(public.label[rows], 0))
+        else:
+            assert public.soft is not None
+            distance = SOFT_DISTANCES[public_loss](on_public, public.soft[rows])
+        weight = jnp.where(has_public, public.weight[rows], 0)
+        weighted = jnp.sum(weight * distance) / jnp.maximum(jnp.sum(weight), 1e-12)
+        own = mean_where(pointwise(on_own, batch.label), batch.used)
+        return own + pseudo_weight * weighted, state
+
+    return loss
+
+
+def _as_many(x: jax.Array, number: int) -> jax.Array:
+    """Repeat the rows of x up to `number` rows."""
+    return x[jnp.arange(number) % len(x)]
 
 
 def _outcome(before: NetworkState, trained: Trained) -> _Trained:

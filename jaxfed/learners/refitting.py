@@ -4,9 +4,9 @@
 
 A pickled estimator may run code when it is read, and one of another version may not be readable. So a state
 holds no estimators. It holds the training data of each estimator's last fit, which with the seed determines
-the estimator. The estimators are cached in memory by a digest of that data (`FittedModels`).
-They are fitted again for a state from a checkpoint: repeated fits are identical. A state holds digests of
-examples, not the examples; those passed to `init` and `fit` are stored in memory.
+the estimator. The estimators are cached in memory by a digest of that data. They are fitted again for a state
+from a checkpoint: repeated fits are identical. A state holds digests of examples, not the examples; those
+passed to `init` and `fit` are stored in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -27,27 +26,14 @@ from absl import logging
 from threadpoolctl import threadpool_limits
 
 from jaxfed.errors import UsageError
-from jaxfed.estimators.client_model import (
-    ClientModel,
-    Recipe,
-    Task,
-    fitted_or_why,
-    reason,
-)
+from jaxfed.estimators.client_model import ClientModel, Recipe, Task, fitted_or_why, reason
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.execution.settings import HERE, Execution, digest_of
 from jaxfed.federation.ragged import own_examples
 from jaxfed.host.parallel.workers import Mapped, worker_processes
 from jaxfed.host.row_table import RowTable
-from jaxfed.learners.learner import (
-    Fitted,
-    Learner,
-    LearnerError,
-    Taught,
-    check_classes,
-    check_taught,
-)
+from jaxfed.learners.learner import Fitted, Learner, LearnerError, Taught, check_classes
 from jaxfed.training.server.client_rows import rows_for
 
 _KEPT_PER_CLIENT = 2  # the newest model, and that of an older state
@@ -106,46 +92,50 @@ def refitting(
     is not fitted again. `Taught.soft` is ignored. Without any label, own or public, a client keeps its last
     model; before its first one it has no vote.
 
-    `metrics` have `train_accuracy`: the mean over fitted clients, on the rows that each was fitted on.
+    `metrics` have `fit_accuracy`: the mean over fitted clients, on the rows that each was fitted on.
 
     Raises:
-        UsageError: in `fit`, other numbers of public examples than before; in `predict`, a state of clients
-            that were not passed to `init`.
+        UsageError: in `fit`, other numbers of public examples than before, or a process that died; in
+            `predict`, a state of clients that were not passed to `init`.
         LearnerError: in `predict`, invalid answers of a client's estimator.
     """
-    models = FittedModels(recipe, pseudo_weight=pseudo_weight, workers=execution.workers)
-    estimators = _Estimators(recipe, num_classes, models, execution)
+    estimators = _Estimators(recipe, num_classes, pseudo_weight, execution)
     return Learner(
         estimators.init,
         estimators.fit,
         estimators.predict,
         estimators.predict_proba if recipe.has_probabilities else None,
+        continues=False,
         name_of=lambda client: recipe.name,
     )
 
 
-@dataclass(frozen=True, eq=False)
 class _Estimators:
-    """The learner's functions; `models` caches the estimators of this recipe."""
+    """The learner's functions, and the models that they cache: the least recently used are dropped first."""
 
-    recipe: Recipe
-    num_classes: int
-    models: FittedModels
-    execution: Execution
+    def __init__(
+        self, recipe: Recipe, num_classes: int, pseudo_weight: float, execution: Execution
+    ) -> None:
+        self.recipe, self.num_classes = recipe, num_classes
+        self.pseudo_weight, self.execution = pseudo_weight, execution
+        self._capacity = 1
+        self._examples: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
+        self._models: OrderedDict[bytes, ClientModel] = OrderedDict()
+        self._warned: set[str] = set()
 
     def init(self, key: jax.Array, federation: Federation) -> EstimatorState:
         """Return the state of clients without a fit, and store their examples."""
         check_classes(self.recipe.name, self.num_classes, federation)
-        num_clients, models = federation.num_clients, self.models
-        models.capacity = max(models.capacity, _KEPT_PER_CLIENT * num_clients)
+        num_clients = federation.num_clients
+        self._capacity = max(self._capacity, _KEPT_PER_CLIENT * num_clients)
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(num_clients))
         most = np.iinfo(np.int32).max
         seed = jax.vmap(lambda one: jax.random.randint(one, (), 0, most))(keys)
         own = [
-            models.remember(federation.x[rows], federation.y[rows])
+            self._remember(federation.x[rows], federation.y[rows])
             for rows in federation.partition.labeled
         ]
-        public = _remember_public(models, federation.public_examples)
+        public = self._remember(federation.public_examples)
         lesson = Lesson(
             seed=np.asarray(seed),
             own=np.stack(own),
@@ -165,13 +155,11 @@ class _Estimators:
     ) -> Fitted:
         """Fit the cohort's estimators, those whose labels have changed."""
         del key
-        if taught is not None:
-            check_taught(taught, cohort)
         lesson, is_fitted = state.lesson, np.array(state.is_fitted)
         if taught is not None:
-            lesson = self.with_room(lesson, len(taught.x))
-        lessons = self.lessons(lesson, cohort, taught, steps)
-        made, failed = self.models.of(lessons)
+            lesson = self._with_room(lesson, len(taught.x))
+        lessons = self._lessons(lesson, cohort, taught) if steps else {}
+        made, failed = self._models_of(lessons)
         if made:
             clients = np.array(list(made))
             is_fitted[clients] = True
@@ -180,11 +168,55 @@ class _Estimators:
                 *(lesson, *(lessons[client] for client in made)),
                 is_leaf=lambda field: isinstance(field, RowTable),
             )
-        accuracy = [model.train_accuracy for model in made.values()]
-        metrics = {"train_accuracy": float(np.mean(accuracy))} if made else {}
-        return Fitted(EstimatorState(lesson, is_fitted), failed, {**metrics, "clients": len(made)})
+        accuracy = [model.fit_accuracy for model in made.values()]
+        metrics = {"fit_accuracy": float(np.mean(accuracy))} if made else {}
+        return Fitted(EstimatorState(lesson, is_fitted), failed, {"clients": len(made), **metrics})
 
-    def with_room(self, lesson: Lesson, num_public: int) -> Lesson:
+    def predict(self, state: EstimatorState, client_id: Array, x: Array) -> np.ndarray:
+        """Classes by these clients' estimators."""
+        labels = np.full((len(client_id), len(x)), -1, np.int32)
+        return self._answered(labels, state, client_id, lambda model: model.labels(np.asarray(x)))
+
+    def predict_proba(self, state: EstimatorState, client_id: Array, x: Array) -> np.ndarray:
+        """Probabilities by these clients' estimators."""
+        spread = np.zeros((len(client_id), len(x), self.num_classes), np.float32)
+        return self._answered(
+            *(spread, state, client_id),
+            lambda model: model.probabilities(np.asarray(x), self.num_classes),
+        )
+
+    def _answered(
+        self,
+        answers: np.ndarray,
+        state: EstimatorState,
+        client_id: Array,
+        ask: Callable[[ClientModel], np.ndarray],
+    ) -> np.ndarray:
+        """Write the answers of the clients that have a model into their rows."""
+        name = self.recipe.name
+        is_fitted, ids = np.asarray(state.is_fitted), np.asarray(client_id)
+        there = {int(client) for client in ids if client >= 0 and is_fitted[client]}
+        made, failed = self._models_of({client: _of_one(state.lesson, client) for client in there})
+        for client, why in failed.items():
+            raise LearnerError(client, name, why, failed=failed)
+        for place, client in enumerate(ids.tolist()):
+            if client not in made:
+                continue
+            try:
+                with threadpool_limits(1):
+                    answers[place] = ask(made[client])
+            except Exception as error:  # from the estimator, of any kind
+                raise LearnerError(client, name, reason(error)) from error
+        return answers
+
+    def _remember(self, x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
+        """Store examples [n, ...] and labels int32 [n] for lessons; return their digest, uint8 [32]."""
+        y = np.zeros(0, np.int32) if y is None else y
+        digest = digest_of((x, y))
+        self._examples.setdefault(digest, (x, y))
+        return np.frombuffer(digest, np.uint8)
+
+    def _with_room(self, lesson: Lesson, num_public: int) -> Lesson:
         """Lessons [M, ...] with `num_public` public examples, unlabeled if there were none before."""
         there = lesson.label.shape[1]
         if there == num_public:
@@ -199,19 +231,17 @@ class _Estimators:
         rooms: list[Any] = [own if isinstance(own, RowTable) else np.array(own) for own in tables]
         return lesson._replace(label=rooms[0], weight=rooms[1])
 
-    def lessons(
-        self, before: Lesson, cohort: Cohort, taught: Taught | None, steps: int
-    ) -> dict[int, Lesson]:
+    def _lessons(self, before: Lesson, cohort: Cohort, taught: Taught | None) -> dict[int, Lesson]:
         """Training data of the cohort's clients that have any label, own or public."""
         x, y = own_examples(cohort.x), np.asarray(cohort.y)
-        public = None if taught is None else _remember_public(self.models, np.asarray(taught.x))
+        public = None if taught is None else self._remember(np.asarray(taught.x))
         lessons = {}
         for place, client in enumerate(np.asarray(cohort.client_id).tolist()):
-            if client < 0 or not steps:
+            if client < 0:
                 continue
-            is_own = y[place, : len(x[place])] >= 0
-            labels = y[place, : len(x[place])][is_own]
-            own = self.models.remember(x[place][is_own], labels)
+            labels = y[place, : len(x[place])]
+            is_own = labels >= 0
+            own = self._remember(x[place][is_own], labels[is_own])
             lesson = _of_one(before, client)._replace(own=own)
             if taught is not None and public is not None:
                 label, weight = np.asarray(taught.label), np.asarray(taught.weight)
@@ -222,46 +252,63 @@ class _Estimators:
                 lessons[client] = lesson
         return lessons
 
-    def predict(self, state: EstimatorState, client_id: Array, x: Array) -> np.ndarray:
-        """Classes by these clients' estimators."""
-        labels = np.full((len(client_id), len(x)), -1, np.int32)
-        return self.answered(labels, state, client_id, lambda model: model.labels(np.asarray(x)))
-
-    def predict_proba(self, state: EstimatorState, client_id: Array, x: Array) -> np.ndarray:
-        """Probabilities by these clients' estimators."""
-        spread = np.zeros((len(client_id), len(x), self.num_classes), np.float32)
-        return self.answered(
-            *(spread, state, client_id),
-            lambda model: model.probabilities(np.asarray(x), self.num_classes),
-        )
-
-    def answered(
-        self,
-        answers: np.ndarray,
-        state: EstimatorState,
-        client_id: Array,
-        ask: Callable[[ClientModel], np.ndarray],
-    ) -> np.ndarray:
-        """Write the answers of the clients that have a model into their rows."""
-        name = self.recipe.name
-        is_fitted, ids = np.asarray(state.is_fitted), np.asarray(client_id)
-        there = {int(client) for client in ids if client >= 0 and is_fitted[client]}
-        made, failed = self.models.of({client: _of_one(state.lesson, client) for client in there})
-        for client, why in failed.items():
-            raise LearnerError(client, name, why, failed=failed)
-        for place, client in enumerate(ids.tolist()):
-            if client not in made:
+    def _models_of(
+        self, lessons: Mapping[int, Lesson]
+    ) -> tuple[dict[int, ClientModel], dict[int, str]]:
+        """Return the clients' models, and for the others the reason of their failure."""
+        digests = {client: digest_of(tuple(lesson)) for client, lesson in lessons.items()}
+        missing = {
+            digest: client for client, digest in digests.items() if digest not in self._models
+        }
+        tasks = [self._task(lessons[client]) for client in missing.values()]
+        why: dict[bytes, str] = {}
+        for digest, made in zip(missing, self._done(tasks), strict=True):
+            if isinstance(made, str):
+                why[digest] = made
                 continue
-            try:
-                with threadpool_limits(1):
-                    answers[place] = ask(made[client])
-            except Exception as error:  # from the estimator, of any kind
-                raise LearnerError(client, name, reason(error)) from error
-        return answers
+            self._models[digest] = made
+            for warning in made.warnings:
+                if warning not in self._warned:
+                    self._warned.add(warning)
+                    logging.warning("%s: %s", self.recipe.name, warning)
+        models = {}
+        for client, digest in digests.items():
+            if digest in self._models:
+                self._models.move_to_end(digest)
+                models[client] = self._models[digest]
+        while len(self._models) > max(self._capacity, len(models)):
+            self._models.popitem(last=False)
+        return models, {client: why[each] for client, each in digests.items() if each in why}
 
+    def _task(self, lesson: Lesson) -> Task:
+        try:
+            x, y = self._examples[lesson.own.tobytes()]
+            rows, weight = lesson.public_rows, np.ones(len(y), np.float32)
+            if len(rows):
+                public_x, _ = self._examples[lesson.public.tobytes()]
+                x = np.concatenate([x, public_x[rows]])
+                y = np.concatenate([y, lesson.label[rows]])
+                weight = np.concatenate([weight, self.pseudo_weight * lesson.weight[rows]])
+        except KeyError:
+            raise UsageError(
+                f"{self.recipe.name}: a state of other clients or public examples than `init` was given"
+            ) from None
+        return Task(self.recipe, x, y, weight.astype(np.float32), int(lesson.seed))
 
-def _remember_public(models: FittedModels, x: np.ndarray) -> np.ndarray:
-    return models.remember(x, np.zeros(0, np.int32))
+    def _done(self, tasks: list[Task]) -> list[ClientModel | str]:
+        workers = self.execution.workers
+        if not workers or len(tasks) < 2:
+            return list(map(fitted_or_why, tasks))
+        try:
+            return list(_processes(workers)(fitted_or_why, tasks))
+        except BrokenProcessPool:
+            _processes.cache_clear()
+            raise UsageError(
+                f"{self.recipe.name}: a process died, perhaps out of memory",
+                key="execution.workers",
+                value=workers,
+                allowed="use fewer",
+            ) from None
 
 
 def _of_one(lesson: Lesson, client: int) -> Lesson:
@@ -275,107 +322,6 @@ def _replaced(field: Any, rows: np.ndarray, clients: np.ndarray) -> Any:
     copy = np.array(field)
     copy[clients] = rows
     return copy
-
-
-class FittedModels:
-    """Cache of the models of one recipe.
-
-    Attributes:
-        capacity: largest number of models; the least recently used are dropped first.
-    """
-
-    def __init__(self, recipe: Recipe, *, pseudo_weight: float, workers: int) -> None:
-        self.capacity = 1
-        self._recipe, self._pseudo_weight, self._workers = recipe, pseudo_weight, workers
-        self._examples: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
-        self._models: OrderedDict[bytes, ClientModel] = OrderedDict()
-        self._told: set[str] = set()
-
-    def remember(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Store examples [n, ...] and labels int32 [n] for lessons; return their digest, uint8 [32]."""
-        digest = digest_of((x, y))
-        self._examples.setdefault(digest, (x, y))
-        return np.frombuffer(digest, np.uint8)
-
-    def of(self, lessons: Mapping[int, Lesson]) -> tuple[dict[int, ClientModel], dict[int, str]]:
-        """Return the clients' models, and for the others the reason of their failure.
-
-        Raises:
-            UsageError: a lesson of examples that were never remembered.
-        """
-        digests = {client: digest_of(tuple(lesson)) for client, lesson in lessons.items()}
-        missing = {
-            digest: client for client, digest in digests.items() if digest not in self._models
-        }
-        tasks = [self._task(lessons[client]) for client in missing.values()]
-        why: dict[bytes, str] = {}
-        for digest, made in zip(missing, self._done(tasks), strict=True):
-            if isinstance(made, str):
-                why[digest] = made
-            else:
-                self._models[digest] = made
-                self._tell(made)
-        models = {}
-        for client, digest in digests.items():
-            if digest in self._models:
-                self._models.move_to_end(digest)
-                models[client] = self._models[digest]
-        while len(self._models) > max(self.capacity, len(models)):
-            self._models.popitem(last=False)
-        return models, {client: why[each] for client, each in digests.items() if each in why}
-
-    def _task(self, lesson: Lesson) -> Task:
-        try:
-            x, y = self._examples[lesson.own.tobytes()]
-            rows, weight = lesson.public_rows, np.ones(len(y), np.float32)
-            if len(rows):
-                public_x, _ = self._examples[lesson.public.tobytes()]
-                x = np.concatenate([x, public_x[rows]])
-                y = np.concatenate([y, lesson.label[rows]])
-                weight = np.concatenate([weight, self._pseudo_weight * lesson.weight[rows]])
-        except KeyError:
-            raise UsageError(
-                f"{self._recipe.name}: a state of other clients or public examples than `init` was given"
-            ) from None
-        return Task(self._recipe, x, y, weight.astype(np.float32), int(lesson.seed))
-
-    def _done(self, tasks: list[Task]) -> list[ClientModel | str]:
-        if last := len(tasks) % max(self._workers, 1):
-            # The fifth of five tasks gets the threads of both processes; one would be idle otherwise.
-            threads = self._workers // last
-            tasks[-last:] = [task._replace(threads=threads) for task in tasks[-last:]]
-        if not self._workers or len(tasks) < 2:
-            return list(map(fitted_or_why, tasks))
-        done: list[ClientModel | str] = []
-        try:
-            # One by one, so that results before the death of a process are kept.
-            done.extend(iter(_processes(self._workers)(fitted_or_why, tasks)))
-        except BrokenProcessPool:
-            _processes.cache_clear()
-            logging.warning(
-                "%s: one of execution.workers=%d processes died, perhaps out of memory; the other models are "
-                "fitted one by one",
-                self._recipe.name,
-                self._workers,
-            )
-            done += [_by_itself(task) for task in tasks[len(done) :]]
-        return done
-
-    def _tell(self, model: ClientModel) -> None:
-        for warning in model.warnings:
-            if warning not in self._told:
-                self._told.add(warning)
-                logging.warning("%s: %s", self._recipe.name, warning)
-
-
-def _by_itself(task: Task) -> ClientModel | str:
-    """Fit one model in a process of its own; if that dies, only this client is left without a model."""
-    try:
-        [made] = _processes(1)(fitted_or_why, [task])
-    except BrokenProcessPool:
-        _processes.cache_clear()
-        return "the process that fitted it died, even as the only one"
-    return made
 
 
 @functools.cache

@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file as config_file
-from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.overrides import with_overrides
 from jaxfed.data import Partition

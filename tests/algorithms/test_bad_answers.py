@@ -235,7 +235,7 @@ def with_spoiled(state, client):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", on_demand(METHODS, at_once=["fedct", "local_learning"]))
 @pytest.mark.sample(1)
-def test_a_network_without_scores_begins_anew_and_the_others_go_on(name, caplog):
+def test_a_network_without_scores_sits_out_and_the_others_go_on(name, caplog):
     federation, learner = networks()
     if name in LOSSES:
         training = training_of(Batches("joint", 16, 1), learning_rate=lambda count: 0.3)
@@ -257,11 +257,6 @@ def test_a_network_without_scores_begins_anew_and_the_others_go_on(name, caplog)
         assert np.isfinite(values).all()
     if "label" in state._fields:
         assert (state.label >= 0).all()  # the others'
-    again, told = round_of(algorithm, state, federation, 1)
-    assert told[f"{student}failed_clients"] == 0
-    assert (np.asarray(again.learner.fits) >= 1).all()
-    quality = algorithm.evaluate(again, federation)
-    assert quality["test_accuracy"] > 0.4
 
 
 def test_scores_that_are_no_numbers_are_found_where_they_are_asked_for(caplog):
@@ -272,7 +267,7 @@ def test_scores_that_are_no_numbers_are_found_where_they_are_asked_for(caplog):
     for question in ("predict", "predict_proba", "scores"):
         turn = ClientFit(spoiled, ids, np.zeros(0, np.int32), {})
         with caplog.at_level(logging.WARNING):
-            turn, answers = asked(turn, learner, question, federation.public_examples, 3, KEY)
+            turn, answers = asked(turn, learner, question, federation.public_examples, 3)
         assert (
             lines(caplog)[-1] == "client 1, network: answers from scores that are nan or infinite"
         )
@@ -281,8 +276,7 @@ def test_scores_that_are_no_numbers_are_found_where_they_are_asked_for(caplog):
         whole = getattr(learner, question)(state, ids, federation.public_examples)
         np.testing.assert_array_equal(answers[[0, 2]], whole[[0, 2]])
         assert (answers[BAD] == (-1 if question == "predict" else 0)).all()
-        np.testing.assert_array_equal(turn.state.fits, [1, 0, 1])
-        one_more, _ = asked(turn, learner, question, federation.public_examples, 3, KEY)
+        one_more, _ = asked(turn, learner, question, federation.public_examples, 3)
         assert len(one_more.failed) == 1
 
 

@@ -14,7 +14,7 @@ from on_demand import on_demand
 from rich.console import Console
 
 from jaxfed.algorithms import ALGORITHMS, declaration_of
-from jaxfed.config.build import assembly
+from jaxfed.config import assembly
 from jaxfed.config.methods import needs
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError

@@ -6,7 +6,7 @@ import pytest
 from flax import nnx
 
 from jaxfed.config import file
-from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.assembly import make_algorithm
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
 

@@ -20,8 +20,8 @@ from jaxfed.audit.files import AuditFiles
 from jaxfed.audit.report import parts_of, vulnerability_table
 from jaxfed.audit.shadow_plans import shadow_plan, student_plan
 from jaxfed.audit.views import Instruction
+from jaxfed.config import check
 from jaxfed.config import file as config_file
-from jaxfed.config.checks import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.progress import RunProgress

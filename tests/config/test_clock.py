@@ -5,7 +5,7 @@ from invoking import invoke
 
 from jaxfed.config import file as config_file
 from jaxfed.config import methods
-from jaxfed.config.checks.check import check
+from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.sections import section_of
 from jaxfed.errors import UsageError

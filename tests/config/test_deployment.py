@@ -3,7 +3,7 @@
 import pytest
 
 from jaxfed.config import base
-from jaxfed.config.checks.check import check
+from jaxfed.config.check import check
 from jaxfed.config.checks.reading import seen_by
 from jaxfed.config.overrides import with_overrides
 from jaxfed.config.sections import Deployment, section_of

@@ -9,8 +9,7 @@ from small_simulations import prepared
 from tfds_files import prepared_tfds
 
 from jaxfed.audit.evidence import drawn_targets
-from jaxfed.config import file
-from jaxfed.config.checks import check
+from jaxfed.config import check, file
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.methods import all_keywords
 from jaxfed.errors import UsageError

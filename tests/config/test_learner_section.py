@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 import jaxfed
-from jaxfed.config import file
-from jaxfed.config.build import assembly
-from jaxfed.config.checks import check
+from jaxfed.config import assembly, check, file
 from jaxfed.config.checks.reading import seen_by
 from jaxfed.errors import UsageError
 from jaxfed.experiment.costs.costs import method_costs
@@ -58,16 +56,17 @@ SVC = ("learner.name=estimator", "learner.estimator.estimator=sklearn.svm.SVC")
 
 
 def test_settings_of_a_named_class_reach_it_and_are_judged_by_it():
-    given = load(*SVC, "learner.estimator.kernel=linear", "learner.estimator.C=2.5")
-    check.check(given)
-    made = assembly.ingredients(["learner"], given, two_clients(), 0)["learner"]
-    assert made.name_of(0) == "SVC"
+    def made(*overrides):
+        given = load(*SVC, *overrides)
+        check.check(given)
+        return assembly.Ingredients(given, two_clients()).learner()
+
+    assert made("learner.estimator.kernel=linear", "learner.estimator.C=2.5").name_of(0) == "SVC"
     with pytest.raises(UsageError, match=r"unexpected keyword argument 'c'"):
-        check.check(load(*SVC, "learner.estimator.c=2.5"))
+        made("learner.estimator.c=2.5")
     for is_scaled in ("true", "false"):
-        wrong = load(*SVC, "learner.estimator.C=-1.0", f"learner.estimator.is_scaled={is_scaled}")
         with pytest.raises(UsageError, match=r"SVC': The 'C' parameter of SVC must be a float"):
-            check.check(wrong)
+            made("learner.estimator.C=-1.0", f"learner.estimator.is_scaled={is_scaled}")
 
 
 @pytest.mark.parametrize(
@@ -107,8 +106,8 @@ def test_networks_make_the_training_seen():
 def test_factories_get_what_they_ask_for(monkeypatch):
     takes = ["learner", "server_learner", "public", "public_labels", "num_classes"]
     config = load("learner.name=mixed", "learner.names=decision_tree,logistic_regression")
-    monkeypatch.setattr(assembly, "make_training", pytest.fail)  # trees need none
-    made = assembly.ingredients(takes, config, two_clients(), 0)
+    monkeypatch.setattr(assembly.Ingredients, "training", pytest.fail)  # trees need none
+    made = assembly.Ingredients(config, two_clients()).of(takes)
     assert [*made] == takes
     assert made["num_classes"] == 2
     assert made["public_labels"] is None

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from jaxfed.config import file as config_file
-from jaxfed.config.checks.check import check
-from jaxfed.config.cohorts import check_number_of_clients, in_time
+from jaxfed.config.assembly import in_time
+from jaxfed.config.check import check, check_number_of_clients
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Course, FederatedAlgorithm
 from jaxfed.federation.clients import Federation

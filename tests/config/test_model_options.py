@@ -7,9 +7,8 @@ import pytest
 from ml_collections import ConfigDict
 from small_simulations import prepared
 
-from jaxfed.config import file
-from jaxfed.config.build.networks import make_model
-from jaxfed.config.checks import check
+from jaxfed.config import check, file
+from jaxfed.config.networks import make_model
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxfed.config import file
-from jaxfed.config.checks import check
+from jaxfed.config import check, file
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.methods import all_keywords
 from jaxfed.data import FEDMATCH_TABLE

@@ -9,7 +9,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from jaxfed.config import file
-from jaxfed.config.checks.check import check
+from jaxfed.config.check import check
 from jaxfed.config.checks.reading import check_given
 from jaxfed.config.overrides import with_overrides
 from jaxfed.errors import UsageError
@@ -61,10 +61,9 @@ def without(section):
         (lambda config: config.xclp.update({"select": [["alpha"]]}), "config.xclp.select="),
         (lambda config: config.pooled_lp.update({"alpha": None}), "config.pooled_lp.alpha=None"),
         (without("rounds"), "config.rounds: missing"),
-        (without("dataset"), "config.dataset: the section is missing"),
-        (without("xclp"), "config.xclp: the section is missing"),
-        (without("selection.candidates"), "config.selection.candidates: the section is missing"),
-        (without("client_knn"), "config.client_knn: the section is missing"),
+        (without("dataset"), "config.dataset.name: missing"),
+        (without("xclp"), "config.xclp: missing"),
+        (without("selection.candidates"), "config.selection.candidates: missing"),
     ],
 )
 def test_a_config_file_can_be_wrong_too(change, words):

@@ -16,9 +16,8 @@ from on_demand import on_demand
 from PIL import Image
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import base, file
-from jaxfed.config.build import assembly
-from jaxfed.config.checks import check as config_check
+from jaxfed.config import assembly, base, file
+from jaxfed.config import check as config_check
 from jaxfed.errors import UsageError
 from jaxfed.experiment.sweep import sweep_plan
 from jaxfed.federation.method import method_settings

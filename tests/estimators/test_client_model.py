@@ -63,7 +63,7 @@ def test_answers_are_those_of_the_estimator_on_own_classes(name):
     np.testing.assert_allclose(spread[:, [1, 4, 6]], peer.predict_proba(flat), rtol=1e-5, atol=1e-7)
     assert not spread[:, [0, 2, 3, 5, 7]].any()
     own = np.mean(peer.predict(X.reshape(120, 4)) == Y)
-    assert model.train_accuracy == pytest.approx(own)
+    assert model.fit_accuracy == pytest.approx(own)
 
 
 def test_rows_of_weight_zero_are_left_out_and_weights_given_where_they_are_taken(monkeypatch):
@@ -120,7 +120,7 @@ def test_bytes_are_read_as_shares_and_one_class_needs_no_estimator():
 def test_what_goes_wrong_is_said_in_one_line(monkeypatch, how, why):
     bad_estimators.install(monkeypatch)
     task = task_of(recipe_of("estimator", estimator="sklearn.dummy.Bad", how=how))
-    assert fitted(task).train_accuracy < 1
+    assert fitted(task).fit_accuracy < 1
     spoiled = X.copy()
     spoiled[0] = 101
     assert fitted_or_why(task._replace(x=spoiled)) == why
@@ -136,7 +136,7 @@ def test_rules_are_fitted_without_a_warning():
     """Of scikit-learn 1.8 and 1.9, that it understands imodels' old name of the L1 penalty."""
     pytest.importorskip("imodels")
     model = fitted(task_of(recipe_of("rulefit", max_rules=10)))
-    assert model.train_accuracy > 0.6
+    assert model.fit_accuracy > 0.6
     assert model.warnings == ()
 
 

@@ -105,7 +105,7 @@ import json, os, sys
 from launch import run  # first, as in a launched process
 import jaxfed.experiment.run.loop
 from jaxfed.config import file
-from jaxfed.config.checks.check import check
+from jaxfed.config.check import check
 
 check(file.load({DIGITS!r}))
 

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_training import KEY, federation_of, rounds_of, training_of
-from toy_learner import toy
 
 from jaxfed.algorithms.dp_fedavg import dp_fedavg
 from jaxfed.algorithms.dp_fedavg_records import dp_fedavg_records
@@ -19,12 +18,10 @@ from jaxfed.algorithms.fedsem import fedsem
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.audit.shadow_plans import AuditShadows, ShadowPlan
-from jaxfed.config import base
-from jaxfed.config.build import networks
+from jaxfed.config import base, networks
 from jaxfed.data import partition
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.sampling import sample_clients
-from jaxfed.learners.client_fit import take_turn
 from jaxfed.random_streams import Stream
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.round import labels_at_server
@@ -178,21 +175,6 @@ def test_noise_on_the_servers_mean_shares_no_key_with_the_first_model_or_a_round
     noise = algorithm.init(KEY, federation).optimizer.key
     for key in (KEY, jax.random.fold_in(KEY, 1), jax.random.fold_in(KEY, 2)):
         assert_apart([noise, key])
-
-
-def test_a_network_in_place_of_a_spoiled_one_has_a_key_of_its_own():
-    """Client 1 cannot be fitted, and its old model does not answer."""
-    seen, learner, federation = [], toy(fails=(1,), mute=(1,)), federation_of([5, 5])
-
-    def fit(state, cohort, taught, key, steps):
-        seen.append(key)
-        return learner.fit(state, cohort, taught, key, steps)
-
-    recorded = learner._replace(fit=fit, renewed=lambda state, ids, key: seen.append(key))
-    start = learner.init(KEY, federation)
-    take_turn(recorded, start, federation.cohort(), None, KEY, 1)
-    assert len(seen) == 2
-    assert_apart(seen)
 
 
 def test_shadow_models_share_no_key_with_the_runs_own():

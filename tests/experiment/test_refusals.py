@@ -16,7 +16,7 @@ from small_tracking import Recorder
 import jaxfed
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file
-from jaxfed.config.checks.check import check
+from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.experiment.costs.answer_costs import answer_costs
 from jaxfed.experiment.costs.costs import method_costs

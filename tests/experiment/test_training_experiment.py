@@ -16,8 +16,8 @@ from rich.console import Console
 from whole_figures import run_figures
 
 from jaxfed.config import file as config_file
-from jaxfed.config.build.assembly import make_algorithm, make_training
-from jaxfed.config.checks.check import check
+from jaxfed.config.assembly import Ingredients, make_algorithm
+from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.sections import TrainingSection
 from jaxfed.experiment.run import loop
@@ -150,7 +150,7 @@ def test_what_clients_get_each_is_in_the_last_line_only(config, tmp_path):
     algorithm = make_algorithm(config, "fedavg", federation)
     selected = Checkpoints(tmp_path / "states" / "fedavg-0").latest()
     state = selected.state(template=algorithm.init(jax.random.key(0), federation))
-    model = make_training(config, federation, 0).model
+    model = Ingredients(config, federation).training().model
     predicted = np.argmax(model.apply(state.model, jnp.asarray(federation.x)), axis=1)
     for client, accuracy in enumerate(with_clients[0]["client_unlabeled_accuracy"]):
         points = federation.partition.unlabeled[client]
@@ -331,7 +331,7 @@ def test_class_weights_are_label_propagations_alone(config, monkeypatch):
 
     monkeypatch.setattr(pseudo_label, "class_weighted", class_weighted)
     config.pseudo_label.class_weights = True
-    sources = make_training(config, Simulation(config).federation(0), 0).pseudo_labels
+    sources = Ingredients(config, Simulation(config).federation(0)).training().pseudo_labels
     weighted = {name: source for name, source in sources.items() if isinstance(source, tuple)}
     assert weighted == {
         "xclp": ("weighted", 10, False),

@@ -19,8 +19,8 @@ from benchmarks.on_device.piece import Piece
 from benchmarks.on_device.session import Results
 from benchmarks.timing import contest
 from benchmarks.timing.contest import Contest
+from jaxfed.config import check
 from jaxfed.config import file as config_file
-from jaxfed.config.checks import check
 from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming, knn
 from launch import accelerator

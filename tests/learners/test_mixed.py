@@ -44,9 +44,9 @@ def test_each_client_is_as_among_its_like(tmp_path):
     assert not failed
     peers = [alone(part) for part in range(2)]
     assert_equal(state, tuple(outcome.state for _, outcome in peers))
-    accuracy = [outcome.metrics["train_accuracy"] for _, outcome in peers]
+    accuracy = [outcome.metrics["fit_accuracy"] for _, outcome in peers]
     mean = (3 * accuracy[0] + 2 * accuracy[1]) / 5
-    assert metrics == {"clients": 5, "train_accuracy": pytest.approx(mean)}
+    assert metrics == {"clients": 5, "fit_accuracy": pytest.approx(mean)}
     votes, spread = made.predict(state, ORDER, U), made.predict_proba(state, ORDER, U)
     assert made.scores is None
     for place, client in ((0, 4), (1, 1), (3, 0)):
@@ -80,7 +80,7 @@ def test_networks_beside_trees():
     start = made.init(KEY, FEDERATION)
     state, failed, metrics = made.fit(start, FEDERATION.cohort(), None, KEY, 3)
     assert not failed
-    assert metrics.keys() == {"clients", "train_loss", "train_accuracy"}
+    assert metrics.keys() == {"clients", "train_loss", "fit_accuracy"}
     votes = made.predict(state, ORDER, U)
     assert (votes[[0, 1, 3]] >= 0).all()
     assert made.predict_proba(state, ORDER, U).shape == (4, len(U), 3)
@@ -99,7 +99,7 @@ def test_failures_have_the_clients_own_numbers_and_labels_alone_may_be_all():
     made = mixed([estimator("decision_tree"), no_good])
     _, failed, metrics = made.fit(made.init(KEY, FEDERATION), FEDERATION.cohort(), None, KEY, 1)
     assert failed == {1: "no", 3: "no"}
-    assert metrics == {"clients": 3, "train_accuracy": 1}
+    assert metrics == {"clients": 3, "fit_accuracy": 1}
     assert made.predict_proba is None
 
 

@@ -10,7 +10,7 @@ from flax import nnx
 from float64_training import softmax
 
 from jaxfed.learners.learner import Taught
-from jaxfed.learners.public_loss import PUBLIC_LOSSES, public_rows, taught_loss
+from jaxfed.learners.networks import PUBLIC_LOSSES, public_rows, taught_loss
 from jaxfed.models.model import compose
 from jaxfed.training.local.losses import Batch
 

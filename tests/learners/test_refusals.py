@@ -44,8 +44,6 @@ def fewer_public_examples():
     )
 
 
-TREE, NETWORK = tree(), network()
-
 test_refused = refusals.table(
     {
         "decision_tree.pseudo_weight=-1.0: use": lambda: tree(pseudo_weight=-1.0),
@@ -55,17 +53,6 @@ test_refused = refusals.table(
         "public_loss='soft_cross_entropy': needs soft targets": lambda: fit(
             network(public_loss="soft_cross_entropy")
         ),
-        "public examples are uint8 (4,), clients' own float32 (4,)": lambda: fit(
-            TREE, x=U.astype(np.uint8)
-        ),
-        "public examples are float32 (3,), clients' own float32 (4,)": lambda: fit(
-            NETWORK, x=U[:, :3]
-        ),
-        "taught.label: shape (5,) for 6 public examples; use": lambda: fit(
-            TREE, label=np.zeros(5, np.int32)
-        ),
-        "taught.weight: shape (2, 6) for 6 public": lambda: fit(TREE, weight=np.ones((2, 6))),
-        "taught.soft: shape (6,) for 6 public": lambda: fit(NETWORK, soft=np.ones(6)),
         "mixed: no learner": lambda: mixed([]),
         "mixed: 3 learners and 2 clients": lambda: mixed([tree()] * 3).init(KEY, FEDERATION),
         "decision_tree: a state of other clients or public": state_of_others,

@@ -25,8 +25,8 @@ from jaxfed.algorithms.fixmatch import fixmatch
 from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.config import file
-from jaxfed.config.build.assembly import make_algorithm
-from jaxfed.config.checks.check import check
+from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.experiment.run.simulate import simulate
 from jaxfed.federation.execution.settings import Execution

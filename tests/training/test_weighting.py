@@ -8,7 +8,7 @@ from small_training import assert_same
 import jaxfed
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file
-from jaxfed.config.build.assembly import make_training
+from jaxfed.config.assembly import Ingredients
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.federation.method import declared, method, needs_of
 from jaxfed.models import from_flax
@@ -50,7 +50,7 @@ def test_a_training_without_a_weighting_gets_the_methods_and_no_other():
     assert set(TRAINED) >= UNIFORM
     config = file.load("ml_collections_configs/xclp_digits.py", ["model.hidden=(4,)"])
     assert config.training.weighting == "method"
-    of_config = make_training(config, Simulation(config).federation(0), 0)
+    of_config = Ingredients(config, Simulation(config).federation(0)).training()
     assert of_config.server.weighting is training().server.weighting is None
 
 

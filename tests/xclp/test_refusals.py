@@ -11,9 +11,8 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.xclp import xclp
-from jaxfed.config import file
-from jaxfed.config.build.assembly import make_algorithm
-from jaxfed.config.checks import check
+from jaxfed.config import check, file
+from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import ProtocolError
 from jaxfed.federation.cohort import Cohort

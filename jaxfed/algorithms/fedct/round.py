@@ -178,7 +178,7 @@ def _fitted(
     """Lines 3 and 5: clients train on their labels and on P, and label U, int32 [K, U]."""
     learner, public = settings.learner, settings.public
     fit = take_turn(learner, model, cohort, taught, key, settings.steps)
-    return asked(fit, learner, "predict", public, settings.num_classes, key)
+    return asked(fit, learner, "predict", public, settings.num_classes)
 
 
 class Clients(Protocol):

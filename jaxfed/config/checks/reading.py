@@ -19,8 +19,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
-from jaxfed.config.build.assembly import settings_to_try
-from jaxfed.config.checks.check import check
+from jaxfed.config.check import check
 from jaxfed.config.keys import flatten, parents
 from jaxfed.config.overrides import CANDIDATES, setting_of, with_overrides
 from jaxfed.config.sections import OF_COMMANDS
@@ -85,7 +84,7 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
         if unread.isdisjoint((key, *parents(key)))
     }
     found["method"] = methods.algorithm_of(config, name), own
-    tried, wanted = settings_to_try(config, name), config.selection
+    tried, wanted = methods.settings_to_try(config, name), config.selection
     if not needed.trains and wanted.settings != "given" and len(tried) > 1:
         found["selection"] = wanted.folds, wanted.measure, tried
     return found
@@ -100,7 +99,7 @@ def keys_seen_by(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
     """
     seen = seen_by(config, name)
     (algorithm, own), _ = seen.pop("method"), seen.pop("selection", None)
-    if len(settings_to_try(config, name)) > 1:
+    if len(methods.settings_to_try(config, name)) > 1:
         listed = name if name in config.selection.candidates else algorithm
         seen |= {
             f"selection.{key}": value

@@ -8,10 +8,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.config.build.views import num_rows
-from jaxfed.config.cohorts import check_number_of_clients
+from jaxfed.config.check import check_number_of_clients
 from jaxfed.config.data.preprocessing import Parts
 from jaxfed.config.keys import refused
+from jaxfed.config.views import num_rows
 from jaxfed.data import Dataset
 from jaxfed.data.features import check_images
 from jaxfed.errors import UsageError
@@ -75,7 +75,7 @@ def check_dealt(dataset: Dataset, config: ConfigDict, federation: Federation) ->
         UsageError: they have no labels; nothing is held out that the config tests or
             validates on; they are too few for its rounds, or too many for the memory.
     """
-    if not config.federation.num_clients:  # otherwise `jaxfed.config.checks.check` has checked it
+    if not config.federation.num_clients:  # otherwise `jaxfed.config.check` has checked it
         check_number_of_clients(config, federation.num_clients)
     (num_labeled, _, num_new), given = federation.partition.sizes.sum(axis=1), config.federation
     if not num_labeled and not len(federation.server):

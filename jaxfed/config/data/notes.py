@@ -15,13 +15,13 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.config.build.networks import (
+from jaxfed.config.keys import flatten, refused
+from jaxfed.config.networks import (
     initial_models,
     saved_models,
     scales_by_clients,
     starts_from_state,
 )
-from jaxfed.config.keys import flatten, refused
 from jaxfed.data import SCHEMES, ClientRows, Dataset
 from jaxfed.data.mapped_rows import parts
 from jaxfed.data.readers.table_encoder import TableEncoder
@@ -163,13 +163,9 @@ def scale_warnings(name: str, x: np.ndarray, config: ConfigDict) -> Iterator[str
     advice = "config.preprocessing.kind='standardized'"
     if x.dtype == np.float64:
         yield f"{name}: float32 makes different values of some features equal; use {advice}"
-    needs = {name: methods.needs(config, name) for name in methods.chosen(config)}
-    # Networks standardize every feature (`Federation.normalization`).
-    heed = [
-        repr(name)
-        for name, needed in needs.items()
-        if not needed.trains or (needed.has_learners and methods.heeds_scales(config))
-    ]
+    # Networks standardize every feature (`Federation.normalization`), and trees ignore scales.
+    chosen = methods.chosen(config)
+    heed = [repr(name) for name in chosen if not methods.needs(config, name).trains]
     scales = np.max([np.abs(part).max(axis=0) for part in parts(x)], axis=0)
     large, small = int(scales.argmax()), int(np.where(scales > 0, scales, np.inf).argmin())
     if heed and scales[large] > _LARGEST_RATIO * scales[small]:

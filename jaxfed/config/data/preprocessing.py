@@ -25,9 +25,9 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from jaxfed.config.build.assembly import make_algorithm
-from jaxfed.config.build.networks import make_model
-from jaxfed.config.build.views import num_rows, with_views, without_views
+from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.networks import make_model
+from jaxfed.config.views import num_rows, with_views, without_views
 from jaxfed.data import Partition
 from jaxfed.data.dataset import Gaps
 from jaxfed.data.encoding import flat

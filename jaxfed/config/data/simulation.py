@@ -28,7 +28,6 @@ import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
-from jaxfed.config.build.networks import checksums
 from jaxfed.config.data import feasibility, notes
 from jaxfed.config.data.dealing import dealt, drawn_for_test, subsampled, test_seed
 from jaxfed.config.data.preprocessing import (
@@ -42,6 +41,7 @@ from jaxfed.config.data.preprocessing import (
     scaling,
 )
 from jaxfed.config.keys import refused
+from jaxfed.config.networks import checksums
 from jaxfed.data import Dataset, class_counts, load
 from jaxfed.data.dataset import Gaps
 from jaxfed.data.encoding import RowEncoding, encoder_of
@@ -245,7 +245,7 @@ class Simulation:
     def data_checksums(self) -> dict[str, str]:
         """Return type, shape and checksum of the examples and labels in use, to detect changed data.
 
-        Checksums of weights files are included (`jaxfed.config.build.networks`).
+        Checksums of weights files are included (`jaxfed.config.networks`).
         """
         parts = self._parts(self._config.seed)
         arrays = {name: getattr(self._dataset, name) for name in _COLUMNS}

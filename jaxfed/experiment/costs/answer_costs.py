@@ -30,9 +30,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.config.build.assembly import make_algorithm
-from jaxfed.config.build.networks import make_model
+from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
+from jaxfed.config.networks import make_model
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
@@ -109,7 +109,7 @@ def answer_costs(config: ConfigDict) -> AnswerCosts:
         UsageError: as `Simulation`; no public examples; a method that trains nothing.
     """
     for name in methods.chosen(config):
-        methods.check_trains(config, name, "costs")
+        methods.check_trains(config, name)
     federation = Simulation(config).federation(config.seed)
     if not len(federation.public_examples):
         raise UsageError(

@@ -24,9 +24,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.config.build.assembly import make_algorithm
-from jaxfed.config.build.networks import make_model
+from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
+from jaxfed.config.networks import make_model
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
@@ -80,7 +80,7 @@ def method_costs(config: ConfigDict) -> Iterator[MethodCosts]:
     """
     cohort = cohort_of(config)
     for name in methods.chosen(config):
-        methods.check_trains(config, name, "costs")
+        methods.check_trains(config, name)
         if methods.needs(config, name).has_learners:
             raise UsageError(
                 f"config: {name!r} has a model for each client; operations are counted for one shared network"

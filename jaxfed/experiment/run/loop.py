@@ -60,8 +60,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.config.build.assembly import make_algorithm
-from jaxfed.config.cohorts import in_time
+from jaxfed.config.assembly import in_time, make_algorithm
 from jaxfed.config.data.preprocessing import Report
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import BeyondMemory, UsageError
@@ -73,7 +72,6 @@ from jaxfed.experiment.run.summary import Record, divergence, summarize
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.algorithm import (
     FederatedAlgorithm,
-    check_rounds,
     rounds_of,
 )
 from jaxfed.federation.clients import Federation
@@ -149,8 +147,6 @@ def made(
         raise UsageError(
             f"the factory of {name!r} returned {type(algorithm).__name__}; return a FederatedAlgorithm"
         )
-    stage_1 = f"config.{methods.training_key(config, name, 'labeled_only_rounds')}"
-    check_rounds(algorithm.course.labeled_only_rounds, config.rounds, "config.rounds", stage_1)
     rounds = rounds_of(algorithm, config.rounds, config.cohort_size, federation.num_clients)
     if rounds != config.rounds:
         seen = seen.copy_and_resolve_references()
@@ -169,7 +165,7 @@ def first_repeat(
 
     A run refuses what does not fit in this order:
 
-    * values of the config, and pairs of them: `jaxfed.config.checks.check`, before data are read;
+    * values of the config, and pairs of them: `jaxfed.config.check`, before data are read;
     * the data set: when the `Simulation` is made;
     * clients, networks, learners and methods of the first repeat: here. With
       `preprocessing.kind="federated_features"` only the model that computes features, and its training:
@@ -219,7 +215,7 @@ class Experiment:
     """One experiment: a resolved config, its simulated clients and its workdir.
 
     Attributes:
-        config: resolved and checked (`jaxfed.config.checks.check`).
+        config: resolved and checked (`jaxfed.config.check`).
         simulation: gives each repeat its clients.
         workdir: where metrics and checkpoints go.
         progress: displays every round.

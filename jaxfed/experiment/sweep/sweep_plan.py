@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
+from jaxfed.config import check, methods
 from jaxfed.config import file as config_file
-from jaxfed.config import methods
-from jaxfed.config.checks import check
 from jaxfed.config.checks.reading import Given, seen_by
 from jaxfed.config.keys import flatten
 from jaxfed.config.overrides import as_text, value_of, with_overrides

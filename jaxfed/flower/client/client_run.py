@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.config.build.networks import scales_by_clients
+from jaxfed.config.networks import scales_by_clients
 from jaxfed.data.client_rows import Partition
 from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import UsageError
@@ -49,7 +49,7 @@ def answer(message: Message, folder: Path, *, called: float) -> Message:
         folder: the client's.
         called: `time.perf_counter()` when the app was called, before it imported this.
     """
-    from jaxfed.config.build import assembly
+    from jaxfed.config import assembly
     from jaxfed.flower.messages.grid_messages import answered
 
     del assembly  # imported to be counted
@@ -194,7 +194,7 @@ def method_of(
     Raises:
         StepRefused: the method has no sides.
     """
-    from jaxfed.config.build.assembly import make_algorithm
+    from jaxfed.config.assembly import make_algorithm
 
     federation = own_federation(data, told)
     algorithm = make_algorithm(config, told.method, federation)

@@ -14,8 +14,8 @@ from typing import NamedTuple, NoReturn
 
 from ml_collections import ConfigDict
 
+from jaxfed.config import check as config_check
 from jaxfed.config import file as config_file
-from jaxfed.config.checks import check as config_check
 from jaxfed.config.checks.reading import check_given
 from jaxfed.config.keys import flatten
 from jaxfed.config.overrides import with_overrides

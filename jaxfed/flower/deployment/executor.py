@@ -37,7 +37,7 @@ _PROGRAMS = {
 }
 # What processes of each kind import. Modules that start a thread or a device must not be here.
 _EVERYBODY = (
-    *("flax.nnx", "optax", "jaxlib.mlir.dialects.mhlo", "jaxfed.config.build.assembly"),
+    *("flax.nnx", "optax", "jaxlib.mlir.dialects.mhlo", "jaxfed.config.assembly"),
     *("jaxfed.algorithms.fedavg", "jaxfed.models.mlp", "jaxfed.training.round.network"),
     *("jaxfed.training.round.evaluation", "jaxfed.training.local.batch_statistics"),
 )

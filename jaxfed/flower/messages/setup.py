@@ -15,7 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import base
-from jaxfed.config.build.networks import PRETRAINED
+from jaxfed.config.networks import PRETRAINED
 from jaxfed.config.sections import OF_COMMANDS
 from jaxfed.experiment.store.workdir import plain
 from jaxfed.federation.census import Census, FeatureSums

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
-from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.data.notes import few_rows, input_lines
 from jaxfed.config.sections import section_of
 from jaxfed.errors import UsageError

@@ -63,7 +63,7 @@ def test_a_registered_method_without_training_may_have_many_rounds(monkeypatch):
         ("client_knn", "config.baselines=.*: 'client_knn' takes no training; use methods that"),
     ):
         with pytest.raises(UsageError, match=line):
-            methods.check_trains(config, name, "costs")
+            methods.check_trains(config, name)
 
 
 @pytest.mark.parametrize(
@@ -92,6 +92,7 @@ def test_methods_that_train(override, expected):
 def test_a_method_that_takes_its_labels_later_sees_all_that_finds_labels(monkeypatch):
     """What it will take cannot be known when it is made, so nothing may be left out."""
 
+    @method()
     def taking_later(*, training):
         def round(state, cohort, key):
             return training.pseudo_labels["xclp"]

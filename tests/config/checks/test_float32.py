@@ -4,7 +4,7 @@ import pytest
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file
-from jaxfed.config.checks.check import check
+from jaxfed.config.check import check
 from jaxfed.config.sections import shared_settings
 from jaxfed.data import SCHEMES
 from jaxfed.errors import UsageError

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.on_device.commands import experiments
-from jaxfed.config import file, methods
-from jaxfed.config.checks import check, reading
+from jaxfed.config import check, file, methods
+from jaxfed.config.checks import reading
 from jaxfed.config.checks.reading import Run, check_given
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.overrides import setting_of, with_overrides

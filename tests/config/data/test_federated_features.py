@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from jaxfed.config import file
-from jaxfed.config.build.assembly import make_algorithm
-from jaxfed.config.checks.check import check
+from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.check import check
 from jaxfed.config.data.preprocessing import feature_training, labeled_part
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError

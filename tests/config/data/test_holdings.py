@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from small_simulations import simulation
 
-from jaxfed.config import file
+from jaxfed.config import check, file
 from jaxfed.config.base import PUBLIC_FRACTION, SIZES_OF_A_SET
-from jaxfed.config.checks import check
 from jaxfed.config.checks.reading import check_given
 from jaxfed.config.data.notes import few_rows
 from jaxfed.config.data.simulation import Simulation

@@ -6,8 +6,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from jaxfed.config import file
-from jaxfed.config.checks import check
+from jaxfed.config import check, file
 from jaxfed.config.data.dealing import KEYS
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.data import SCHEMES, Labels, OwnerScheme, Sizes, class_counts

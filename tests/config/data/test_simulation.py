@@ -5,7 +5,6 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 from absl import logging
-from ml_collections import ConfigDict
 from small_simulations import classes_of, prepared, simulation
 
 from jaxfed.config import base
@@ -292,8 +291,6 @@ def test_features_of_different_scale_are_said(tmp_path, said, kind, scale, shape
         (("fedct", "fedavg"), {"learner.name": "network"}, ""),
         (("fedct",), {"learner.name": "mixed", "learner.names": ("rulefit", "xgboost")}, ""),
         (("fedct", "xclp"), {"learner.name": "random_forest"}, "'xclp' may"),
-        (("local_learning",), {"learner.name": "estimator"}, "'local_learning' may"),
-        (("fedct",), {"learner.name": "estimator", "learner.estimator": {"is_scaled": True}}, ""),
     ],
     ids=str,
 )
@@ -304,7 +301,7 @@ def test_units_of_features_are_said_to_methods_that_take_them(methods, keys, of_
     for key, value in keys.items():
         section, _, leaf = key.partition(".")
         with config.unlocked():
-            config[section][leaf] = ConfigDict(value) if isinstance(value, dict) else value
+            config[section][leaf] = value
     said = list(scale_warnings("set", x, config))
     assert len(said) == bool(of_units)
     assert of_units in "".join(said)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from jaxfed.api import opening
 from jaxfed.config import file as config_file
-from jaxfed.config.checks.check import check
+from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import BeyondMemory
 from jaxfed.experiment.run.loop import Experiment

@@ -7,7 +7,7 @@ import pytest
 import jaxfed
 from jaxfed.api.run import run
 from jaxfed.config import file
-from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.experiment.run.simulate import simulate
 from jaxfed.federation.algorithm import Course, FederatedAlgorithm

@@ -14,8 +14,8 @@ import stand_in_flower
 from invoking import ROOT, called, invoke
 
 import jaxfed
+from jaxfed.config import check as config_check
 from jaxfed.config import file as config_file
-from jaxfed.config.checks import check as config_check
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.flower import app

@@ -7,7 +7,7 @@ import pytest
 from local_network import FAULTS
 from network_deployment import FIRST_NODE, Deployment, config_of
 
-from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import RunProgress

@@ -15,8 +15,9 @@ from on_demand import on_demand
 import jaxfed
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.fedavg import fedavg
-from jaxfed.config.build import assembly
+from jaxfed.config import assembly
 from jaxfed.errors import UsageError
+from jaxfed.federation.method import method
 from jaxfed.flower.server import server_run
 from jaxfed.flower.server.exchange import TooFewClients
 from jaxfed.flower.server.stages import departures
@@ -326,7 +327,8 @@ def test_a_network_plays_one_run(deployed):
 
 
 def test_nodes_do_not_have_a_method_of_ones_own(deployed, monkeypatch):
-    monkeypatch.setitem(ALGORITHMS, "mine", lambda *, training: fedavg(training=training))
+    mine = method()(lambda *, training: fedavg(training=training))
+    monkeypatch.setitem(ALGORITHMS, "mine", mine)
     there = deployed(None, "algorithm=mine")
     with pytest.raises(
         UsageError, match=r"config\.algorithm='mine': nodes have the methods of jax"

@@ -7,7 +7,7 @@ import pytest
 from network_deployment import Deployment, config_of, last_state, tally
 from on_demand import on_demand
 
-from jaxfed.config.build import assembly
+from jaxfed.config import assembly
 from jaxfed.data.encoding import encoding_of_arrays
 from jaxfed.errors import UsageError
 from jaxfed.flower.server import server_data, server_run

@@ -7,7 +7,7 @@ from shown_methods import shown
 
 from jaxfed.algorithms.xclp import late_points, xclp
 from jaxfed.config import file as config_file
-from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.settings import HERE

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import file
-from jaxfed.config.build.assembly import make_algorithm, settings_to_try
-from jaxfed.config.checks import check
+from jaxfed.config import check, file
+from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
+from jaxfed.config.methods import settings_to_try
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels import knn

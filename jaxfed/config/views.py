@@ -17,21 +17,19 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.config import methods
-from jaxfed.config.keys import refused
 from jaxfed.errors import section
 from jaxfed.random_streams import Stream
 from jaxfed.training.local import augmentation
 from jaxfed.training.local.losses import Augment
 
 _AT_ONCE = 500  # images
-_KINDS = ("augmentation", "strong_augmentation")
+KINDS = ("augmentation", "strong_augmentation")
 
 
 def view_rows(config: ConfigDict) -> dict[str, range]:
     """Return key of `training` -> rows of an example that are its views; empty without views."""
     number = config.preprocessing.views
-    there = [key for key in _KINDS if number and config.training[key]]
+    there = [key for key in KINDS if number and config.training[key]]
     return {key: range(1 + i * number, 1 + (i + 1) * number) for i, key in enumerate(there)}
 
 
@@ -113,24 +111,3 @@ def check_augmentation(config: ConfigDict, key: str, x: np.ndarray) -> None:
         with section("config.training", {"augmentation": key}):
             augmentation.check_levels(augment, x)
             jax.eval_shape(augment, jax.random.key(0), examples)
-
-
-def check_views(config: ConfigDict) -> None:
-    """Check that there are views to draw, and that every method of the run trains on them."""
-    key = "preprocessing.views"
-    if not config.preprocessing.views:
-        return
-    if not view_rows(config):
-        allowed = "set training.augmentation, or use 0"
-        raise refused(config, key, "no augmentation makes views", allowed)
-    for name in methods.chosen(config):
-        needed = methods.needs(config, name)
-        if not needed.trains or needed.has_learners:
-            wrong = f"{name!r} does not train one network on the clients' examples"
-            raise refused(config, key, wrong, "use 0, or leave the method out")
-        seen = methods.with_own_training(config, name).training
-        for own in _KINDS:
-            if seen[own] != config.training[own]:
-                key = methods.training_key(config, name, own)
-                allowed = f"set training.{own}, or preprocessing.views to 0"
-                raise refused(config, key, "views are computed once, for all methods", allowed)

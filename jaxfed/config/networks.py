@@ -8,7 +8,6 @@ Otherwise features computed again, or later repeats, would come from other weigh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -130,20 +129,28 @@ def initial_model(config: ConfigDict, model: Model, repeat: int) -> Any:
     Raises:
         UsageError: a file does not exist, or belongs to another network.
     """
-    if starts_from_state(config):
-        template = jax.eval_shape(model.init, jax.random.key(0))
-        try:
-            state = _saved_model(config, repeat).state(template, part="model")
-        except UsageError as error:
-            raise refused(config, _INITIAL, str(error)) from error
-        _check_shapes(config, state, template)
-        return state
-    if config.training.initial_model != PRETRAINED:
+    if config.training.initial_model == PRETRAINED:
+        _pretrained_network(config)
+        file = _released_weights(config, config.model.name)
+        key = jax.random.fold_in(jax.random.key(config.seed + repeat), Stream.NEW_HEAD)
+        return read_weights(file, model.init(key), new_head=True)
+    if not starts_from_state(config):
         return None
-    _pretrained_network(config)
-    file = _released_weights(config, config.model.name)
-    key = jax.random.fold_in(jax.random.key(config.seed + repeat), Stream.NEW_HEAD)
-    return read_weights(file, model.init(key), new_head=True)
+    template = jax.eval_shape(model.init, jax.random.key(0))
+    try:
+        state = _saved_model(config, repeat).state(template, part="model")
+    except UsageError as error:
+        raise refused(config, _INITIAL, str(error)) from error
+    places, forms = jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(template)
+    for (path, leaf), form in zip(places, forms, strict=True):
+        if (leaf.shape, leaf.dtype) != (form.shape, form.dtype):
+            where = jax.tree_util.keystr(path, simple=True, separator=".")
+            wrong = (
+                f"{where} is {leaf.dtype}{list(leaf.shape)} there, {form.dtype}{list(form.shape)} in "
+                f"config.model.name={config.model.name!r} for this data"
+            )
+            raise refused(config, _INITIAL, wrong)
+    return state
 
 
 def saved_models(config: ConfigDict) -> dict[int, Checkpoint]:
@@ -178,12 +185,15 @@ def _saved_model(config: ConfigDict, repeat: int) -> Checkpoint:
 
 
 def _pretrained_network(config: ConfigDict) -> Network:
-    """Return the description of the config's network, which must have released weights."""
     if config.model.name not in NETWORKS:
         wrong = f"there are no weights for model.name={config.model.name!r}"
         allowed = f"set model.name to one of {', '.join(map(repr, NETWORKS))}"
         raise refused(config, _INITIAL, wrong, allowed)
     return NETWORKS[config.model.name]
+
+
+def _released_weights(config: ConfigDict, network: str) -> Path:
+    return find_weights(network, config.preprocessing.weights or None, config.dataset.root or None)
 
 
 def initial_models(config: ConfigDict) -> dict[str, ConfigDict]:
@@ -206,38 +216,17 @@ def checksums(config: ConfigDict) -> dict[str, str]:
 
     Cost: each file is read once, 1 GB/s.
     """
-    return {key: file_checksum(file) for key, file in _files(config)}
-
-
-def _files(config: ConfigDict) -> Iterator[tuple[str, Path]]:
+    files = {}
     if config.clock.availability not in BUILT_IN:
         table = location(config.clock.availability, "config.clock.availability")
         if not table.is_file():
             raise refused(config, "clock.availability", "no such file")
-        yield "clock.availability", table
+        files["clock.availability"] = table
     if config.preprocessing.kind == "pretrained":
-        yield "preprocessing.weights", _released_weights(config, config.preprocessing.network)
+        files["preprocessing.weights"] = _released_weights(config, config.preprocessing.network)
     for key, seen in initial_models(config).items():
         if seen.training.initial_model == PRETRAINED:
-            yield key, _released_weights(config, config.model.name)
+            files[key] = _released_weights(config, config.model.name)
         for repeat, saved in saved_models(seen).items():
-            yield f"{key} of repeat {repeat}", saved.file
-
-
-def _released_weights(config: ConfigDict, network: str) -> Path:
-    return find_weights(network, config.preprocessing.weights or None, config.dataset.root or None)
-
-
-def _check_shapes(config: ConfigDict, state: Any, template: Any) -> None:
-    """Check that shapes and dtypes of all leaves are those of the config's model."""
-    wanted = jax.tree.leaves(template)
-    for (path, leaf), expected in zip(
-        jax.tree_util.tree_leaves_with_path(state), wanted, strict=True
-    ):
-        if (leaf.shape, leaf.dtype) != (expected.shape, expected.dtype):
-            where = jax.tree_util.keystr(path, simple=True, separator=".")
-            wrong = (
-                f"{where} is {leaf.dtype}{list(leaf.shape)} there, {expected.dtype}"
-                f"{list(expected.shape)} in config.model.name={config.model.name!r} for this data"
-            )
-            raise refused(config, _INITIAL, wrong)
+            files[f"{key} of repeat {repeat}"] = saved.file
+    return {key: file_checksum(file) for key, file in files.items()}

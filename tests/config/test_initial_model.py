@@ -8,10 +8,10 @@ import pytest
 from small_simulations import prepared
 
 from jaxfed.config import file as config_file
-from jaxfed.config.build.assembly import make_training
-from jaxfed.config.build.networks import checksums, make_model
-from jaxfed.config.checks.check import check
+from jaxfed.config.assembly import Ingredients
+from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
+from jaxfed.config.networks import checksums, make_model
 from jaxfed.errors import UsageError
 from jaxfed.host.checkpoint import Checkpoints
 
@@ -50,7 +50,9 @@ def test_a_state_of_the_same_model_is_where_training_starts(tmp_path, preprocess
     federation = Simulation(config).federation(1)
     expected = make_model(config, federation).init(jax.random.key(1))
     jax.tree.map(
-        np.testing.assert_array_equal, make_training(config, federation, 1).initial_model, expected
+        np.testing.assert_array_equal,
+        Ingredients(config, federation, 1).training().initial_model,
+        expected,
     )
 
 

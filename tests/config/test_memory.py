@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxfed.config import file
-from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.data import feasibility
 from jaxfed.config.data.feasibility import check_copies
 from jaxfed.config.data.preprocessing import Parts

@@ -10,11 +10,10 @@ from small_training import double, training_of
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.protofssl.settings import PrototypeTask
-from jaxfed.config import file
-from jaxfed.config.build import assembly, networks
-from jaxfed.config.checks import check
+from jaxfed.config import assembly, check, file, networks
 from jaxfed.errors import UsageError
-from jaxfed.federation.method import EVERYWHERE, declared, needs_of
+from jaxfed.federation.method import declared, method, needs_of
+from jaxfed.learners import LEARNERS
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import focal_loss
 from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS, check_source, source_names
@@ -91,93 +90,38 @@ def test_methods_do_what_they_declare(name, given):
         assert refuses(name, given, **works, **{field: value}) == (field in own.unread)
 
 
-def test_a_method_without_a_declaration_may_need_anything():
-    def mine(*, training, pseudo_label="none"):
-        raise AssertionError
-
-    needed = needs_of(mine, {"pseudo_label": "none"})
-    assert needed.takes == ("training",)
-    assert (needed.pseudo_label, needed.labels_at, needed.two_views) == (None, EVERYWHERE, None)
-    assert (needed.private, needed.unread) == (False, ())
-
-
 @pytest.mark.parametrize(
-    ("config", "overrides", "told"),
+    ("config", "overrides"),
     [
-        (TRAINING, ["baselines=fedprox,dp_fedavg"], None),
-        ("labels_at_server.py", [], None),
-        ("xclp_digits.py:tuned", [], None),
-        ("fedct.py:smoke", [], None),
-        (
-            TRAINING,
-            ["baselines=fixmatch", "fixmatch.training.strong_augmentation="],
-            "fixmatch.training.strong_augmentation=(): 'fixmatch' compares two views",
-        ),
-        (
-            TRAINING,
-            ["baselines=fedprox", "fedprox.pseudo_label=mine"],
-            "fedprox.pseudo_label='mine': choose one of 'none', 'unlabeled', 'xclp'",
-        ),
-        (
-            TRAINING,
-            ["near.algorithm=scaffold", "baselines=near", "scaffold.pseudo_label=mine"],
-            "scaffold.pseudo_label='mine': choose one of 'none'",
-        ),
-        (
-            TRAINING,
-            ["baselines=protofssl", "protofssl.training.class_weights=1,2"],
-            "protofssl.training.class_weights: 'protofssl' does not read it; leave it out",
-        ),
-        (TRAINING, ["rounds=1"], "rounds=1: all rounds would be of stage 1"),
-        (
-            TRAINING,
-            ["baselines=dp_fedavg", "dp_fedavg.target_epsilon=1", "dp_fedavg.noise_multiplier=2"],
-            "dp_fedavg.noise_multiplier=2: target_epsilon=1.0 chooses it; leave one of them out",
-        ),
-        (
-            "xclp_digits.py",
-            ["xclp.projection=group_secret"],
-            "xclp.projection='group_secret': with hamming='plaintext'",
-        ),
-        (
-            "xclp_digits.py:tuned",
-            ["selection.candidates.client_knn.num_neighbors=0"],
-            "selection.candidates.client_knn.num_neighbors=(0,): use lists of integers",
-        ),
-        (
-            "fedct.py:smoke",
-            ["learner.decision_tree.max_depth=-1"],
-            "learner.decision_tree.max_depth=-1: use integers from 0 on",
-        ),
+        (TRAINING, ["baselines=fedprox,dp_fedavg"]),
+        ("labels_at_server.py", []),
+        ("xclp_digits.py:tuned", []),
+        ("fedct.py:smoke", []),
     ],
 )
-def test_nothing_is_built_for_the_check_of_a_config(monkeypatch, config, overrides, told):
-    for room, name in ((assembly, "make_training"), (networks, "make_model")):
+def test_nothing_is_built_for_the_check_of_a_config(monkeypatch, config, overrides):
+    for room, name in ((assembly.Ingredients, "of"), (networks, "make_model")):
         monkeypatch.setattr(room, name, lambda *_, **__: pytest.fail("something is built"))
-    for name in ALGORITHMS:
-        monkeypatch.setitem(ALGORITHMS, name, unbuilt(ALGORITHMS[name]))
-    loaded = file.load(config, overrides)
-    if told is None:
-        check.check(loaded)
-        return
-    with pytest.raises(UsageError) as caught:
-        check.check(loaded)
-    assert str(caught.value).startswith(f"config.{told}")
+    for registry in (ALGORITHMS, LEARNERS):
+        for name in registry:
+            monkeypatch.setitem(registry, name, unbuilt(registry[name]))
+    check.check(file.load(config, overrides))
 
 
 def unbuilt(factory):
-    """The factory with all that it declares; a call fails."""
+    """The factory with its settings; a call fails."""
 
     @functools.wraps(factory)
     def failing(**keywords):
-        pytest.fail("a method is built")
+        pytest.fail(f"{factory} is called")
 
     return failing
 
 
 def test_what_depends_on_the_data_is_found_with_them():
-    """Of methods that declare nothing, too, and before a round begins."""
+    """Before a round begins."""
 
+    @method()
     def refusing(*, training):
         raise UsageError(f"no network for examples {training.model.apply}")
 

@@ -1,34 +1,37 @@
 """Check of a whole config before anything is built: keys, values, and conditions between them.
 
+    check(config)
+    check_number_of_clients(config, 20)     # once the data say how many there are
+
 Where a condition stands:
 
     on one value or two of a section                in the section's class (`jaxfed.config.sections`)
     on one value of a method, learner or network    in its type hint (`jaxfed.config.overrides.settings_in`)
     on two sections, or a section and a method      here; the method by its declaration
-    on the number of clients                        in `jaxfed.config.cohorts`
+    on the number of clients                        here; if the data determine it, called by
+                                                    `jaxfed.config.data.feasibility`
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from typing import Annotated, Any
 
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
-from jaxfed.config.build.assembly import label_settings, settings_to_try
-from jaxfed.config.build.networks import saved_models
-from jaxfed.config.build.views import check_views
-from jaxfed.config.cohorts import check_number_of_clients
-from jaxfed.config.keys import flatten, refused
+from jaxfed.config.keys import flatten, parents, refused
+from jaxfed.config.networks import saved_models
 from jaxfed.config.overrides import known_keys, setting_of, settings_in, unknown_key
 from jaxfed.config.sections import OTHER_PUBLIC, SECTIONS, section_of, shared_settings
-from jaxfed.errors import UsageError, section
+from jaxfed.config.views import KINDS, view_rows
+from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import check_rounds
+from jaxfed.federation.departures import Departure, check_departures
 from jaxfed.federation.method import Method, checked
-from jaxfed.learners import LEARNERS
-from jaxfed.settings import OneOf, advice, check_complete, check_value
+from jaxfed.federation.sampling import cohort_sizes, num_groups
+from jaxfed.settings import OneOf, check_complete, check_value
 from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS, check_source
 from jaxfed.training.pseudo_labels.propagated_labels import is_one_program
 
@@ -48,13 +51,17 @@ def check(config: ConfigDict) -> None:
         UsageError: names the first wrong key, or two that contradict each other.
     """
     _check_keys(config)
-    for name in SECTIONS:
-        section_of(config, name)
     known: Any = Annotated[str, OneOf((*ALGORITHMS, *methods.variants(config)))]
     check_value("config.algorithm", config.algorithm, known)
     check_value("config.baselines", config.baselines, tuple[known, ...])
-    _check_together(config)
-    for name in methods.chosen(config):
+    chosen = methods.chosen(config)
+    nothing_to_choose = all(len(methods.settings_to_try(config, name)) == 1 for name in chosen)
+    if config.selection.settings == "cross_validated" and nothing_to_choose:
+        wrong = f"selection.candidates has no values for {', '.join(chosen)}"
+        raise refused(config, "selection.settings", wrong, "add some, or use 'given'")
+    if config.preprocessing.views:
+        _check_views(config)
+    for name in chosen:
         _check_method(config, name)
     if config.federation.num_clients:
         check_number_of_clients(config, config.federation.num_clients)
@@ -62,42 +69,22 @@ def check(config: ConfigDict) -> None:
 
 def _check_keys(config: ConfigDict) -> None:
     """Check that all keys are known and allowed, and that the shared ones are there."""
-    required = (*filter(None, SECTIONS), "xclp", "per_client_lp")
-    flat = dict(flatten(config.to_dict()))
-    for name in (*required, "selection.candidates"):
-        *parents, leaf = name.split(".")
-        owner = config.get(parents[0], {}) if parents else config
-        if not isinstance(owner.get(leaf), ConfigDict):
+    flat, shared = dict(flatten(config.to_dict())), shared_settings()
+    there = {*flat, *(owner for key in flat for owner in parents(key))}
+    for key in (*shared, "xclp", "per_client_lp", "selection.candidates"):
+        if key not in there:
             allowed = "jaxfed.config.base.get_config() has it"
-            raise UsageError("the section is missing", key=f"config.{name}", allowed=allowed)
-    shared = shared_settings()
-    for key, one in shared.items():
-        if key not in flat:
-            raise UsageError("missing", key=f"config.{key}", allowed=advice(one.hint))
+            raise UsageError("missing", key=f"config.{key}", allowed=allowed)
     for name in methods.variants(config):
         key = f"config.{name}.algorithm"
-        if name in required or not name.isidentifier():
-            allowed = f"use an identifier other than the sections {', '.join(required)}"
-            raise UsageError(f"{name!r} cannot name a method", key=key, allowed=allowed)
+        if not name.isidentifier():
+            raise UsageError(f"{name!r} cannot name a method", key=key, allowed="use an identifier")
         check_value(key, config[name].algorithm, Annotated[str, OneOf(ALGORITHMS)])
-    for name in (*ALGORITHMS, *methods.variants(config)):
-        if "training" not in methods.own_section(config, name):
-            continue
-        own = config[name]["training"]
-        if not isinstance(own, Mapping | ConfigDict):
-            allowed = "use a section of training's keys"
-            raise UsageError(key=f"config.{name}.training", value=own, allowed=allowed)
-        if own and not methods.needs(config, name).trains:
-            wrong = f"{name!r} takes no training"
-            raise UsageError(wrong, key=f"config.{name}.training", allowed="leave it out")
-    for name in config.selection.candidates:
-        if name in ALGORITHMS and name not in config:
-            wrong = f"the section is missing; config.selection.candidates.{name} has values for it"
-            raise UsageError(wrong, key=f"config.{name}")
-    section_of(config, "model")  # its network decides which keys there are
+    for name in SECTIONS:
+        section_of(config, name)
     # First the sections that those of baselines refer to: the error should name their keys.
     first = ("xclp.", f"{config.algorithm}.")
-    own = {key: value for key, value in flat.items() if key not in shared}  # sections check theirs
+    own = {key: value for key, value in flat.items() if key not in shared}
     for key, value in sorted(own.items(), key=lambda item: not item[0].startswith(first)):
         setting = setting_of(config, key)
         if setting is not None:
@@ -106,14 +93,23 @@ def _check_keys(config: ConfigDict) -> None:
             raise unknown_key(key, known_keys(config))
 
 
-def _check_together(config: ConfigDict) -> None:
-    """Check conditions between shared sections."""
-    chosen = methods.chosen(config)
-    nothing_to_choose = all(len(settings_to_try(config, name)) == 1 for name in chosen)
-    if config.selection.settings == "cross_validated" and nothing_to_choose:
-        wrong = f"selection.candidates has no values for {', '.join(chosen)}"
-        raise refused(config, "selection.settings", wrong, "add some, or use 'given'")
-    check_views(config)
+def _check_views(config: ConfigDict) -> None:
+    """Check that there are views to draw, and that every method of the run trains on them."""
+    key = "preprocessing.views"
+    if not view_rows(config):
+        allowed = "set training.augmentation, or use 0"
+        raise refused(config, key, "no augmentation makes views", allowed)
+    for name in methods.chosen(config):
+        needed = methods.needs(config, name)
+        if not needed.trains or needed.has_learners:
+            wrong = f"{name!r} does not train one network on the clients' examples"
+            raise refused(config, key, wrong, "use 0, or leave the method out")
+        seen = methods.with_own_training(config, name).training
+        for own in KINDS:
+            if seen[own] != config.training[own]:
+                key = methods.training_key(config, name, own)
+                allowed = f"set training.{own}, or preprocessing.views to 0"
+                raise refused(config, key, "views are computed once, for all methods", allowed)
 
 
 def _check_method(config: ConfigDict, name: str) -> None:
@@ -130,7 +126,7 @@ def _check_method(config: ConfigDict, name: str) -> None:
         wrong = f"at most rounds={config.rounds}, or nobody votes and there is no student"
         raise UsageError(wrong, key=f"config.{name}.teacher_rounds", value=last)
     factory = methods.factory_of(config, name)
-    tried = [{}] if needed.trains else settings_to_try(config, name)
+    tried = [{}] if needed.trains else methods.settings_to_try(config, name)
     for settings in tried if config.selection.settings != "given" else tried[:1]:
         with methods.naming(config, name, settings):
             checked(factory, {**_ANY, **own, **settings})
@@ -142,13 +138,16 @@ def _check_method(config: ConfigDict, name: str) -> None:
 
 def _check_own_training(config: ConfigDict, name: str) -> None:
     """Check the section `training` as a method sees it, with the values of `METHOD.training`."""
-    if not methods.uses_training(config, name):
+    is_read = methods.uses_training(config, name)
+    unread = methods.unread_keys(config, name) if is_read else {*config.training}
+    for key in unread & methods.own_training(config, name).keys():
+        owner = methods.training_key(config, name, key)
+        raise UsageError(
+            f"{name!r} does not read it", key=f"config.{owner}", allowed="leave it out"
+        )
+    if not is_read:
         return
     seen = methods.with_own_training(config, name)
-    for key in methods.unread_keys(config, name):
-        if (written := methods.training_key(config, name, key)) != f"training.{key}":
-            wrong = f"{name!r} does not read it"
-            raise UsageError(wrong, key=f"config.{written}", allowed="leave it out")
     with methods.naming(config, name):
         section_of(seen, "training")
         saved_models(seen)
@@ -168,7 +167,7 @@ def _check_place_of_labels(config: ConfigDict, name: str, needed: Method) -> Non
     elif place == "server" and needed.pseudo_label in BY_OWN_LABELS:
         wrong = f"{name!r} labels by what each client makes of its own labels"
     elif place == "server" and needed.pseudo_label == "xclp":
-        parameters, _ = label_settings(config, **_ANY)
+        parameters, _ = methods.label_settings(config, **_ANY)
         if not is_one_program(parameters) or parameters.compared_clients:
             wrong = (
                 "the server then takes part in XCLP, whose noise, protocols and choices are for "
@@ -190,7 +189,7 @@ def _check_labels(config: ConfigDict, name: str, needed: Method) -> None:
         key = methods.training_key(config, name, "strong_augmentation")
         allowed = "name augmentations, such as ('cutout:8',)"
         raise refused(config, key, f"{name!r} compares two views of an example", allowed)
-    label_settings(config, **_ANY)
+    methods.label_settings(config, **_ANY)
     if isinstance(needed.pseudo_label, str):
         with methods.naming(config, name):
             check_source(needed.pseudo_label)
@@ -200,7 +199,7 @@ def _check_labels(config: ConfigDict, name: str, needed: Method) -> None:
 
 
 def _check_learners(config: ConfigDict, name: str, needed: Method) -> None:
-    """Check that the learners are networks if the method needs that, have all keywords and accept them."""
+    """Check that the learners are networks if the method needs that, and have all keywords."""
     learners = methods.learner_names(config)
     if "network" in needed.takes and learners != ("network",):
         wrong = f"{name!r} shares probabilities or scores; only networks can learn from them"
@@ -209,8 +208,72 @@ def _check_learners(config: ConfigDict, name: str, needed: Method) -> None:
         owner, given = f"learner.{learner}", config.learner.get(learner, {})
         known, needed_by = settings_in(config, owner), f"learner.name={learner!r} needs it"
         check_complete(known, given, f"config.{owner}", needed_by)
-        if learner not in LEARNERS.from_outside() and not methods.learner_takes(
-            learner, "training"
-        ):
-            with section(f"config.{owner}", given):
-                LEARNERS[learner](**_ANY, **given)
+
+
+def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
+    """Check that rounds and their sums are possible with this number of clients.
+
+    Every group needs a round. A round needs enough clients for methods that divide them into groups or sum
+    over them. Clients scheduled to drop out must exist. Mask partners must suffice for every cohort
+    size that sampling can give: fewer clients sometimes need more partners
+    (`jaxfed.secure.session.neighborhoods`).
+
+    Raises:
+        UsageError: names the first key that this number contradicts.
+    """
+    numbers = {"cohort_size": config.cohort_size, "learner.names": len(config.learner.names)}
+    for key, number in numbers.items():
+        if 0 < config.federation.num_clients < number:
+            wrong = f"at most {num_clients} with federation.num_clients={num_clients}"
+            raise refused(config, key, wrong)
+    groups = num_groups(num_clients, config.cohort_size)
+    if config.sampling == "groups" and config.rounds < groups:
+        wrong = (
+            f"with sampling='groups' and cohort_size={config.cohort_size}, {num_clients} clients make "
+            f"{groups} groups"
+        )
+        raise refused(config, "rounds", wrong, f"use integers from {groups} on")
+    # Also if no method of the run is XCLP: methods that train may take its labels.
+    for name in dict.fromkeys(("xclp", *methods.chosen(config))):
+        entries = methods.all_keywords(config, name).get("presence", ())
+        clients = [entry.partition("@")[0] for entry in entries]
+        leaving = [Departure(int(client), 0.0, "") for client in clients if client.isdecimal()]
+        check_departures(leaving, num_clients, f"config.{name}.presence")
+        check_partners(config, name, cohort_sizes(config, num_clients))
+    for name in methods.chosen(config):
+        _check_round(config, name, config.cohort_size or num_clients)
+
+
+def _check_round(config: ConfigDict, name: str, size: int) -> None:
+    """Check that the `size` clients of a round suffice for a method."""
+    given = methods.all_keywords(config, name)
+    if given.get("num_groups", 1) > size:
+        wrong = f"at most the {size} clients of a round (config.cohort_size)"
+        raise UsageError(wrong, key=f"config.{name}.num_groups", value=given["num_groups"])
+    for key, alone in (("prototype_sums", "none"), ("sums", "plaintext")):
+        if given.get(key, alone) != alone and size < 2:
+            raise UsageError(
+                f"with config.{name}.{key}={given[key]!r} a round has 2 clients or more",
+                key="config.cohort_size" if config.cohort_size else "config.federation.num_clients",
+                value=size,
+            )
+    number = methods.with_own_training(config, name).training.training_cohort_size
+    if methods.uses_training(config, name) and number > size:
+        key = methods.training_key(config, name, "training_cohort_size")
+        raise refused(config, key, f"a round has {size} clients", f"use 1 to {size}, and 0 for all")
+
+
+def check_partners(config: ConfigDict, name: str, num_clients: Collection[int]) -> None:
+    """Check that a method's clients have enough mask partners in rounds of these numbers of clients.
+
+    Raises:
+        UsageError: they have too few, or an odd number.
+    """
+    size = methods.all_keywords(config, name).get("mask_partners", 0)
+    if not size:
+        return
+    from jaxfed.secure.session.neighborhoods import check_partners  # only sums under masks need it
+
+    with methods.naming(config, name):
+        for number in sorted(num_clients):
+            check_partners(number, size)

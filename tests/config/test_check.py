@@ -4,10 +4,9 @@ from pathlib import Path
 import pytest
 from ml_collections import ConfigDict
 
-from jaxfed.config import base
+from jaxfed.config import base, check
 from jaxfed.config import file as config_file
-from jaxfed.config.checks import check
-from jaxfed.config.cohorts import check_number_of_clients
+from jaxfed.config.check import check_number_of_clients
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 

@@ -1,0 +1,388 @@
+"""From a config to an algorithm: build a method's ingredients, and call its factory.
+
+    algorithm = make_algorithm(config, "fedavg_xclp", federation, repeat)
+    algorithm, schedule = in_time(seen, name, algorithm, federation, seed)
+
+A method that takes `training` receives a `Training` built from the sections `model`, `training`,
+`pseudo_label`, `xclp`, `per_client_lp` and `execution`. One that takes `learner` receives per-client models
+built from the section `learner` (`jaxfed.config.methods`). The settings of a one-shot method may be
+selected by cross-validation (section `selection`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from jaxfed.config import methods
+from jaxfed.config.check import check_partners
+from jaxfed.config.networks import check_size, initial_model, make_model
+from jaxfed.config.sections import MIXED, WITH_MOMENTUM, TrainingSection, section_of
+from jaxfed.config.views import change_of, check_augmentation
+from jaxfed.errors import UsageError, section
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.clock.schedule import Schedule, schedule_of
+from jaxfed.federation.execution.client_map import (
+    MapClients,
+    client_map,
+    even_devices,
+    fastest_apart,
+    fastest_strategy,
+    is_one_cpu,
+)
+from jaxfed.federation.execution.memory import require
+from jaxfed.federation.execution.settings import HERE, Execution, ReportProgress
+from jaxfed.federation.method import Method
+from jaxfed.federation.sampling import Participation, Sampling, participation
+from jaxfed.learners import INGREDIENTS, LEARNERS, Learner, mixed
+from jaxfed.learners.learner import unnamed
+from jaxfed.training.client_execution import ClientExecution
+from jaxfed.training.local import losses
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.local_training import LocalTraining
+from jaxfed.training.pseudo_labels.label_sources import BY_XCLP, PSEUDO_LABELS, LabelSources
+from jaxfed.training.server import aggregate
+from jaxfed.training.server.aggregate import adaptive
+from jaxfed.training.server.server_training import ServerTraining
+from jaxfed.training.specification import Training
+from jaxfed.xclp.one_shot.cross_validation import cross_validated
+
+Factory = Callable[..., FederatedAlgorithm]
+
+
+def make_algorithm(
+    config: ConfigDict,
+    name: str,
+    federation: Federation,
+    repeat: int = 0,
+    progress: ReportProgress | None = None,
+    map_clients: MapClients | None = None,
+    tell: Callable[[str], None] | None = None,
+    folder: Path | None = None,
+    call: Callable[[Factory, dict[str, Any]], FederatedAlgorithm] = lambda make, given: make(
+        **given
+    ),
+) -> FederatedAlgorithm:
+    """Build the method of this name for clients such as the federation's.
+
+    `progress` is called within its rounds. `tell` receives a line on the memory of its rounds before the
+    first one. Clients are executed by `map_clients` if given, else according to `config.execution`. States of
+    clients that exceed the memory lie in `folder`. `call` calls the factory with ingredients and settings.
+
+    Raises:
+        UsageError: the method or its ingredients cannot work with a value.
+    """
+    factory, own = methods.factory_of(config, name), methods.keywords(config, name)
+    needed, seen = methods.needs(config, name), methods.with_own_training(config, name)
+    execution = Execution(
+        config.execution.workers,
+        progress,
+        # Of a graph; 0 selects the fastest number.
+        num_devices={"auto": 0, "shard_map": jax.device_count()}.get(config.execution.strategy, 1),
+        tell=tell,
+        memory_limit=config.execution.memory_limit,
+        folder=folder,
+    )
+
+    def make(settings: Mapping[str, Any], execution: Execution) -> FederatedAlgorithm:
+        ingredients = Ingredients(seen, federation, repeat, execution, map_clients, needed)
+        with methods.naming(config, name, settings):
+            return call(factory, {**ingredients.of(needed.takes), **own, **settings})
+
+    wanted, candidates = section_of(config, "selection"), methods.settings_to_try(config, name)
+    if needed.trains or wanted.settings == "given" or len(candidates) == 1:
+        return make({}, execution)
+    chosen = cross_validated(
+        make,
+        candidates,
+        num_folds=wanted.folds,
+        measure=wanted.measure,
+        execution=execution,
+    )
+    if not chosen.course.one_shot:
+        wrong = f"{name!r} needs more than one round, and cross-validation asks for labels in one"
+        key = f"config.selection.candidates.{name}"
+        raise UsageError(wrong, key=key, allowed="leave it out, and use a sweep")
+    return chosen
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """Objects that a run makes for one method: `training()`, `learner()` and so on.
+
+    The names are those of `jaxfed.federation.method.INGREDIENTS`.
+
+    Attributes:
+        config: the config as the method sees it (`methods.with_own_training`).
+        federation: clients of the repeat.
+        repeat: number of the repeat.
+        here: processes and memory of the host.
+        map_clients: execution of clients in place of that in `config.execution`.
+        needed: declaration of the method.
+    """
+
+    config: ConfigDict
+    federation: Federation
+    repeat: int = 0
+    here: Execution = HERE
+    map_clients: MapClients | None = None
+    needed: Method = field(default_factory=Method)
+
+    def of(self, takes: Collection[str]) -> dict[str, Any]:
+        """Return ingredient -> object, made for this call.
+
+        Raises:
+            UsageError: a part of it refuses a value, or these examples.
+        """
+        return {name: getattr(self, name)() for name in takes}
+
+    def participation(self) -> Participation:
+        """Participation of the clients, on which privacy guarantees depend."""
+        seed = self.config.seed + self.repeat
+        return participation(self.config, self.federation, seed, self.config.rounds)
+
+    def task(self) -> Any:
+        """Classes, labels and networks of prototypes."""
+        from jaxfed.algorithms.protofssl.settings import PrototypeTask
+
+        federation = self.federation
+        return PrototypeTask(
+            federation.num_classes,
+            federation.max_labels,
+            partial(make_model, self.config, federation, head=False),
+            # On a network no party knows this number for all clients.
+            federation.max_labels_of_a_class if federation.census is None else 0,
+        )
+
+    def execution(self) -> Execution:
+        """Processes and memory of the host."""
+        return self.here
+
+    def num_classes(self) -> int:
+        """Number of classes, C."""
+        return self.federation.num_classes
+
+    def public(self) -> np.ndarray:
+        """Public examples."""
+        return self.federation.public_examples
+
+    def public_labels(self) -> np.ndarray | None:
+        """Their labels, if everybody has them."""
+        return self.federation.public_labels
+
+    def learner(self) -> Learner:
+        """Learner of all clients, also of several kinds (`learner.names`)."""
+        made = [self._learner(name) for name in methods.learner_names(self.config)]
+        return mixed(made) if self.config.learner.name == MIXED else made[0]
+
+    def server_learner(self) -> Learner:
+        """Learner of the first kind, for one client with all rows (`Federation.pooled`)."""
+        alone = replace(self, federation=self.federation.pooled())
+        return alone._learner(methods.learner_names(self.config)[0])
+
+    def network(self) -> Callable[..., Learner]:
+        """Function: keywords -> learner of networks; keywords replace values of `learner.network`."""
+        return lambda **own: self._learner("network", **own)
+
+    def _learner(self, name: str, **own: Any) -> Learner:
+        given: dict[str, Any] = {**self.config.learner.get(name, {}), **own}
+        taken = self.of([each for each in INGREDIENTS if methods.learner_takes(name, each)])
+        with section(f"config.learner.{name}", given):
+            made = LEARNERS[name](**taken, **given)
+        return made._replace(name_of=lambda client: name) if made.name_of is unnamed else made
+
+    def training(self) -> Training:
+        """Training specification for the clients' shapes and the method's needs."""
+        config, federation = self.config, self.federation
+        wanted = section_of(config, "training")
+        if self.needed.two_views:
+            check_augmentation(config, "strong_augmentation", federation.x)
+        check_augmentation(config, "augmentation", federation.x)
+        model = make_model(config, federation, private=self.needed.private)
+        check_size(config, model)
+        batches = _batches(wanted, federation)
+        of_labels = _at_most(wanted.batch_size, federation.max_labels)
+        of_server = _at_most(wanted.server_batch_size, len(federation.server))
+        return Training(
+            model=model,
+            local=LocalTraining(
+                optimizer=partial(_client_optimizer, wanted),
+                client_optimizer=wanted.client_optimizer,
+                learning_rate=_schedule(wanted, config.rounds),
+                batches=batches,
+                labeled_batches=replace(batches, scheme="joint", size=of_labels, unlabeled_ratio=1),
+                pointwise=_pointwise(config, wanted, federation.num_classes),
+                augment=change_of(config, "augmentation"),
+                strong_augment=change_of(config, "strong_augmentation"),
+                batch_statistics=wanted.batch_statistics,
+            ),
+            server=ServerTraining(
+                aggregate=aggregate.server_optimizer(_server_optimizer(wanted)),
+                weighting=aggregate.WEIGHTINGS.get(wanted.weighting),  # None: that of the paper
+                examples=federation.server_examples,
+                batches=Batches("joint", of_server, wanted.server_epochs),
+            ),
+            labels=_label_sources(config, federation.num_classes),
+            execution=self._client_execution(),
+            labeled_only_rounds=wanted.labeled_only_rounds,
+            training_cohort_size=wanted.training_cohort_size,
+            initial_model=initial_model(config, model, self.repeat),
+            is_shared=True,
+        )
+
+    def _client_execution(self) -> ClientExecution:
+        if self.map_clients is not None:
+            return ClientExecution(map_clients=self.map_clients, host=self.here)
+        wanted, num_devices = self.config.execution.strategy, 1
+        is_auto = wanted == "auto"
+        strategy = fastest_strategy() if is_auto else wanted
+        if strategy == "shard_map":
+            num_devices = jax.device_count()
+            if is_auto:
+                num_devices = even_devices(self.config.cohort_size or self.federation.num_clients)
+                strategy = strategy if num_devices > 1 else "map"
+        at_once = is_auto and jax.default_backend() != "cpu"
+        execute = partial(
+            client_map,
+            strategy=strategy,
+            chunk_size=self.federation.num_clients if at_once else None,  # None is one client
+            mesh=Mesh(jax.devices()[:num_devices], ("clients",)),
+        )
+        # On one CPU, labeling uses one device: all of its cores work on one graph.
+        one_by_one = partial(client_map, strategy="map", chunk_size=None)
+        return ClientExecution(
+            map_clients=execute,
+            clients_multiple=num_devices,
+            map_apart=fastest_apart() if is_auto else None,
+            map_labeling=one_by_one if is_one_cpu() and is_auto else execute,
+            host=self.here,
+        )
+
+
+def _client_optimizer(
+    wanted: TrainingSection, learning_rate: jax.Array
+) -> optax.GradientTransformation:
+    keywords: dict[str, Any] = {"learning_rate": learning_rate}
+    if wanted.optimizer in WITH_MOMENTUM:
+        keywords |= {"momentum": wanted.momentum or None, "nesterov": wanted.nesterov}
+    plain = getattr(optax, wanted.optimizer)(**keywords)
+
+    def update(updates: optax.Updates, state: optax.OptState, params: Any = None) -> Any:
+        with jax.numpy_dtype_promotion("standard"):  # Adam raises floats to integer powers
+            return plain.update(updates, state, params)
+
+    optimizer = optax.GradientTransformation(plain.init, update)
+    if not wanted.weight_decay:
+        return optimizer
+    return optax.chain(optax.add_decayed_weights(wanted.weight_decay), optimizer)
+
+
+def _server_optimizer(wanted: TrainingSection) -> optax.GradientTransformation:
+    """Return SGD (FedAvg), with momentum (FedAvgM), or an adaptive optimizer."""
+    name, rate = wanted.server_optimizer, wanted.server_learning_rate
+    if name == "sgd":
+        return optax.sgd(rate, momentum=wanted.server_momentum or None)
+    beta1, beta2, tau = wanted.server_beta1, wanted.server_beta2, wanted.server_tau
+    return adaptive(name, rate, beta1=beta1, beta2=beta2, tau=tau)
+
+
+def _schedule(wanted: TrainingSection, rounds: int) -> Callable[[jax.Array], jax.Array]:
+    """Return the clients' learning rate as a function of the rounds done."""
+    if wanted.schedule == "constant":
+        return optax.constant_schedule(wanted.learning_rate)
+    return optax.cosine_decay_schedule(wanted.learning_rate, wanted.schedule_rounds or rounds)
+
+
+def _pointwise(config: ConfigDict, wanted: TrainingSection, num_classes: int) -> losses.Pointwise:
+    pointwise = losses.POINTWISE[wanted.loss]
+    if not wanted.class_weights:
+        return pointwise
+    if (numbers := len(wanted.class_weights)) != num_classes:
+        wrong = f"{numbers} numbers, but {config.dataset.name} has {num_classes} classes"
+        key = "config.training.class_weights"
+        raise UsageError(wrong, key=key, allowed="() weighs all alike")
+    return losses.class_weighted(pointwise, wanted.class_weights)
+
+
+def _batches(wanted: TrainingSection, federation: Federation) -> Batches:
+    most = federation.largest
+    if wanted.batches == "paired":  # counts labeled examples, or all if no client has labels
+        most = federation.max_labels or federation.largest
+    epochs, what = wanted.epochs, f"an order of {federation.largest} examples each"
+    num_bytes = 4 * epochs * federation.largest
+    require(num_bytes, what, key="epochs", value=epochs, owner="config.training")
+    size = _at_most(wanted.batch_size, most)
+    return Batches(wanted.batches, size, epochs, wanted.local_steps, wanted.unlabeled_ratio)
+
+
+def _at_most(size: int, most: int) -> int:
+    """Return the batch size, at most what the largest client can fill; 0 selects that maximum."""
+    return max(1, min(size, most) if size else most)
+
+
+def _label_sources(config: ConfigDict, num_classes: int) -> LabelSources:
+    wanted = config.pseudo_label
+    xclp_parameters, own_parameters = methods.label_settings(config, num_classes)
+    return LabelSources(
+        confidence=wanted.confidence,
+        augment=change_of(config, "augmentation") if wanted.augmented_features else None,
+        class_weights=wanted.class_weights,
+        xclp_parameters=xclp_parameters,
+        own_parameters=own_parameters,
+        others={name: config.get(name, {}) for name in PSEUDO_LABELS.from_outside()},
+    )
+
+
+def in_time(
+    config: ConfigDict,
+    name: str,
+    algorithm: FederatedAlgorithm,
+    federation: Federation,
+    seed: int,
+) -> tuple[FederatedAlgorithm, Schedule | None]:
+    """Return a method in simulated time, and the schedule of its rounds; None if the clock is off.
+
+    `config` is as the method sees it (`methods.with_own_training`), with its number of rounds; `seed` is that
+    of the repeat.
+
+    Raises:
+        UsageError: the table has a client that does not exist, no client finishes a round, or a round has
+            too few mask partners for its number of clients.
+    """
+    needed, training = methods.needs(config, name), config.training
+
+    def processed(held: np.ndarray) -> np.ndarray:
+        """Methods without a shared model process each example once."""
+        if not needed.trains or needed.has_learners:
+            return held
+        batch = np.minimum(held, training.batch_size) if training.batch_size else held
+        return training.local_steps * batch if training.local_steps else training.epochs * held
+
+    keys = {f"Clock.{key}": f"clock.{key}" for key in config.clock}
+    keys |= {key: key for key in ("clock", *Sampling._fields)}
+    with methods.naming(config, name), section("config", keys):
+        algorithm, schedule = schedule_of(
+            section_of(config, "clock"),
+            algorithm._replace(name=algorithm.name or name),
+            federation,
+            Sampling(*(config[key] for key in Sampling._fields)),
+            seed,
+            config.rounds,
+            processed=processed,
+        )
+    if schedule is not None:
+        sizes = [len(one.clients) for one in schedule.rounds]
+        check_partners(config, name, {*sizes})
+        if needed.pseudo_label in BY_XCLP:
+            check_partners(config, "xclp", {*sizes[training.labeled_only_rounds :]})
+    return algorithm, schedule
