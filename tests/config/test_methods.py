@@ -105,46 +105,6 @@ def test_a_keyword_without_a_default_has_to_be_given(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        ("fedadm.training.learning_rate=0.1", ("config.fedadm: no such section",)),
-        (
-            "fedavg.training.learning_rte=1",
-            ("fedavg.training.learning_rte", "'fedavg.training.learning_rate'"),
-        ),
-        (
-            "fedavg.training.learning_rate=-1",
-            ("config.fedavg.training.learning_rate=-1", "above 0"),
-        ),
-        ("fedavg.training.optimizer=sdg", ("config.fedavg.training.optimizer='sdg'", "'sgd'")),
-        ("fedavg.training.augmentation=flipp", ("config.fedavg.training.augmentation", "'flip'")),
-        (
-            "fedavg.training.initial_model=/no",
-            ("config.fedavg.training.initial_model='/no'", "folder"),
-        ),
-        ("fedprox.rounds=3", ("config.fedprox.rounds: unknown key",)),
-        ("dataset.algorithm=fedavg", ("config.dataset.algorithm: unknown key",)),
-        ("mine.algorithm=fedavgg", ("config.mine.algorithm='fedavgg'", "'fedavg'")),
-        ("fedprox.algorithm=fedavg", ("config.fedprox.algorithm: unknown key",)),
-        ("rounds=1", ("config.rounds=1:", "config.training.labeled_only_rounds=20;")),
-        (
-            "fedsem.training.labeled_only_rounds=100",
-            ("config.rounds=", "config.fedsem.training.labeled_only_rounds=100;"),
-        ),
-        (
-            "baselines=fedadam",
-            ("config.baselines=('fedadam',)", "'fedadam' is unknown, did you mean"),
-        ),
-    ],
-)
-def test_a_mistake_is_one_line_that_names_its_key(override, words):
-    with pytest.raises(UsageError) as caught:
-        check.check(training_config(override))
-    assert "\n" not in str(caught.value)
-    assert all(word in str(caught.value) for word in words)
-
-
-@pytest.mark.parametrize(
     ("section", "words"),
     [
         (
