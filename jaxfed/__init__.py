@@ -26,7 +26,7 @@ _NAMES = {
     "ServerTraining": "jaxfed.training.server.server_training",
     "LabelSources": "jaxfed.training.pseudo_labels.label_sources",
     "ClientExecution": "jaxfed.training.client_execution",
-    "Batches": "jaxfed.training.local.local_update",
+    "Batches": "jaxfed.training.local.local_training",
     "Clock": "jaxfed.federation.clock.settings",
     "from_flax": "jaxfed.models.flax_modules",
     "UsageError": "jaxfed.errors",

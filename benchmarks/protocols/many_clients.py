@@ -15,7 +15,7 @@ from benchmarks.timing.contest import Contest, peak_memory_figure
 from jaxfed.secure.cross_steps import nearest_others
 from jaxfed.secure.hamming.protocols import masked
 from jaxfed.secure.session.parties import Session
-from jaxfed.xclp.steps.compared_clients import ComparedClients
+from jaxfed.xclp.steps.hamming import pair_choices
 
 CLIENTS, POINTS, COMPARED = 100, 10, 20
 MANY = 1_000
@@ -54,7 +54,7 @@ def _distances(num_clients: int, compared: int) -> Session:
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 2**32, (num_clients, POINTS, WORDS), dtype=np.uint32)
     session = Session(num_clients)
-    choices = ComparedClients(compared, "random", 0).choices if compared else ()
+    choices = pair_choices(compared, "random", 0) if compared else ()
     nearest_others(session, dict(enumerate(codes)), NEIGHBORS, masked, choices=choices)
     return session
 

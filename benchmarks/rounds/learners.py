@@ -42,8 +42,7 @@ from jaxfed.learners.networks import NetworkState
 from jaxfed.models.mlp import mlp
 from jaxfed.models.wrapping import normalized
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.local_training import LocalTraining
-from jaxfed.training.local.local_update import rebuilt
+from jaxfed.training.local.local_training import LocalTraining, rebuilt
 from jaxfed.training.specification import Training
 
 CLIENTS, EXAMPLES, PUBLIC = 5, 2000, 5000  # FedCT's clients of Fashion-MNIST; a tenth of its U

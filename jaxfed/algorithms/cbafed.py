@@ -48,7 +48,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.method import method
 from jaxfed.settings import Ge, Note, NotNegative, Share
-from jaxfed.training.local.client_data import class_counts, usable
+from jaxfed.training.local.batches import class_counts, usable
 from jaxfed.training.local.losses import mean_where
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import federated_training

@@ -42,9 +42,8 @@ from jaxfed.federation.sampling import Participation
 from jaxfed.privacy.sampled_gaussian import EVERYTHING, Poisson, Subsampling, check_installed
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Ge, Le
-from jaxfed.training.local.batches import BatchPlan
-from jaxfed.training.local.client_data import ClientData, usable
-from jaxfed.training.local.local_update import GradientOf, MakeGradient, batch_of, rebuilt
+from jaxfed.training.local.batches import BatchPlan, ClientData, usable
+from jaxfed.training.local.local_training import GradientOf, MakeGradient, batch_of, rebuilt
 from jaxfed.training.local.losses import Loss
 from jaxfed.training.privacy_budget import PRIVATE, Budget, Guarantee, check_private
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
@@ -136,7 +135,7 @@ def drawn_examples(data: ClientData, key: jax.Array, *, share: float, steps: int
 def private_gradient(
     *, clip: float, noise_multiplier: float, share: float, chunk: int = _CHUNK
 ) -> MakeGradient:
-    """The gradient of a `drawn_examples` plan, for `jaxfed.training.local.local_update.train`.
+    """The gradient of a `drawn_examples` plan, for `jaxfed.training.local.local_training.train`.
 
     Args:
         clip: C.

@@ -40,8 +40,7 @@ from flax import nnx
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.settings import NotNegative, Share
-from jaxfed.training.local.client_data import usable
-from jaxfed.training.local.client_predictions import is_unlabeled
+from jaxfed.training.local.batches import is_unlabeled, usable
 from jaxfed.training.local.consistency import Term, Views, confident
 from jaxfed.training.local.losses import Pointwise, mean_where
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate

@@ -51,8 +51,8 @@ from jaxfed.federation.method import method
 from jaxfed.models.model import Model
 from jaxfed.settings import Count, CountOrZero, NotNegative, Positive, Share
 from jaxfed.training.local import losses
-from jaxfed.training.local.client_data import ClientData, usable
-from jaxfed.training.local.client_predictions import client_logits
+from jaxfed.training.local.batches import ClientData, usable
+from jaxfed.training.local.local_training import client_logits
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState
 from jaxfed.training.mean_teacher import kept_or_first, ramp_up, taught_steps
 from jaxfed.training.pseudo_labels.prototypes import (

@@ -36,7 +36,7 @@ from jaxfed.federation.evaluate import over_own_points
 from jaxfed.federation.method import method
 from jaxfed.kernels.devices import in_batches, rows_at_once
 from jaxfed.models.head import head_paths, split_head
-from jaxfed.training.local.local_update import Trained
+from jaxfed.training.local.local_training import Trained
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Classifier, Messages, network_classifier

@@ -51,8 +51,8 @@ from jaxfed.learners.networks import answering, largest, network
 from jaxfed.models.head import head_paths
 from jaxfed.models.model import Model
 from jaxfed.settings import NotNegative
-from jaxfed.training.local.client_data import ClientData, class_counts, usable
-from jaxfed.training.local.client_predictions import client_logits
+from jaxfed.training.local.batches import ClientData, class_counts, usable
+from jaxfed.training.local.local_training import client_logits
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState, mean_where, view
 from jaxfed.training.pseudo_labels.prototypes import (
     Prototypes,

@@ -22,7 +22,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.models.head import Path, head_paths, split_head
 from jaxfed.settings import Count
-from jaxfed.training.local.local_update import Optimizer, Trained
+from jaxfed.training.local.local_training import Optimizer, Trained
 from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.specification import Training
 

@@ -11,7 +11,7 @@ one, its strong augmentation the strong one. In FixMatch, B_U is 7 times as larg
   * `labeled_by="own"`: the model in training labels (FixMatch-LPL in the papers of SAGE and ProxyFL).
   * `labeled_by="received"`: the model that the server sent labels, frozen for the round (FixMatch-GPL).
   * `thresholds`: "fixed", or by class as in FlexMatch and FreeMatch
-    (`jaxfed.training.local.client_predictions`).
+    (`jaxfed.training.local.consistency`).
   * `pseudo_label`: a further source labels where no network reaches `threshold` itself. FlexMatch's
     thresholds, which are never above it, then change nothing.
 
@@ -28,8 +28,7 @@ from typing import Any
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.settings import NotNegative, Share
-from jaxfed.training.local.client_predictions import THRESHOLDS, Thresholds
-from jaxfed.training.local.consistency import LabeledBy, Term, confident
+from jaxfed.training.local.consistency import THRESHOLDS, LabeledBy, Term, Thresholds, confident
 from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.two_views import ALL, two_view_training, two_view_update, with_source
 from jaxfed.training.specification import Training

@@ -41,10 +41,9 @@ from flax import nnx
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.settings import NotNegative, Share
-from jaxfed.training.local.client_data import ClientData, usable
-from jaxfed.training.local.client_predictions import freematch
-from jaxfed.training.local.consistency import divergence
-from jaxfed.training.local.local_update import rebuilt
+from jaxfed.training.local.batches import ClientData, usable
+from jaxfed.training.local.consistency import divergence, freematch
+from jaxfed.training.local.local_training import rebuilt
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState, fixed_softmax, mean_where, view
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, plain_update
 from jaxfed.training.round.round import federated_training

@@ -61,7 +61,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.models.head import Path, dense_head, leaf_of, with_leaf
 from jaxfed.settings import CountOrZero, NotNegative, Share
-from jaxfed.training.local.client_data import ClientData, class_counts, usable
+from jaxfed.training.local.batches import ClientData, class_counts, usable
 from jaxfed.training.local.consistency import passed
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState, labeled_mean, mean_where, unit
 from jaxfed.training.pseudo_labels.prototypes import euclidean

@@ -46,8 +46,8 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.settings import NotNegative, Positive, Share
 from jaxfed.training.local import losses
-from jaxfed.training.local.client_data import ClientData
-from jaxfed.training.local.client_predictions import client_logits
+from jaxfed.training.local.batches import ClientData
+from jaxfed.training.local.local_training import client_logits
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, plain_update
 from jaxfed.training.round.round import federated_training

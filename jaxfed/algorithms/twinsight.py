@@ -23,7 +23,7 @@ Differences from the authors' code:
     `twin_weight` n is the code's 1.
   * In the code tau_c follows FreeMatch at each step by moving averages with weight 0.999, which start again
     at 1/C in each epoch. So nearly every label counts. Here the received model makes thresholds once a round
-    (`jaxfed.training.local.client_predictions.freematch`). For SVHN the code clips them to [0.9, 0.95].
+    (`jaxfed.training.local.consistency.freematch`). For SVHN the code clips them to [0.9, 0.95].
   * In the code fully unlabeled clients have lambda 0 by default, and 0.5 as an option; their views are then
     exchanged: the strong view labels, and the weak one learns.
   * The code's projector has 4096 hidden and 2048 output units, and BatchNorm. Here it has 512 and 128,
@@ -46,8 +46,7 @@ from jaxfed.models.mlp import mlp
 from jaxfed.models.model import Model, compose
 from jaxfed.settings import NotNegative, Positive
 from jaxfed.training.local import losses
-from jaxfed.training.local.client_predictions import freematch
-from jaxfed.training.local.consistency import Views, confident
+from jaxfed.training.local.consistency import Views, confident, freematch
 from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate

@@ -91,7 +91,7 @@ def xclp(
         )
 
     def sides() -> Sides:
-        from jaxfed.xclp.network.sides import labeling_sides  # only networks need it
+        from jaxfed.xclp.network import labeling_sides  # only networks need it
 
         return labeling_sides(parameters, execution, late_fraction)
 

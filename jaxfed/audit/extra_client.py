@@ -42,12 +42,10 @@ from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.privacy import randomized_response
 from jaxfed.random_streams import Stream
 from jaxfed.xclp.one_shot.transduction import as_vectors
-from jaxfed.xclp.settings.exchangeable_steps import PROJECTIONS
-from jaxfed.xclp.settings.parameters import Parameters
-from jaxfed.xclp.steps.codes import client_codes, randomized
+from jaxfed.xclp.settings.parameters import PROJECTIONS, Parameters
+from jaxfed.xclp.steps.class_scores import Rows, scores
+from jaxfed.xclp.steps.codes import client_codes, randomized, setup
 from jaxfed.xclp.steps.knn_graph import KnnGraphs, one_hot_labels
-from jaxfed.xclp.steps.label_matrix import Rows, scores
-from jaxfed.xclp.steps.projection import setup
 from jaxfed.xclp.steps.propagation_matrix import (
     PropagationMatrix,
     SolverAccuracy,
@@ -202,7 +200,7 @@ def scores_of_labelings(
         y[: labels.shape[1]] = np.moveaxis(one_hot_labels(some, num_classes), 0, 1)
         columns = y.reshape(n, -1)
         values, info = m.solved(columns)
-        worst = worst.worst(accuracy_of(info, m.max_steps))
+        worst = worst.worst(accuracy_of(info, m.p.max_steps))
         parts = (np.asarray(each)[rows] for each in (values, label_counts(columns)))
         x, counts = (np.moveaxis(each.reshape(-1, *y.shape[1:]), 0, 1) for each in parts)
         if label_epsilon:

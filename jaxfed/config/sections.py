@@ -74,7 +74,7 @@ from jaxfed.training.pseudo_labels.pseudo_label import Confidence
 from jaxfed.training.server.aggregate import SECOND_MOMENTS, WEIGHTINGS
 from jaxfed.training.server.server_training import SERVER_LEARNING_RATE
 from jaxfed.training.specification import Training
-from jaxfed.xclp.settings.candidates import MEASURES
+from jaxfed.xclp.settings.parameters import MEASURES
 
 OTHER_PUBLIC = "a public_fraction above 0, or a public_dataset"
 MIXED = "mixed"  # value of learner.name: several learners, cycled over the clients

@@ -47,10 +47,9 @@ from jaxfed.learners.learner import (
 from jaxfed.models.model import Model
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Count, NotNegative, OneOf, hinted
-from jaxfed.training.local.batches import BatchPlan
-from jaxfed.training.local.client_data import ClientData, usable
+from jaxfed.training.local.batches import BatchPlan, ClientData, usable
 from jaxfed.training.local.consistency import soft_cross_entropy
-from jaxfed.training.local.local_update import Trained, train
+from jaxfed.training.local.local_training import Trained, train
 from jaxfed.training.local.losses import (
     Augment,
     Batch,

@@ -16,7 +16,7 @@ import optax
 from flax import nnx
 
 from jaxfed.models.model import compose
-from jaxfed.training.local.local_update import Trained
+from jaxfed.training.local.local_training import Trained
 from jaxfed.training.local.losses import Loss
 from jaxfed.training.server.server_state import together
 

@@ -14,12 +14,11 @@ if TYPE_CHECKING:
     from jaxfed.xclp.labeling import Labeling, propagate_labels
     from jaxfed.xclp.later_points.extension import extend_labeling
     from jaxfed.xclp.later_points.out_of_sample import label_later
-    from jaxfed.xclp.messages import count_messages
-    from jaxfed.xclp.result import Result
+    from jaxfed.xclp.result import Result, count_messages
     from jaxfed.xclp.settings.parameters import Parameters, Propagation
+    from jaxfed.xclp.steps.codes import drawn_seed, setup
     from jaxfed.xclp.steps.knn_graph import one_hot_labels, server_graph
     from jaxfed.xclp.steps.prediction import Prediction, predict, relative
-    from jaxfed.xclp.steps.projection import drawn_seed, setup
 
 __all__ = [
     "Labeling",
@@ -46,9 +45,9 @@ _FILES = {
     "Prediction": "steps.prediction",
     "Propagation": "settings.parameters",
     "Result": "result",
-    "count_messages": "messages",
+    "count_messages": "result",
     "cross_client_label_propagation": "algorithm",
-    "drawn_seed": "steps.projection",
+    "drawn_seed": "steps.codes",
     "extend_labeling": "later_points.extension",
     "label_later": "later_points.out_of_sample",
     "one_hot_labels": "steps.knn_graph",
@@ -56,6 +55,6 @@ _FILES = {
     "propagate_labels": "labeling",
     "relative": "steps.prediction",
     "server_graph": "steps.knn_graph",
-    "setup": "steps.projection",
+    "setup": "steps.codes",
 }
 __getattr__ = imported_on_use(__name__, _FILES)

@@ -7,7 +7,7 @@ Clients j in P hold vectors V^(j) [n_j, d] and labels for some of them. Jointly,
 they build one graph over all n = sum_j n_j points and propagate the labels over it. The comments in
 `cross_client_label_propagation` are the paper's lines, with its numbers and marks: CS client step, SS server
 step, XS cross step. What is marked "extension" is not in the paper. Steps that a protocol may replace are
-looked up by name (`jaxfed.xclp.settings.exchangeable_steps`). A run with protocols has one session of all
+looked up by name (`jaxfed.xclp.settings.parameters`). A run with protocols has one session of all
 parties. Every message between parties goes through it, and clients may leave it at any message (`presence`).
 
 Departures from the printed algorithm, each on purpose:
@@ -42,15 +42,12 @@ import numpy as np
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.xclp.inputs import checked_run
 from jaxfed.xclp.memory_plan import planned_part
-from jaxfed.xclp.messages import communication_of
-from jaxfed.xclp.result import Result, artifacts_of, without_labels
-from jaxfed.xclp.selection.federated_selection import choose, largest_settings
-from jaxfed.xclp.settings.exchangeable_steps import INFLUENCE, PROJECTIONS
-from jaxfed.xclp.settings.parameters import Parameters
-from jaxfed.xclp.steps.client_predictions import client_predictions
-from jaxfed.xclp.steps.codes import client_codes, randomized
+from jaxfed.xclp.result import Result, artifacts_of, communication_of, without_labels
+from jaxfed.xclp.selection.choice import choose, largest_settings
+from jaxfed.xclp.settings.parameters import INFLUENCE, PROJECTIONS, Parameters
+from jaxfed.xclp.steps.codes import client_codes, open_session, randomized
 from jaxfed.xclp.steps.knn_graph import KnnGraphs
-from jaxfed.xclp.steps.projection import open_session
+from jaxfed.xclp.steps.prediction import client_predictions
 from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy, warn_of_cut_short
 from jaxfed.xclp.steps.row_sums import summed_scores
 

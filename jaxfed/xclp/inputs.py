@@ -11,7 +11,6 @@ from jaxfed.data.given_examples import examples_of, labels_of
 from jaxfed.errors import UsageError
 from jaxfed.federation.departures import check_departures
 from jaxfed.host.parallel import processes
-from jaxfed.xclp.settings import departures
 from jaxfed.xclp.settings.parameters import Parameters
 
 _ROWS_AT_ONCE = 4096
@@ -35,7 +34,7 @@ def checked_run(
     """
     vectors, labels = checked(vectors, labels, p.num_classes)
     if is_federation:
-        check_departures(departures.parsed(p.presence), len(vectors), "xclp.presence")
+        check_departures(p.departures, len(vectors), "xclp.presence")
     draws = p.bit_epsilon > 0 or p.label_epsilon > 0 or p.projection == "group_secret"
     if draws and processes.are_several():
         raise UsageError(

@@ -34,9 +34,7 @@ def planned_part(
     Reports the plan under the name `what`; without a limit and a receiver of reports nothing is planned.
 
     Args:
-        what: name of the labeling.
         num_points: number of all clients' points, later ones included.
-        dim: d.
         p: the settings; with `select` the largest candidates.
         execution: its memory limit and devices; every device has its part.
         num_later: number of points that extend a labeling of the others; 0: all are labeled at once.

@@ -1,4 +1,7 @@
-"""Result of one labeling, and the artifacts from which later points get labels."""
+"""Result of one labeling: predictions, payload bytes by kind of message, and artifacts.
+
+From the artifacts later points get labels. A session's channel counts its own messages.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,11 @@ import jax
 import numpy as np
 
 from jaxfed.federation.communication import Communication
-from jaxfed.xclp.selection.choice import Choice
+from jaxfed.xclp.selection.choice import PRIOR_LABELS, Choice, fits_prior, settings_of
 from jaxfed.xclp.settings.parameters import Parameters
-from jaxfed.xclp.steps.client_predictions import predicted
 from jaxfed.xclp.steps.contributions import Contributions
 from jaxfed.xclp.steps.knn_graph import GraphPoints
-from jaxfed.xclp.steps.prediction import Prediction
+from jaxfed.xclp.steps.prediction import SHARPNESS, Prediction, predicted
 from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix
 from jaxfed.xclp.steps.row_sums import Scores
 
@@ -30,7 +32,6 @@ class ServerArtifacts(NamedTuple):
         planes: Pi, float32 [L, d], which the clients have.
         root_degrees: D^1/2 of all points, float32 [n or more].
         scores: Z without the client prior, float32 [n, C].
-        class_counts: numbers of each client's (randomized) labels, float32 [clients, C].
         largest: largest confidence of any point; used by `relative_confidence`.
         p: the settings.
         points: the points of the graph, their labels (randomized if `label_epsilon` is set), and neighbors.
@@ -41,7 +42,6 @@ class ServerArtifacts(NamedTuple):
     planes: jax.Array
     root_degrees: jax.Array
     scores: np.ndarray
-    class_counts: np.ndarray
     largest: np.float32
     p: Parameters
     points: GraphPoints
@@ -100,11 +100,6 @@ class Result(NamedTuple):
     choice: Choice[Parameters] | None = None
     artifacts: ServerArtifacts | PartyArtifacts | None = None
 
-    @property
-    def unreached(self) -> int:
-        """Number of points that no label reaches."""
-        return sum(int(np.sum(own.labels < 0)) for own in self.predictions)
-
 
 def artifacts_of(
     session: Session | None,
@@ -140,7 +135,6 @@ def artifacts_of(
         planes=planes,
         root_degrees=matrix.root_degrees,
         scores=np.concatenate([own.unweighted for own in scores.values()]),
-        class_counts=np.stack([y.sum(axis=0) for y in points.labels.values()]),
         largest=max(largest.values(), default=np.float32(0)),
         p=p,
         points=points,
@@ -155,3 +149,104 @@ def without_labels(
     nothing = [np.zeros((len(v), p.num_classes), np.float32) for v in vectors]
     communication = session.communication() if session else Communication()
     return Result(predicted(nothing), 0, 0.0, communication)
+
+
+def communication_of(
+    session: Session | None,
+    points: GraphPoints,
+    p: Parameters,
+    sent_bits: int,
+    given: Parameters,
+    choice: Choice[Parameters] | None,
+) -> Communication:
+    """Bytes of a labeling: its session's messages, its plaintext steps, and those of choosing settings.
+
+    Codes have `sent_bits`, maybe more than `p`, the settings of the labeling; `given` are those before the
+    choice.
+    """
+    communication = session.communication() if session else Communication()
+    numbers = {"num_clients": len(points.rows), "num_labeled": points.num_labeled}
+    count_messages(
+        communication, **numbers, num_points=len(points.indices), sent_bits=sent_bits, p=p
+    )
+    if choice:
+        count_selection(communication, choice, **numbers, p=given)
+    return communication
+
+
+def count_messages(
+    communication: Communication,
+    *,
+    num_clients: int,
+    num_labeled: int,
+    num_points: int,
+    num_at_server: int = 0,
+    num_codes: int | None = None,
+    sent_bits: int | None = None,
+    p: Parameters,
+) -> None:
+    """Add the payload bytes of one run of Algorithm 1's plaintext steps, in 4-byte numbers.
+
+    With a session, only messages outside its channel are counted; for later points, `num_points` are these.
+    If the server is a party, `num_at_server` of the points are its own. They cost no messages, and the other
+    two numbers include neither the server nor its labels.
+
+    `num_codes`: number of codes that are sent, if the server has the others.
+    `sent_bits`: size of a code, if codes were sent before fewer bits were chosen; else `p.num_bits`.
+    Beyond the paper's count: the positions of labeled points, and the sums of the authors' switches.
+    """
+    num_remote = num_points - num_at_server
+    if p.hamming == "plaintext":
+        num_codes = num_remote if num_codes is None else num_codes
+        communication.up("codes", num_codes * (sent_bits or p.num_bits) // 8)
+    is_plaintext = p.row_sums == "plaintext"
+    if not p.has_session or (is_plaintext and p.influence == "labels"):
+        communication.up("positions", 4 * num_labeled)
+        communication.down("influence_columns", 4 * num_points * num_labeled)
+    if is_plaintext:
+        communication.up("contributions", 4 * num_clients * num_points * p.num_classes)
+        communication.down("row_sums", 4 * num_remote * p.num_classes)
+    if is_plaintext and p.needs_class_counts:
+        communication.up("class_counts", 4 * num_clients * p.num_classes)
+        communication.down("class_counts", 4 * num_clients * p.num_classes)
+    if p.relative_confidence and not p.has_session:
+        communication.up("confidence", 4 * num_clients)
+        communication.down("largest_confidence", 4 * num_clients)
+
+
+def count_selection(
+    communication: Communication,
+    choice: Choice[Parameters],
+    *,
+    num_clients: int,
+    num_labeled: int,
+    p: Parameters,
+) -> None:
+    """Add the payload bytes of choosing settings by leave-one-out, in 4-byte numbers, without codes.
+
+    For every matrix S that was tried: the messages of a labeling of the labeled points alone, always with
+    numbers of labels of each class, and its diagonals. For every setting: three counts of each client. If the
+    client prior is fitted: two likelihoods, and the same three counts with it. With a session, only messages
+    outside its channel are counted. `p` are the given settings, with `select`.
+    """
+    num_matrices, is_plaintext = choice.num_matrices, p.row_sums == "plaintext"
+    if not p.has_session:
+        communication.up("positions", 4 * num_labeled)
+        communication.down("diagonals", 4 * num_matrices * num_labeled)
+        num_numbers = 1 + fits_prior(p) + (choice.sharpness is not None)
+        communication.down("setting", 4 * num_numbers * num_clients)
+    if not p.has_session or (is_plaintext and p.influence == "labels"):
+        communication.down("influence_columns", 4 * num_matrices * num_labeled**2)
+    if is_plaintext:
+        rows = num_matrices * num_labeled
+        communication.up("contributions", 4 * num_clients * rows * p.num_classes)
+        communication.down("row_sums", 4 * rows * p.num_classes)
+        num_counts = num_matrices if num_labeled else 0
+        communication.up("class_counts", 4 * num_clients * num_counts * p.num_classes)
+        communication.down("class_counts", 4 * num_clients * num_counts * p.num_classes)
+        communication.up("hits", 12 * (len(settings_of(p)) + fits_prior(p)) * num_clients)
+        num_likelihoods = len(SHARPNESS) + 1 if choice.sharpness is not None else 0
+        if fits_prior(p):
+            num_likelihoods += len(PRIOR_LABELS) + 1 + len(SHARPNESS) + 1
+        if num_likelihoods:
+            communication.up("log_likelihoods", 4 * num_likelihoods * num_clients)

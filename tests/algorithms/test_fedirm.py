@@ -9,8 +9,7 @@ from small_training import KEY, RATE, federation_of, shifted, training_of
 
 from jaxfed.algorithms.fedirm import _renewed, client_relations, fedirm, mismatch, relation_loss
 from jaxfed.models.mlp import mlp
-from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.client_data import ClientData
+from jaxfed.training.local.batches import Batches, ClientData
 from jaxfed.training.local.losses import Batch
 from jaxfed.training.pseudo_labels.prototypes import Prototypes
 from jaxfed.training.server.server_state import together

@@ -13,8 +13,7 @@ from jaxfed.algorithms.fl2 import fl2, labeled, perturbation, sharpness_aware
 from jaxfed.federation.cohort import Cohort
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.testing.method_checks import assert_equal
-from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.client_data import ClientData
+from jaxfed.training.local.batches import Batches, ClientData
 from jaxfed.training.local.losses import Batch
 
 SURE, RHO = 0.6, 0.7

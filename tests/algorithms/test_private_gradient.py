@@ -12,7 +12,7 @@ from small_training import KEY
 
 from jaxfed.algorithms.dp_fedavg_records import drawn_examples, private_gradient
 from jaxfed.models.mlp import mlp
-from jaxfed.training.local.client_data import ClientData
+from jaxfed.training.local.batches import ClientData
 from jaxfed.training.local.losses import weighted_loss
 
 SHARE, CLIP = 0.3, 0.7

@@ -7,7 +7,7 @@ from jaxfed.audit import extra_client
 from jaxfed.audit.extra_client import simulated_scores
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp import Parameters, cross_client_label_propagation
-from jaxfed.xclp.settings.candidates import LABEL_MATRICES
+from jaxfed.xclp.settings.parameters import LABEL_MATRICES
 
 SIZES, CLASSES, DIM, LABELINGS = (20, 13), 3, 6, 3
 

@@ -41,7 +41,7 @@ VALUES = {
 
 class Watched(dict):
     def __init__(self):
-        super().__init__(dict.fromkeys(source_names(), labeled_only()))
+        super().__init__(dict.fromkeys(source_names(), labeled_only))
         self.taken = set()
 
     def __getitem__(self, name):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxfed.learners.networks import own_batches
-from jaxfed.training.local.client_data import ClientData
+from jaxfed.training.local.batches import ClientData
 
 KEY = jax.random.key(0)
 CAPACITY = 20

@@ -31,14 +31,13 @@ from jaxfed.config.data.simulation import Simulation
 from jaxfed.experiment.run.simulate import simulate
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.testing.method_checks import SEED, arranged
-from jaxfed.training.consensus.consensus_bound import change_probability, rounds_needed
+from jaxfed.training.consensus.consensus import change_probability, rounds_needed
 from jaxfed.training.local import augmentation, losses
-from jaxfed.training.local.client_data import usable
+from jaxfed.training.local.batches import usable
 from jaxfed.training.pseudo_labels import propagated_labels
-from jaxfed.training.pseudo_labels.embedding import embedding
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 from jaxfed.training.pseudo_labels.propagated_labels import all_examples
-from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels, completed
+from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels, completed, embedding
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.client_rows import rows_for
 

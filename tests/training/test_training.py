@@ -38,7 +38,7 @@ def test_sources_of_labels_are_those_of_the_model_and_made_once():
 
     def labels(model, execution):
         asked.append(model)
-        return {"none": labeled_only()}
+        return {"none": labeled_only}
 
     training = jaxfed.Training(MODEL, labels=labels)
     assert training.pseudo_labels is training.pseudo_labels

@@ -22,10 +22,9 @@ from jaxfed.host.parallel import processes
 from jaxfed.secure.influence import left_out
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
-from jaxfed.xclp import Parameters, Propagation, label_later, propagate_labels
+from jaxfed.xclp import Parameters, Propagation, label_later, network, propagate_labels
 from jaxfed.xclp import cross_client_label_propagation as labeled
-from jaxfed.xclp.network import sides
-from jaxfed.xclp.network.server_side import check_network
+from jaxfed.xclp.network import check_network
 from jaxfed.xclp.one_shot.transduction import transductive
 
 X, Y = np.zeros((2, 3), np.float32), np.array([0, -1])
@@ -277,8 +276,8 @@ def setting_of_8_bytes():
 def malformed(terms):
     cohort = Cohort(np.zeros(1, np.int32), X[None], Y[None], np.ones((1, 2), bool))
     p = Parameters(num_classes=3, **NETWORKED)
-    return lambda: sides.answered(
-        p, "join", sides.NO_STATE, {"terms": terms, "letter": b""}, cohort
+    return lambda: network.answered(
+        p, "join", network.NO_STATE, {"terms": terms, "letter": b""}, cohort
     )
 
 

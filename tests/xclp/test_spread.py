@@ -9,7 +9,7 @@ from jaxfed.federation.execution.settings import HERE, Execution, ResultCache
 from jaxfed.kernels import knn
 from jaxfed.kernels.devices import mesh_of, points_mesh
 from jaxfed.xclp import Parameters, cross_client_label_propagation
-from jaxfed.xclp.settings import exchangeable_steps
+from jaxfed.xclp.settings import parameters
 from jaxfed.xclp.steps import propagation_matrix
 
 SIZES = (40, 0, 25, 61)
@@ -34,7 +34,7 @@ def meshes(monkeypatch):
         return watching
 
     search = watched(knn.hamming_knn, found["search"], lambda x: x)
-    monkeypatch.setitem(exchangeable_steps.NEIGHBORS, "exact", search)
+    monkeypatch.setitem(parameters.NEIGHBORS, "exact", search)
     solve = watched(propagation_matrix.propagate, found["system"], lambda graph: graph.neighbors)
     monkeypatch.setattr(propagation_matrix, "propagate", solve)
     return found

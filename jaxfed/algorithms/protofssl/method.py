@@ -110,8 +110,7 @@ from jaxfed.privacy.gaussian import epsilon_of, mean_sensitivity
 from jaxfed.random_streams import Stream
 from jaxfed.settings import NotNegative
 from jaxfed.training.consensus.client_sums import in_fresh_session
-from jaxfed.training.local.batches import Batches, Episodes
-from jaxfed.training.local.client_data import ClientData, class_counts
+from jaxfed.training.local.batches import Batches, ClientData, Episodes, class_counts
 from jaxfed.training.local.losses import Batch, Loss, mean_where, proximal
 from jaxfed.training.pseudo_labels.prototypes import (
     Distance,

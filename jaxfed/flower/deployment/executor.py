@@ -39,7 +39,7 @@ _PROGRAMS = {
 _EVERYBODY = (
     *("flax.nnx", "optax", "jaxlib.mlir.dialects.mhlo", "jaxfed.config.assembly"),
     *("jaxfed.algorithms.fedavg", "jaxfed.models.mlp", "jaxfed.training.round.network"),
-    *("jaxfed.training.round.evaluation", "jaxfed.training.local.batch_statistics"),
+    *("jaxfed.training.round.evaluation", "jaxfed.training.local.local_training"),
 )
 _IMPORTED = {
     "supernode": (

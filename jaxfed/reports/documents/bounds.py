@@ -3,7 +3,7 @@
     convergence-U.png  convergence.csv     delta over t_0 for each m and c (Figure 1), for each |U|
     sensitivity.png    sensitivity.csv     most labels that one example changes, for each |U| and delta
 
-Assumptions and differences from the paper: `jaxfed.training.consensus.consensus_bound` and
+Assumptions and differences from the paper: `jaxfed.training.consensus.consensus` and
 `jaxfed.privacy.label_sensitivity`.
 """
 
@@ -29,7 +29,7 @@ from jaxfed.reports.figures.bound_figures import (
     sensitivity_bound_figure,
 )
 from jaxfed.reports.figures.style import LINE_STYLES, PALETTE
-from jaxfed.training.consensus.consensus_bound import change_probability, rounds_needed
+from jaxfed.training.consensus.consensus import change_probability, rounds_needed
 
 _PRINTED_RATES = (1e-4, 1e-3, 1e-2)
 _MOST_COLORS, _MOST_LINES = len(PALETTE), len(LINE_STYLES)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from jaxfed.privacy.label_sensitivity import stability_bound, trivial_rows
 from jaxfed.reports.figures.style import LINE_STYLES, MUTED, PALETTE, dress, legend, new_figure
-from jaxfed.training.consensus.consensus_bound import change_probability
+from jaxfed.training.consensus.consensus import change_probability
 
 RATES = np.geomspace(1e-6, 1, 121)
 

@@ -3,7 +3,7 @@
 A protocol is a function of the session, the codes of every client as the first of a pair, and as the second.
 If they differ, two clients form two pairs. Its last argument has the pairs that are known beforehand, which
 clients of a network receive. `jaxfed.secure.cross_steps` runs its steps. The functions have the names that
-`jaxfed.xclp.settings.exchangeable_steps.HAMMING` lists, the only list of protocols.
+`jaxfed.xclp.settings.parameters.HAMMING` lists, the only list of protocols.
 """
 
 from __future__ import annotations

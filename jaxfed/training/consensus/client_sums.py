@@ -67,7 +67,6 @@ def in_fresh_session(
         protocol: (session, {address: input}, **settings) -> the server's result.
         own: the clients' inputs; their addresses are 0, 1, ...
         communication: all bytes that the session sends are counted here, its setup included.
-        settings: keywords of the protocol.
 
     Raises:
         UsageError: no clients; and errors of the protocol.
@@ -85,16 +84,10 @@ def in_fresh_session(
 def summed_answers(
     answers: np.ndarray, client_id: np.ndarray, sums: ConsensusSums, communication: Communication
 ) -> np.ndarray:
-    """Sum the clients' probabilities or scores, float32 [n, C] of [K, n, C].
+    """Sum the clients' probabilities or scores, float32 [n, C] of [K, n, C]; `client_id` -1: no client.
 
     All protocols give the same up to 2^-41 per client and float32 rounding. Zeros if a masked sum has fewer
     than two clients; nothing is sent then.
-
-    Args:
-        answers: of K clients.
-        client_id: int32 [K], -1 for a row without a client.
-        sums: the protocol.
-        communication: sent bytes are counted here.
     """
     rows = np.flatnonzero(np.asarray(client_id) >= 0)
     if sums == "plaintext":
@@ -115,10 +108,7 @@ def summed_answers(
 class Attendance:
     """Planned departures and final outcome among the clients of one masked sum.
 
-    Args:
-        client_id: int32 [K], the federation's ids of the participating clients; -1 in other rows.
-        departures: the planned departures.
-        key: typed, for drawing shares of clients.
+    Clients go by `client_id`, int32 [K], the federation's ids; -1 in rows without one. `key` draws shares.
 
     Attributes:
         summed: int32, ids of the clients in the sum; all participants until `note` is called.

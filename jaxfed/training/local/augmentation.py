@@ -123,9 +123,6 @@ def crop(pixels: int = 4) -> Change:
 
 
 def _shifted(pixels: int, *, mode: str) -> Change:
-    if pixels < 0:
-        raise ValueError(pixels)
-
     def change(key: jax.Array, image: jax.Array) -> jax.Array:
         height, width, channels = image.shape
         padded = jnp.pad(image, ((pixels, pixels), (pixels, pixels), (0, 0)), mode=mode)
@@ -317,12 +314,6 @@ def _matrix(*entries: jax.Array | float) -> jax.Array:
 # Changes of color, as in PIL; `level` is in [-1, 1], and some use only its absolute value.
 
 
-def identity(image: jax.Array, level: jax.Array) -> jax.Array:
-    """Change nothing."""
-    del level
-    return image
-
-
 def autocontrast(image: jax.Array, level: jax.Array) -> jax.Array:
     """Stretch each channel to [0, 1]; a constant channel stays as it is."""
     del level
@@ -396,8 +387,8 @@ def _blend(origin: jax.Array, image: jax.Array, level: jax.Array) -> jax.Array:
     return jnp.clip(origin + (1 + 0.9 * level) * (image - origin), 0, 1)
 
 
-_COLORS = (
-    identity,
+_COLORS: tuple[Callable[[jax.Array, jax.Array], jax.Array], ...] = (
+    lambda image, level: image,
     autocontrast,
     equalize,
     solarize,

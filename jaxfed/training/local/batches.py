@@ -1,4 +1,4 @@
-"""Batches of a client's examples: the rows of each local step, planned before the first one.
+"""Training data of one client, and its batches: the rows of each local step, planned before the first one.
 
     order_e = a random order of the usable rows in epoch e;    step s takes rows order_e[s B : (s + 1) B]
 
@@ -17,7 +17,45 @@ import jax.numpy as jnp
 
 from jaxfed.federation.ragged import Ragged, by_extent
 from jaxfed.settings import Count, Ge, Note, check, check_value, when
-from jaxfed.training.local.client_data import ClientData, extent, usable
+
+
+class ClientData(NamedTuple):
+    """One client's examples with the labels it trains on.
+
+    Fields:
+        x: [N, ...]; in a cohort with very unequal client sizes a `Ragged`, which is read by rows.
+        label: int32 [N], given or pseudo-label; -1 keeps the example out of training.
+        weight: float32 [N], in [0, 1].
+        is_labeled: bool [N], the label was given.
+        mask: bool [N], False on padding.
+    """
+
+    x: jax.Array | Ragged
+    label: jax.Array
+    weight: jax.Array
+    is_labeled: jax.Array
+    mask: jax.Array
+
+
+def usable(data: ClientData) -> jax.Array:
+    """bool [N]: examples that take part in training."""
+    return data.mask & (data.label >= 0)
+
+
+def is_unlabeled(data: ClientData) -> jax.Array:
+    """bool [N]: the client's examples that train without a given label."""
+    return usable(data) & ~data.is_labeled
+
+
+def extent(data: ClientData) -> jax.Array:
+    """int32 scalar: the number of leading rows that include all the client's examples."""
+    return jnp.max(jnp.where(data.mask, jnp.arange(1, len(data.mask) + 1, dtype=jnp.int32), 0))
+
+
+def class_counts(label: jax.Array, member: jax.Array, num_classes: int) -> jax.Array:
+    """Number of members, bool [N], of each class by their labels int32 [N]: float32 [C]."""
+    return jnp.sum(jnp.where(member[:, None], jax.nn.one_hot(label, num_classes), 0), axis=0)
+
 
 Carry = Any
 Step = Callable[[jax.Array, Carry], Carry]
@@ -47,14 +85,7 @@ class BatchPlan(NamedTuple):
     ahead: int = 1
 
 
-def drawn(plan: BatchPlan, first: jax.Array, key: jax.Array) -> BatchPlan:
-    """The same plan with the draws of steps first..first + ahead - 1 done, and no others.
-
-    Args:
-        plan: of `ahead` steps at once.
-        first: int32 scalar.
-        key: typed; a step's own is folded in from it.
-    """
+def _drawn(plan: BatchPlan, first: jax.Array, key: jax.Array) -> BatchPlan:
     steps = first + jnp.arange(plan.ahead, dtype=jnp.int32)
     rows = jax.vmap(plan.rows)(steps)
     beside = jax.vmap(lambda step: plan.beside(step, jax.random.fold_in(key, step)))(steps)
@@ -74,7 +105,7 @@ def after_steps(
 
     Args:
         plan: the steps.
-        key: typed, as in `drawn`.
+        key: typed; a step's own is folded in from it.
         step_of: plan with the draws of these steps -> step function, number and carry -> carry.
         carry: the value before the first step.
     """
@@ -84,7 +115,7 @@ def after_steps(
     def some(turn: jax.Array, carry: Carry) -> Carry:
         first = turn * plan.ahead
         end = jnp.minimum(first + plan.ahead, plan.num_steps)
-        return jax.lax.fori_loop(first, end, step_of(drawn(plan, first, key)), carry)
+        return jax.lax.fori_loop(first, end, step_of(_drawn(plan, first, key)), carry)
 
     turns = (plan.num_steps + plan.ahead - 1) // plan.ahead
     return jax.lax.fori_loop(0, turns, some, carry)
@@ -159,12 +190,11 @@ def plan_of(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:
     return _PLANS[batches.scheme](data, batches, key)
 
 
-def _joint(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:
-    return _batches_of(usable(data), data, batches, key)
-
-
-def _batches_of(member: jax.Array, data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:
-    """Epochs over the examples `member`, bool [N]."""
+def _joint(
+    data: ClientData, batches: Batches, key: jax.Array, member: jax.Array | None = None
+) -> BatchPlan:
+    """Epochs over the examples `member`, bool [N]; None: over all usable ones."""
+    member = usable(data) if member is None else member
     order = _orders(data, member, key, batches.epochs)
     count = jnp.sum(member, dtype=jnp.int32)
     per_epoch = _ceil_div(count, batches.size)
@@ -225,7 +255,7 @@ def _paired(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:
 def _beside_all(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:
     order_key, draw_key = jax.random.split(key)
     is_one = usable(data)
-    firsts = _batches_of(is_one & (data.weight > 0), data, batches, order_key)
+    firsts = _joint(data, batches, order_key, is_one & (data.weight > 0))
     everyone = _in_front(data, is_one, jnp.arange)
     num_all = jnp.sum(is_one, dtype=jnp.int32)
 
@@ -353,19 +383,10 @@ def draw(
     is_unlabeled: jax.Array,
     sizes: Episodes,
 ) -> tuple[jax.Array, jax.Array]:
-    """Draw one episode of one client.
+    """Draw one episode of one client: index int32 [B] into its examples, and used bool [B].
 
-    Args:
-        key: of the step.
-        label: int32 [N], classes; used only where `is_labeled`.
-        is_labeled: bool [N], examples that support and labeled query are drawn from.
-        is_unlabeled: bool [N], examples that the unlabeled query is drawn from.
-        sizes: of the episode.
-
-    Returns:
-        index int32 [B] into the client's examples, and used bool [B].
-
-    Cost: two sorts of N numbers.
+    Support and labeled query are drawn from the examples `is_labeled`, bool [N], with `label` int32 [N]; the
+    unlabeled query from those `is_unlabeled`. Cost: two sorts of N numbers.
     """
     labeled_key, unlabeled_key = jax.random.split(key)
     # Class by class, within a class in random order; others behind them.

@@ -8,6 +8,21 @@ term_i, a function of
     p_L = softmax(f(weak(x_i))),   p_G = softmax(g(weak(x_i))),   f(strong(x_i))
 
 with p_L and p_G held fixed. `consistency` builds a loss from a term: a new method is a new term.
+
+Predictions for all of a client's examples, outside its steps, give estimates of its class shares, labels that
+are fixed for a round, and thresholds by class, by the received model on the client's unlabeled examples:
+
+    p_i = softmax(g(weak(x_i))),   g in evaluation mode;   m_i = max p_i,   y_i = argmax p_i
+
+fixed       tau_c = tau                                                   FixMatch (NeurIPS 2020)
+flexmatch   n_c = #{i: y_i = c, m_i >= tau},  n_0 = #{i: m_i < tau},  beta_c = n_c / max(max_c n_c, n_0)
+            tau_c = tau beta_c / (2 - beta_c)                             FlexMatch (Zhang, NeurIPS 2021)
+freematch   tau_c = mean_i m_i  q_c / max_c q_c,   q = mean_i p_i         FreeMatch (Wang, ICLR 2023)
+
+FlexMatch and FreeMatch have low thresholds for hard classes, and early in training. Both papers update their
+estimates at every step, by the last prediction for each example or by moving averages. A client has few steps
+in a round, and would have to store its estimates: here the received model makes them anew in each round, as
+in (FL)^2, which has FreeMatch's thresholds. FreeMatch's fairness term is a loss, no threshold, and left out.
 """
 
 from __future__ import annotations
@@ -19,6 +34,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxfed.training.local.batches import class_counts
 from jaxfed.training.local.losses import (
     Batch,
     Loss,
@@ -26,6 +42,7 @@ from jaxfed.training.local.losses import (
     ValueAndState,
     fixed_softmax,
     labeled_mean,
+    mean_where,
     softmax_cross_entropy,
     unlabeled_mean,
 )
@@ -34,6 +51,7 @@ from jaxfed.xclp.steps.prediction import entropy
 if TYPE_CHECKING:
     from jaxfed.models import Model
     from jaxfed.training.local.local_training import LocalTraining
+
 
 LabeledBy = Literal["own", "received"]
 
@@ -105,14 +123,9 @@ def consistency(
     asks_received: bool = False,
     unlabeled_weight: float = 1.0,
 ) -> Loss:
-    """Build the loss at the top of this file from a term.
+    """Build the loss at the top of this file from a term, the loss of each unlabeled example.
 
-    Args:
-        model: pure functions of a state.
-        local: its two augmentations, and l, `pointwise`.
-        term: the loss of each unlabeled example.
-        asks_received: True if `term` uses `Views.received`, for one more forward pass over the weak view.
-        unlabeled_weight: weight of the second sum.
+    `asks_received`: the term uses `Views.received`, for one more forward pass over the weak view.
     """
 
     def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
@@ -178,3 +191,28 @@ def soft_cross_entropy(logits: jax.Array, target: jax.Array) -> jax.Array:
 def divergence(logits: jax.Array, target: jax.Array) -> jax.Array:
     """KL(target, softmax(logits)), float32 [...], of logits and probabilities [..., C]; 0 log 0 = 0."""
     return soft_cross_entropy(logits, target) - entropy(target)
+
+
+Thresholds = Literal["fixed", "flexmatch", "freematch"]
+
+
+def flexmatch(p: jax.Array, member: jax.Array, tau: float) -> jax.Array:
+    """FlexMatch's tau_c, float32 [C], of predictions float32 [N, C] for members, bool [N]."""
+    is_sure = member & (jnp.max(p, axis=-1) >= tau)
+    count = class_counts(jnp.argmax(p, axis=-1), is_sure, p.shape[-1])
+    unsure = jnp.sum(member & ~is_sure).astype(jnp.float32)
+    beta = count / jnp.maximum(jnp.maximum(jnp.max(count), unsure), 1)
+    return tau * beta / (2 - beta)
+
+
+def freematch(p: jax.Array, member: jax.Array) -> jax.Array:
+    """FreeMatch's tau_c, float32 [C], of predictions float32 [N, C] for members, bool [N]."""
+    share = mean_where(p, member)
+    confidence = mean_where(jnp.max(p, axis=-1), member)
+    return confidence * share / jnp.maximum(jnp.max(share), 1e-12)
+
+
+THRESHOLDS: dict[str, Callable[[jax.Array, jax.Array, float], jax.Array]] = {
+    "flexmatch": flexmatch,
+    "freematch": lambda p, member, tau: freematch(p, member),
+}

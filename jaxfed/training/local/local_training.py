@@ -1,6 +1,12 @@
-"""Local training of a client: the part of `Training` that local steps need.
+"""Local training of the received model, written for ONE client.
 
-LocalTraining(optimizer=optax.adam, batches=Batches("joint", size=10, epochs=5))
+    w <- server's model;   for each step:  w <- w - optimizer(grad loss(w, batch) + correction)
+
+Everything is inside jit. The number of steps is the client's own (a loop of that many turns, not a
+padded scan), so a client's result depends on its own examples and key alone, bit for bit, however
+much padding a cohort carries; a client without usable examples returns its model untouched.
+
+    LocalTraining(optimizer=optax.adam, batches=Batches("joint", size=10, epochs=5))    # its settings
 """
 
 from __future__ import annotations
@@ -8,19 +14,165 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import nnx
 
 from jaxfed.errors import UsageError
+from jaxfed.federation.ragged import Ragged, by_extent
 from jaxfed.settings import Described, advice, check
 from jaxfed.training.local.augmentation import check_levels
-from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.local_update import Optimizer
-from jaxfed.training.local.losses import Augment, Pointwise, softmax_cross_entropy, views
+from jaxfed.training.local.batches import (
+    Batches,
+    BatchPlan,
+    ClientData,
+    after_steps,
+    extent,
+    plan_of,
+)
+from jaxfed.training.local.losses import (
+    Augment,
+    Batch,
+    Loss,
+    Pointwise,
+    softmax_cross_entropy,
+    taken,
+    view,
+    views,
+)
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+
+Optimizer = Callable[[jax.Array], optax.GradientTransformation]  # by the round's learning rate
+# parameters, step (from 0) and number of steps of the round -> parameters
+AfterStep = Callable[[nnx.State, jax.Array, jax.Array], nnx.State]
+
+
+# parameters, statistics, step -> loss, statistics, gradient
+GradientOf = Callable[[nnx.State, nnx.State, jax.Array], tuple[jax.Array, nnx.State, nnx.State]]
+MakeGradient = Callable[..., GradientOf]  # (loss, anchor, data, plan, key) -> gradient function
+
+
+class Trained(NamedTuple):
+    """Result of local steps: the model, number of steps (int32), mean loss (float32), optimizer state."""
+
+    state: nnx.State
+    num_steps: jax.Array
+    loss: jax.Array
+    optimizer_state: optax.OptState
+
+
+def train(
+    state: nnx.State,
+    data: ClientData,
+    key: jax.Array,
+    *,
+    loss: Loss,
+    optimizer: optax.GradientTransformation,
+    batches: Batches | BatchPlan,
+    optimizer_state: optax.OptState | None = None,
+    correction: nnx.State | None = None,
+    after_step: AfterStep | None = None,
+    gradient: MakeGradient | None = None,
+) -> Trained:
+    """Train a model on one client's examples.
+
+    Args:
+        state: the model as received; also the loss's anchor.
+        data: the client's examples, [N, ...].
+        key: the client's typed key of this round.
+        loss: see `jaxfed.training.local.losses`.
+        optimizer: gradient -> update.
+        batches: the batching of examples. The last, incomplete batch of an epoch is filled with unused
+            examples of the same epoch. A `BatchPlan` gives the rows of each step itself.
+        optimizer_state: the state that the optimizer resumes from; None: it starts afresh.
+        correction: added to every gradient (of the form of the parameters); None adds nothing.
+        after_step: changes the parameters after each step (a moving average, say); None leaves them.
+        gradient: makes the function that computes a step's gradient; None: of `loss` over the batch.
+
+    Cost: one sort of N numbers per epoch in addition to the steps.
+    """
+    plan_key, step_key = jax.random.split(key)
+    plan = batches
+    if not isinstance(plan, BatchPlan):
+        plan = plan_of(data, plan, plan_key)
+    start, statistics = nnx.split_state(state, nnx.Param, ...)
+    make = gradient or _batch_gradient
+
+    def step_of(plan: BatchPlan) -> Callable[[jax.Array, Any], Any]:
+        gradient_of = make(loss, anchor=state, data=data, plan=plan, key=step_key)
+
+        def step(number: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+            parameters, statistics, optimizer_state, total = carry
+            value, statistics, slope = gradient_of(parameters, statistics, number)
+            if correction is not None:
+                slope = jax.tree.map(jnp.add, slope, correction)
+            updates, optimizer_state = optimizer.update(slope, optimizer_state, parameters)
+            parameters = optax.apply_updates(parameters, updates)
+            if after_step is not None:
+                parameters = after_step(parameters, number, plan.num_steps)
+            return parameters, statistics, optimizer_state, total + value
+
+        return step
+
+    if optimizer_state is None:
+        optimizer_state = optimizer.init(start)
+    carry = (start, statistics, optimizer_state, jnp.float32(0))
+    parameters, statistics, optimizer_state, total = after_steps(plan, step_key, step_of, carry)
+    return Trained(
+        nnx.merge_state(parameters, statistics),
+        plan.num_steps,
+        total / jnp.maximum(plan.num_steps, 1).astype(jnp.float32),
+        optimizer_state,
+    )
+
+
+def _batch_gradient(
+    loss: Loss, *, anchor: nnx.State, data: ClientData, plan: BatchPlan, key: jax.Array
+) -> GradientOf:
+    def gradient_of(
+        parameters: nnx.State, statistics: nnx.State, number: jax.Array
+    ) -> tuple[jax.Array, nnx.State, nnx.State]:
+        index, used = plan.rows(number)
+        batch_key = jax.random.fold_in(key, number)
+        batch = batch_of(data, index, used)._replace(beside=plan.beside(number, batch_key))
+
+        def objective(parameters: nnx.State) -> tuple[jax.Array, nnx.State]:
+            value, moved = loss(
+                nnx.merge_state(parameters, rebuilt(statistics)),
+                anchor,
+                batch,
+                batch_key,
+            )
+            return value, nnx.split_state(moved, nnx.Param, ...)[1]
+
+        (value, moved), gradient = jax.value_and_grad(objective, has_aux=True)(parameters)
+        return value, moved, gradient
+
+    return gradient_of
+
+
+def batch_of(data: ClientData, index: jax.Array, used: jax.Array) -> Batch:
+    """The batch of the rows `index`, int32 [B]; rows that are not `used`, bool [B], have weight 0."""
+    return Batch(
+        x=taken(data.x, index),
+        label=jnp.maximum(data.label[index], 0),
+        weight=jnp.where(used, data.weight[index], 0),
+        used=used,
+        is_labeled=data.is_labeled[index],
+    )
+
+
+def rebuilt(state: nnx.State) -> nnx.State:
+    """The same state in new variables: Flax lets a module write to variables of its own trace only."""
+    return jax.tree.map(lambda leaf: leaf, state)
+
 
 BatchStatistics = Literal["averaged", "static"]
 ClientOptimizer = Literal["fresh", "kept"]
@@ -119,20 +271,12 @@ class LocalTraining:
         return jax.jit(self.rate_in)
 
     def check_examples(self, x: np.ndarray) -> None:
-        """Check that both augmentations can change these examples, [n, ...].
-
-        Raises:
-            UsageError: images of other levels than theirs.
-        """
+        """Raise a UsageError if some augmentation assumes other levels of pixels than those of x [n, ...]."""
         for augment in (self.augment, self.strong_augment):
             check_levels(augment, x)
 
     def require_two_views(self, method: str) -> None:
-        """Check that there is a strong augmentation, which this method requires.
-
-        Raises:
-            UsageError: there is none.
-        """
+        """Raise a UsageError without a strong augmentation, which this method requires."""
         if self.strong_augment is None:
             raise UsageError(
                 f"{method!r} compares two views of an example",
@@ -147,11 +291,7 @@ class LocalTraining:
         return views((self.augment, self.strong_augment), keys, x)
 
     def require_fresh_optimizers(self, why: str) -> None:
-        """Check that clients' optimizers start anew in each round; `why` opens the error.
-
-        Raises:
-            UsageError: clients keep them.
-        """
+        """Raise a UsageError, opened by `why`, unless clients' optimizers start anew in each round."""
         if self.client_optimizer == "kept":
             raise UsageError(
                 why,
@@ -160,3 +300,79 @@ class LocalTraining:
                 value="kept",
                 allowed="use 'fresh'",
             )
+
+
+def measured_statistics(
+    model: Model,
+    state: nnx.State,
+    x: jax.Array | Ragged,
+    mask: jax.Array,
+    key: jax.Array,
+    *,
+    batch_size: int,
+) -> nnx.State:
+    """BatchNorm's static statistics: means over a client's batches of those that each has under `state`.
+
+    A layer moves its running statistics by r <- m r + (1 - m) s, s the batch's and m its momentum.
+    Two calls with r = 0 and r = 1 on one batch give m, and then r = 0 on any batch gives s. So every
+    model whose statistics are running means can be measured from outside (Diao et al., ICLR 2021,
+    Section 3; their cumulative average).
+
+    Args:
+        model: its `train_apply` is called; dropout is on, as in training.
+        state: parameters to measure; its statistics are ignored.
+        x: [N, ...], examples; the valid ones come first.
+        mask: bool [N], False on padding.
+        key: typed key of the dropout.
+        batch_size: B. The client's first examples fill the last batch: its statistics count them, its weight
+            does not.
+
+    Returns:
+        The statistics part of a state; zeros for a client without examples.
+    """
+    parameters, statistics = nnx.split_state(state, nnx.Param, ...)
+    zeros = jax.tree.map(jnp.zeros_like, statistics)
+    count = jnp.sum(mask, dtype=jnp.int32)
+
+    def moved(start: nnx.State, number: jax.Array) -> tuple[nnx.State, jax.Array]:
+        position = number * batch_size + jnp.arange(batch_size)
+        batch = taken(x, position % jnp.maximum(count, 1))
+        _, after = model.train_apply(
+            rebuilt(nnx.merge_state(parameters, start)), batch, jax.random.fold_in(key, number)
+        )
+        share = jnp.sum(position < count) / jnp.maximum(count, 1)
+        return nnx.split_state(after, nnx.Param, ...)[1], share.astype(jnp.float32)
+
+    ones = jax.tree.map(jnp.ones_like, statistics)
+    momentum = jax.tree.map(
+        jnp.subtract, moved(ones, jnp.int32(0))[0], moved(zeros, jnp.int32(0))[0]
+    )
+
+    def add(number: jax.Array, total: nnx.State) -> nnx.State:
+        after, share = moved(zeros, number)
+        return jax.tree.map(lambda t, r, m: t + share * r / (1 - m), total, after, momentum)
+
+    return jax.lax.fori_loop(0, (count + batch_size - 1) // batch_size, add, zeros)
+
+
+_AT_ONCE = 256
+
+
+def client_logits(
+    model: Model, state: nnx.State, data: ClientData, key: jax.Array, weak: Augment | None
+) -> jax.Array:
+    """Logits float32 [N, C] for each of the client's examples, on one weak view; 0 on padding behind them.
+
+    An example's view depends on its number and the key alone. Cost: one forward pass over the client's data.
+    """
+
+    def classify(number: jax.Array) -> jax.Array:
+        x = view(weak, jax.random.fold_in(key, number), taken(data.x, number[None]))
+        return model.apply(state, x)[0].astype(jnp.float32)
+
+    def of_length(length: int) -> jax.Array:
+        numbers = jnp.arange(length)
+        own = jax.lax.map(classify, numbers, batch_size=min(_AT_ONCE, length))
+        return jnp.pad(own, ((0, len(data.mask) - length), (0, 0)))
+
+    return by_extent(data.x, extent(data), of_length)

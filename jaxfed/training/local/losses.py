@@ -328,10 +328,7 @@ def instance_discrimination(views: jax.Array, used: jax.Array, temperature: floa
 
     z' is the other view of the same example, v any other view.
 
-    Args:
-        views: float32 [2 B, D]; row i and row B + i are views of example i.
-        used: bool [B].
-        temperature: T.
+    `views` are float32 [2 B, D], row i and row B + i those of example i; `used` is bool [B].
     """
     size = len(used)
     close = unit(views) @ unit(views).T / temperature
@@ -344,12 +341,6 @@ def instance_discrimination(views: jax.Array, used: jax.Array, temperature: floa
 
 
 def neighborhood_difference(one: jax.Array, other: jax.Array, used: jax.Array) -> jax.Array:
-    """Mean over pairs i, j of (cos(a_i, a_j) - cos(b_i, b_j))^2, float32 scalar.
-
-    Args:
-        one: a, float32 [B, D].
-        other: b, float32 [B, D'].
-        used: bool [B].
-    """
+    """Mean over pairs i, j of (cos(a_i, a_j) - cos(b_i, b_j))^2, float32, of [B, D], [B, D'], bool [B]."""
     difference = unit(one) @ unit(one).T - unit(other) @ unit(other).T
     return mean_where(mean_where(jnp.square(difference), used), used)

@@ -19,20 +19,15 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.execution.client_map import MapClients
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.registry import Registry
-from jaxfed.settings import check, check_value, choose_one_of
+from jaxfed.settings import check, choose_one_of
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.losses import Augment
 from jaxfed.training.pseudo_labels import pseudo_label
-from jaxfed.training.pseudo_labels.embedding import Embed, embedding
-from jaxfed.training.pseudo_labels.pseudo_label import Confidence, PseudoLabel
+from jaxfed.training.pseudo_labels.pseudo_label import Confidence, Embed, PseudoLabel, embedding
+from jaxfed.xclp.settings.parameters import Parameters, Propagation
 
 if TYPE_CHECKING:
-    from jaxfed import xclp
     from jaxfed.models import Model
-    from jaxfed.xclp import Parameters as _Parameters
-    from jaxfed.xclp import Propagation as _Propagation
-else:
-    _Parameters = _Propagation = Any  # imported where some are given, and checked there
 
 
 class LabelParts(NamedTuple):
@@ -89,10 +84,9 @@ def source_names() -> tuple[str, ...]:
 
 
 def check_source(name: str, known: Collection[str] | None = None) -> None:
-    """Check that a method's `pseudo_label` is one of the known sources; by default, of all.
+    """Raise a UsageError if `pseudo_label` is none of the `known` sources, or its source lacks C.
 
-    Raises:
-        UsageError: it is not; it is a source that needs the number of classes, which is not known.
+    By default, all are known.
     """
     names = source_names() if known is None else known
     if name not in names:
@@ -137,8 +131,8 @@ class LabelSources:
     confidence: Confidence = "softmax"
     augment: Augment | None = None
     class_weights: bool = False
-    xclp_parameters: _Parameters | None = None
-    own_parameters: _Propagation | None = None
+    xclp_parameters: Parameters | None = None
+    own_parameters: Propagation | None = None
     others: Mapping[str, Mapping[str, Any]] | None = None
     num_classes: int = 0
 
@@ -149,18 +143,6 @@ class LabelSources:
             UsageError: the first field of another type, or another confidence.
         """
         check(self)
-        if self.xclp_parameters is not None or self.own_parameters is not None:
-            from jaxfed import xclp
-
-            check_value(
-                "xclp_parameters",
-                self.xclp_parameters,
-                xclp.Parameters | None,
-                owner="LabelSources",
-            )
-            check_value(
-                "own_parameters", self.own_parameters, xclp.Propagation | None, owner="LabelSources"
-            )
 
     def __call__(self, model: Model, execution: ClientExecution) -> Mapping[str, PseudoLabel]:
         """Return all sources for the features and predictions of one model."""
@@ -174,9 +156,9 @@ class LabelSources:
 
     def _source(self, name: str, model: Model, execution: ClientExecution) -> PseudoLabel:
         if name == "none":
-            return pseudo_label.labeled_only()
+            return pseudo_label.labeled_only
         if name == "unlabeled":
-            return pseudo_label.with_unlabeled()
+            return pseudo_label.with_unlabeled
         embed = embedding(model, execution.map_labeling, augment=self.augment)
         if name in ("network", "teacher"):
             network = pseudo_label.network_labels(model, embed, confidence=self.confidence)
@@ -192,22 +174,18 @@ class LabelSources:
     def _propagated(self, name: str, embed: Embed, execution: ClientExecution) -> PseudoLabel:
         from jaxfed.training.pseudo_labels import propagated_labels as by
 
+        within_clients = name == "per_client_lp"
         source: PseudoLabel
-        parameters: xclp.Parameters | xclp.Propagation
-        if name == "per_client_lp":
+        if within_clients:
             assert self.own_parameters is not None
-            parameters = self.own_parameters
-            source = by.per_client_lp_labels(embed, parameters, execution.map_labeling)
+            num_classes = self.own_parameters.num_classes
+            source = by.per_client_lp_labels(embed, self.own_parameters, execution.map_labeling)
         else:
             assert self.xclp_parameters is not None
-            parameters = self.xclp_parameters
-            points = by.all_examples(embed)
+            num_classes, points = self.xclp_parameters.num_classes, by.all_examples(embed)
             if name == "xclp_prototypes":
-                points = by.with_prototypes(embed, parameters.num_classes)
-            source = by.XclpLabels(points, parameters, execution.host)
+                points = by.with_prototypes(embed, num_classes)
+            source = by.XclpLabels(points, self.xclp_parameters, execution.host)
         if not self.class_weights:
             return source
-        within_clients = name == "per_client_lp"
-        return pseudo_label.class_weighted(
-            source, parameters.num_classes, within_clients=within_clients
-        )
+        return pseudo_label.class_weighted(source, num_classes, within_clients=within_clients)

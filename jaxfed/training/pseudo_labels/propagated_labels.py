@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -37,13 +37,12 @@ from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.federation.ragged import Ragged, own_examples
 from jaxfed.kernels import lsh
 from jaxfed.kernels.conjugate_gradient import Convergence
-from jaxfed.training.pseudo_labels.embedding import Embed
 from jaxfed.training.pseudo_labels.prototypes import class_means
-from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels, completed
+from jaxfed.training.pseudo_labels.pseudo_label import Embed, PseudoLabel, PseudoLabels, completed
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.xclp.memory_plan import planned_part
 from jaxfed.xclp.one_shot.cosine_propagation import label_each, propagate_over_cosines
-from jaxfed.xclp.settings.exchangeable_steps import NEIGHBORS
+from jaxfed.xclp.settings.parameters import NEIGHBORS
 from jaxfed.xclp.steps.propagation_matrix import (
     PropagationMatrix,
     SolverAccuracy,
@@ -95,7 +94,7 @@ def with_prototypes(embed: Embed, num_classes: int) -> Points:
 
 
 class XclpLabels:
-    """XCLP over the cohort's points in the graph: lines 6 and 7 of Algorithm 2.
+    """XCLP over the cohort's `points`: lines 6 and 7 of Algorithm 2.
 
     With plaintext protocols Algorithm 1 runs on the padded cohort in one compiled program, or in several
     if `execution` spreads a graph's points over devices. The labels are those of
@@ -108,11 +107,6 @@ class XclpLabels:
     party does. In plaintext it has the clients' codes in any case. In a secure protocol it would be the
     colluding client (docs/threat-model.md, "Coalitions"), so none is run then. Counted bytes are those
     between the server and the clients: codes and contributions up, row sums down.
-
-    Attributes:
-        points: of the graph.
-        parameters: of Algorithm 1.
-        execution: where and how visibly the host computes.
     """
 
     def __init__(
@@ -139,7 +133,13 @@ class XclpLabels:
             label, confidence, metrics = self._label_cohort(entered, seed)
             _count_messages(entered, self.parameters, communication)
         else:
-            _check_no_server(entered)
+            ids, sizes = _sizes(entered)
+            if sizes[ids < UNLABELED].sum():
+                raise UsageError(
+                    "the server has labels and is a party of XCLP: set hamming='plaintext', "
+                    "row_sums='plaintext', influence='labels', compared_clients=0, no noise, no client "
+                    "prior, nothing to select and confidence='entropy'"
+                )
             label, confidence, metrics = _label_on_host(
                 entered, replace(self.parameters, seed=seed), communication, self.execution
             )
@@ -153,7 +153,10 @@ class _InOneProgram:
     def __init__(self, parameters: xclp.Parameters, execution: Execution) -> None:
         self._p, self._execution = parameters, execution
         self._is_spread = execution.mesh is not None
-        self._report_memory = cache(self._reported)
+        # Of a graph over several devices; on one device `sized` reports the memory.
+        self._report_memory = cache(
+            partial(planned_part, "labeling in a round", p=parameters, execution=execution)
+        )
         self._label_cohort = self._compiled(self._padded_labels)
         self._label_rows = self._compiled(self._ragged_labels)
 
@@ -176,10 +179,6 @@ class _InOneProgram:
         if self._is_spread:  # a jitted program would run on one device
             return program
         return self._execution.limit.sized("labeling in a round", jax.jit(program))
-
-    def _reported(self, num_points: int, dim: int) -> None:
-        """Report the memory over several devices; on one device `sized` does it."""
-        planned_part("labeling in a round", num_points, dim, self._p, self._execution)
 
     def _labels(
         self, vectors: jax.Array, y: jax.Array, valid: jax.Array, key: jax.Array
@@ -225,7 +224,6 @@ def _sizes(entered: Cohort) -> tuple[np.ndarray, np.ndarray]:
 def _count_messages(
     entered: Cohort, parameters: xclp.Parameters, communication: Communication
 ) -> None:
-    """Count the bytes that clients and server would exchange."""
     ids, sizes = _sizes(entered)
     xclp.count_messages(
         communication,
@@ -235,17 +233,6 @@ def _count_messages(
         num_at_server=int(sizes[ids < UNLABELED].sum()),
         p=parameters,
     )
-
-
-def _check_no_server(entered: Cohort) -> None:
-    """Refuse a server with points, where protocols run on the host."""
-    ids, sizes = _sizes(entered)
-    if sizes[ids < UNLABELED].sum():
-        raise UsageError(
-            "the server has labels and is a party of XCLP: set hamming='plaintext', "
-            "row_sums='plaintext', influence='labels', compared_clients=0, no noise, no client prior, "
-            "nothing to select and confidence='entropy'"
-        )
 
 
 def is_one_program(p: xclp.Parameters) -> bool:
@@ -292,7 +279,6 @@ def _label_on_host(
     communication: Communication,
     execution: Execution,
 ) -> tuple[np.ndarray, np.ndarray, Metrics]:
-    """Run Algorithm 1 on each client's rows of x, the form that protocols on the host take."""
     mask, ids = np.asarray(cohort.mask), np.asarray(cohort.client_id)
     rows = np.flatnonzero(ids >= 0)  # other rows are padding, not parties
     x, y = own_examples(cohort.x), np.asarray(cohort.y)

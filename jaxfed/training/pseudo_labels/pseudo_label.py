@@ -1,18 +1,27 @@
 """Labels that the clients of a round train on: given ones, and pseudo-labels with a confidence.
 
-    pseudo_label(state, cohort, key) -> PseudoLabels(label [K, N], weight [K, N], ...)
+    pseudo_label(state, cohort, key, communication) -> PseudoLabels(label [K, N], weight [K, N], ...)
 
 Labeled examples always keep their label with weight 1. The makers differ in where the other labels
 come from: nowhere (`labeled_only`), the network's own predictions, or propagation
 (`jaxfed.training.pseudo_labels.propagated_labels`). Confidence is 1 - entropy / log C of the label's
 distribution (XCLP, line 16). All computation has the cohort's padded shape, so it compiles once for an
 experiment.
+
+Graphs, heads and confidences are computed from features by the network that the round starts from:
+
+    v_ki = f(x_ki)
+
+With very unequal client sizes no feature of padding is computed: the rows of all clients go through the
+network in batches that ignore client borders.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +33,91 @@ from jaxfed.federation.algorithm import Metrics
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.training.pseudo_labels.embedding import Embed, of_examples
-from jaxfed.training.server.server_state import ServerState
+from jaxfed.federation.execution.client_map import MapClients, jitted
+from jaxfed.federation.ragged import ROWS_AT_ONCE, Ragged, length_for
+from jaxfed.training.local.losses import Augment, view
+from jaxfed.training.server.server_state import ServerState, client_keys
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
+
+
+# -> float32 [K, N, D], or the same as a `Ragged`
+Embed = Callable[[ServerState, Cohort, jax.Array], jax.Array | Ragged]
+Outputs = TypeVar("Outputs")
+
+
+def embedding(
+    model: Model,
+    map_clients: MapClients,
+    *,
+    augment: Augment | None = None,
+) -> Embed:
+    """Return the function that computes a cohort's features, each client's by its own model.
+
+    The model runs in evaluation mode.
+
+    `augment` changes the examples first. The authors' code computes features with the training augmentation
+    on; the paper does not say so.
+
+    It computes `ROWS_AT_ONCE` examples at a time. Features of a `Ragged` cohort are `Ragged`.
+    """
+
+    def embed_client(state: nnx.State, client: tuple[jax.Array, jax.Array]) -> jax.Array:
+        x, key = client
+
+        def embed_one(example: tuple[jax.Array, jax.Array]) -> jax.Array:
+            number, one = example
+            seen = view(augment, jax.random.fold_in(key, number), one[None])
+            return model.features(state, seen)[0]
+
+        numbers = jnp.arange(x.shape[0])
+        return jax.lax.map(embed_one, (numbers, x), batch_size=min(ROWS_AT_ONCE, x.shape[0]))
+
+    def embed_rows(shared: Any, part: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        state, keys, rows = shared
+
+        def embed_one(place: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+            row, client, number = place
+            seen = view(augment, jax.random.fold_in(keys[client], number), rows[row][None])
+            return model.features(state, seen)[0]
+
+        return jax.vmap(embed_one)(part)
+
+    embed_clients = jitted(map_clients(embed_client))
+    embed_parts = jitted(map_clients(embed_rows))
+
+    def embed_ragged(state: ServerState, cohort: Cohort, keys: jax.Array) -> Ragged:
+        x = cohort.x
+        assert isinstance(x, Ragged)
+        length = length_for(x.num_rows, len(x.rows), parts=jax.device_count())
+        row = np.minimum(np.arange(length), len(x.rows) - 1)
+        places = tuple(of_row.reshape(-1, ROWS_AT_ONCE) for of_row in (row, *x.places(length)))
+        features = embed_parts((state.model, keys, jnp.asarray(x.rows)), places)
+        return replace(x, rows=features.reshape(length, *features.shape[2:]))
+
+    def embed(state: ServerState, cohort: Cohort, key: jax.Array) -> jax.Array | Ragged:
+        keys = client_keys(key, cohort.client_id)
+        if isinstance(cohort.x, Ragged):
+            return embed_ragged(state, cohort, keys)
+        return embed_clients(state.model, (jnp.asarray(cohort.x), keys))
+
+    return embed
+
+
+def of_examples(compute: Callable[[jax.Array], Outputs], features: jax.Array | Ragged) -> Outputs:
+    """Apply `compute` to each example's features, [K, N, ...] of [K, N, D]; zeros on a `Ragged`'s padding.
+
+    `compute` maps P parts of n examples each, [P, n, D], to arrays [P, n, ...].
+    """
+    if not isinstance(features, Ragged):
+        return compute(features)
+    rows = features.rows
+    parts = compute(rows.reshape(-1, ROWS_AT_ONCE, *rows.shape[1:]))
+    return jax.tree.map(
+        lambda part: features.padded(part.reshape(len(rows), *part.shape[2:]), 0), parts
+    )
+
 
 # Sources that label a client's examples by its own labels alone: a client without labels gets none.
 WITHIN_CLIENTS = frozenset({"none", "per_client_lp"})
@@ -61,34 +150,26 @@ class PseudoLabel(Protocol):
         ...
 
 
-def labeled_only() -> PseudoLabel:
+def labeled_only(
+    state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+) -> PseudoLabels:
     """No pseudo-labels: FedAvg (labeled only) in Tables 4 and 5 of XCLP."""
-
-    def pseudo_label(
-        state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
-    ) -> PseudoLabels:
-        del state, key, communication
-        label = jnp.asarray(cohort.y)
-        return PseudoLabels(label, (label >= 0).astype(jnp.float32), {})
-
-    return pseudo_label
+    del state, key, communication
+    label = jnp.asarray(cohort.y)
+    return PseudoLabels(label, (label >= 0).astype(jnp.float32), {})
 
 
-def with_unlabeled() -> PseudoLabel:
+def with_unlabeled(
+    state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+) -> PseudoLabels:
     """No pseudo-labels, but unlabeled examples take part, with a placeholder label of weight 0.
 
     For losses that use them in their own way: FixMatch, FedMatch, FedSiam.
     """
-
-    def pseudo_label(
-        state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
-    ) -> PseudoLabels:
-        del state, key, communication
-        y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
-        nothing = jnp.zeros(y.shape, jnp.int32)
-        return _complete(y, mask, nothing, nothing.astype(jnp.float32))._replace(metrics={})
-
-    return pseudo_label
+    del state, key, communication
+    y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
+    nothing = jnp.zeros(y.shape, jnp.int32)
+    return _complete(y, mask, nothing, nothing.astype(jnp.float32))._replace(metrics={})
 
 
 def network_labels(
@@ -193,14 +274,9 @@ def _complete(y: jax.Array, mask: jax.Array, label: Array, confidence: Array) ->
 
 
 def checked(source: PseudoLabel, name: str, num_classes: int) -> PseudoLabel:
-    """The source, which raises a UsageError for a label or weight that no round can train on.
+    """A source from outside of jaxfed, with a UsageError for labels or weights that no round can use.
 
-    Args:
-        source: one from outside of jaxfed.
-        name: its name, for the error.
-        num_classes: C; 0 if it is not known.
-
-    Cost: labels and weights of a round go to the host.
+    `num_classes` is 0 if it is not known. Cost: labels and weights of a round go to the host.
     """
 
     def pseudo_label(
@@ -224,7 +300,6 @@ def checked(source: PseudoLabel, name: str, num_classes: int) -> PseudoLabel:
 
 
 def _check_form(cohort: Cohort, label: Array, weight: Array) -> None:
-    """Check that labels and weights have the cohort's shape [K, N], and that labels are integers."""
     shape = tuple(np.shape(cohort.y))
     for what, values in (("labels", label), ("weights", weight)):
         if tuple(np.shape(values)) != shape:

@@ -12,14 +12,13 @@ from flax import nnx
 
 from jaxfed.federation.communication import num_bytes_of
 from jaxfed.random_streams import Stream
-from jaxfed.training.local.batches import Batches, BatchPlan
-from jaxfed.training.local.client_data import ClientData
-from jaxfed.training.local.client_predictions import client_logits, is_unlabeled
-from jaxfed.training.local.local_update import (
+from jaxfed.training.local.batches import Batches, BatchPlan, ClientData, is_unlabeled
+from jaxfed.training.local.local_training import (
     AfterStep,
     MakeGradient,
     Optimizer,
     Trained,
+    client_logits,
     train,
 )
 from jaxfed.training.local.losses import Loss
@@ -128,7 +127,7 @@ class ClientRound(NamedTuple):
             start: the model to start from; None: `model`.
             batches: other batches, or a plan of each step's rows; None: the round's.
             optimizer: another optimizer than the specification's.
-            correction: see `jaxfed.training.local.local_update.train`.
+            correction: see `jaxfed.training.local.local_training.train`.
             after_step: see there.
             gradient: see there.
         """

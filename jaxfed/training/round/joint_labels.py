@@ -6,7 +6,7 @@
     "end"     its masked sums      keeps its labels and confidences, forgets V^(j)
 
 Then it trains on them (`jaxfed.training.round.network`). Its labels never leave it. A client that
-leaves the labeling has left the round. The session is that of `jaxfed.xclp.network.server_side`.
+leaves the labeling has left the round. The session is that of `jaxfed.xclp.network`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ from jaxfed.training.round.network import (
     client_view,
 )
 from jaxfed.training.server.server_state import ServerState
-from jaxfed.xclp.network.roles import take_part
-from jaxfed.xclp.network.server_side import check_network, check_points, labeled_by_clients
-from jaxfed.xclp.steps.projection import drawn_seed
+from jaxfed.xclp.network import check_network, check_points, labeled_by_clients, take_part
+from jaxfed.xclp.steps.codes import drawn_seed
 
 EMBED = "embed"
 SIZE = {"points": 0}

@@ -23,8 +23,8 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.ragged import Ragged
 from jaxfed.random_streams import Stream
-from jaxfed.training.local.batch_statistics import measured_statistics
-from jaxfed.training.local.client_data import ClientData
+from jaxfed.training.local.batches import ClientData
+from jaxfed.training.local.local_training import measured_statistics
 from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, LocalUpdate, Shared

@@ -24,7 +24,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Sides
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.training.local.client_data import ClientData
+from jaxfed.training.local.batches import ClientData
 from jaxfed.training.pseudo_labels.label_sources import BY_XCLP, check_source
 from jaxfed.training.round.client_round import ClientUpdate, LocalUpdate, Shared
 from jaxfed.training.round.evaluation import evaluation_by

@@ -28,8 +28,8 @@ from jaxfed.federation.execution.client_map import MapClients, is_one_cpu, jitte
 from jaxfed.federation.ragged import Ragged, apart, joined, on_device
 from jaxfed.random_streams import Stream
 from jaxfed.training.client_execution import ClientExecution
-from jaxfed.training.local.batch_statistics import measured_statistics
-from jaxfed.training.local.client_data import ClientData, usable
+from jaxfed.training.local.batches import ClientData, usable
+from jaxfed.training.local.local_training import measured_statistics
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, Shared
 from jaxfed.training.round.parts import Parts

@@ -21,7 +21,7 @@ from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.settings import Positive, Share, check_value, hinted
-from jaxfed.training.local.client_data import ClientData, usable
+from jaxfed.training.local.batches import ClientData, usable
 
 Weighting = Callable[[ClientData], jax.Array]  # a client's weight in the mean, float32 scalar
 

@@ -1,4 +1,1 @@
-"""Labels for points that come after a labeling, from its artifacts, without another graph.
-
-In the clear and through the labeling's session. It reads `jaxfed.xclp.result`, not the algorithm.
-"""
+"""Labels for points that come after a labeling, from its artifacts: in the clear and through its session."""

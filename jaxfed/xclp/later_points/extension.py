@@ -49,14 +49,12 @@ from jaxfed.xclp.algorithm import cross_client_label_propagation
 from jaxfed.xclp.inputs import checked
 from jaxfed.xclp.later_points.out_of_sample import later_codes
 from jaxfed.xclp.memory_plan import planned_part
-from jaxfed.xclp.messages import count_messages
-from jaxfed.xclp.result import Result, ServerArtifacts, artifacts_of
+from jaxfed.xclp.result import Result, ServerArtifacts, artifacts_of, count_messages
 from jaxfed.xclp.settings.parameters import Parameters
-from jaxfed.xclp.steps.client_predictions import client_predictions
-from jaxfed.xclp.steps.codes import rows_of_clients
+from jaxfed.xclp.steps.codes import rows_of_clients, setup
 from jaxfed.xclp.steps.contributions import EVERYBODY, Contributions
 from jaxfed.xclp.steps.knn_graph import GraphPoints, graph_of, one_hot_labels
-from jaxfed.xclp.steps.projection import setup
+from jaxfed.xclp.steps.prediction import client_predictions
 from jaxfed.xclp.steps.propagation_matrix import (
     PropagationMatrix,
     SolverAccuracy,
@@ -118,22 +116,14 @@ def extend_labeling(
             f"later points have vectors of {vectors[0].shape[1]} entries; use {dim}, as in the labeling"
         )
     num_later = sum(map(len, vectors))
-    what, num_points = (
-        f"{num_later:,} more points of a labeling",
-        len(old.points.indices) + num_later,
-    )
-    planned_part(what, num_points, dim, p, execution, num_later)
+    what = f"{num_later:,} more points of a labeling"
+    planned_part(what, len(old.points.indices) + num_later, dim, p, execution, num_later)
 
     codes, points, is_later = _with_later(old, vectors, labels)
     matrix = PropagationMatrix(graph_of(points, p, execution), p)
-    y, start = (
-        padded_to(values, matrix.num_points)
-        for values in (
-            np.concatenate(list(points.labels.values())),
-            _start(old, points, np.asarray(matrix.root_degrees), is_later),
-        )
-    )
-    z, info = matrix.solved(y, start)
+    y = np.concatenate(list(points.labels.values()))
+    start = _start(old, points, np.asarray(matrix.root_degrees), is_later)
+    z, info = matrix.solved(*(padded_to(values, matrix.num_points) for values in (y, start)))
     accuracy = accuracy_of(info, p.max_steps)
     contributions = Contributions({EVERYBODY: np.asarray(z)[: len(is_later)]}, {}, accuracy)
     scores = summed_scores(contributions, points.labels, points.rows, p, None, execution)
@@ -141,11 +131,21 @@ def extend_labeling(
         codes, scores, p, None, choice.sharpness if choice else None
     )
     warn_of_cut_short(accuracy, SolverAccuracy(), p.tolerance)
+    communication = Communication()
+    communication.add(result.communication)
+    count_messages(
+        communication,
+        num_clients=len(points.rows),
+        num_labeled=points.num_labeled,
+        num_points=len(is_later),
+        num_codes=num_later,
+        p=p,
+    )
     return Result(
         predictions=predictions,
         steps=accuracy.steps,
         residual=accuracy.residual,
-        communication=_communication(result, points, num_later, p),
+        communication=communication,
         choice=choice,
         artifacts=artifacts_of(
             None, p, old.planes, codes, points, matrix, contributions, scores, largest
@@ -180,13 +180,12 @@ def _with_later(
         old.points.distances,
         min(p.num_neighbors, len(is_later)),
     )
-    rows = rows_of_clients({j: len(own) for j, own in of_all.items()})
+    rows = rows_of_clients(of_all)
     codes = [joint[own] for own in rows.values()]
     return codes, GraphPoints(of_all, rows, indices, distances), is_later
 
 
 def _randomized(labels: Sequence[np.ndarray], num_old: int, p: Parameters) -> list[np.ndarray]:
-    """CS: later labels with their noise; that of a later batch is drawn anew."""
     if not p.label_epsilon:
         return list(labels)
     key = jax.random.fold_in(jax.random.fold_in(setup(p.seed), Stream.LATE_LABELS), num_old)
@@ -208,20 +207,3 @@ def _start(
     sums = (smooth[near] * is_old[..., None]).sum(axis=1)
     smooth[is_later] = sums / np.maximum(is_old.sum(axis=1, keepdims=True), 1)
     return roots[: len(smooth), None] * smooth
-
-
-def _communication(
-    result: Result, points: GraphPoints, num_later: int, p: Parameters
-) -> Communication:
-    """Bytes of the labeling so far, and those of this extension."""
-    communication = Communication()
-    communication.add(result.communication)
-    count_messages(
-        communication,
-        num_clients=len(points.rows),
-        num_labeled=points.num_labeled,
-        num_points=len(points.indices),
-        num_codes=num_later,
-        p=p,
-    )
-    return communication

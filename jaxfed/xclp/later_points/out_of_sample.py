@@ -22,7 +22,14 @@ later codes are randomized, too: a repeated code gets the same noise, another co
 
 With protocols, no party has both codes and Z, and each party stores its own artifacts (`jaxfed.xclp.result`).
 The labeling's session stays open. Lines 5 to 16 run once more for the later points alone, by the same
-protocols (`jaxfed.xclp.later_points.later_rows`). Labels are those in the clear:
+protocols and the same code. Z_x is linear in the Z of the graph, which is S Y up to the factors of
+`label_matrix`, one per class:
+
+    5 to 7      distances of later points to the graph's; the server stores each one's k nearest, and w
+    10 to 13    INFLUENCE of the server's matrix w S, [m, n], on the clients' labels
+    14          ROW_SUMS: client j gets the rows of its own later points, and the counts of labels
+
+with w_xl = alpha W_xl. Labels are those in the clear:
 
     line   party             learns
     5      server            distances of later points to the graph's; with "plaintext" their codes
@@ -43,30 +50,159 @@ taken part have no keys with the others and are refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.errors import UsageError
+from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.settings import HERE, Execution
-from jaxfed.kernels.devices import padded_rows
+from jaxfed.kernels.conjugate_gradient import Convergence
+from jaxfed.kernels.devices import in_batches, padded_rows
 from jaxfed.privacy import randomized_response
 from jaxfed.random_streams import Stream
 from jaxfed.xclp.inputs import checked
-from jaxfed.xclp.later_points.induction_weights import induction_weights
-from jaxfed.xclp.later_points.later_rows import later_scores, with_noise
-from jaxfed.xclp.messages import count_later
-from jaxfed.xclp.result import PartyArtifacts, Result, ServerArtifacts
-from jaxfed.xclp.settings.exchangeable_steps import IN_GRAPH
-from jaxfed.xclp.settings.parameters import Parameters
-from jaxfed.xclp.steps.client_predictions import predicted
-from jaxfed.xclp.steps.codes import client_codes, rows_of
-from jaxfed.xclp.steps.prediction import Prediction
-from jaxfed.xclp.steps.projection import setup
-from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy, warn_of_cut_short
-from jaxfed.xclp.steps.row_sums import with_prior
+from jaxfed.xclp.result import PartyArtifacts, Result, ServerArtifacts, count_messages
+from jaxfed.xclp.settings.parameters import IN_GRAPH, INFLUENCE, Parameters
+from jaxfed.xclp.steps.codes import client_codes, rows_of, rows_of_clients, setup
+from jaxfed.xclp.steps.hamming import LATER_BATCH
+from jaxfed.xclp.steps.knn_graph import edge_weights
+from jaxfed.xclp.steps.prediction import Prediction, predicted
+from jaxfed.xclp.steps.propagation_matrix import (
+    PropagationMatrix,
+    SolverAccuracy,
+    warn_of_cut_short,
+)
+from jaxfed.xclp.steps.row_sums import Scores, summed_scores, with_prior
+
+
+def induction_weights(
+    indices: np.ndarray, distances: np.ndarray, root_degrees: jax.Array, p: Parameters
+) -> np.ndarray:
+    """w of later points, float32 [m, k], on their nearest points in the graph; 0 where there is none.
+
+    `indices` and `distances` are int32 [m, k], as `jaxfed.kernels.knn.hamming_knn_among` returns them;
+    `root_degrees` D^1/2 of the graph, float32 [n].
+    """
+    if not len(indices):
+        return np.zeros(indices.shape, np.float32)
+    roots = np.append(np.asarray(root_degrees), np.float32(0))[indices]
+
+    def weights(rows: np.ndarray) -> jax.Array:
+        settings = p.num_bits, p.similarity_power, p.bit_epsilon, p.alpha
+        return _weights(distances[rows], roots[rows], *settings)
+
+    return np.asarray(in_batches(weights, np.arange(len(indices)), LATER_BATCH))
+
+
+@partial(jax.jit, static_argnums=(2, 3, 4, 5))
+def _weights(
+    distances: jax.Array,
+    roots: jax.Array,
+    num_bits: int,
+    similarity_power: float,
+    bit_epsilon: float,
+    alpha: float,
+) -> jax.Array:
+    # A missing neighbor has a distance beyond L, and so has its unbiased estimate: no edge.
+    b = edge_weights(distances, num_bits, bit_epsilon, similarity_power)
+    listed = b.sum(axis=1, keepdims=True)
+    listed = jnp.where(listed > 0, listed, 1)
+    return alpha / jnp.sqrt(listed) * b / jnp.where(roots > 0, roots, 1)
+
+
+def weighted_sums(
+    values: jax.Array | np.ndarray, indices: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
+    """sum_l w_xl values_l, float32 [m, C], of values [n, C], indices and weights [m, k]."""
+    values = jnp.asarray(values)
+
+    def sums(rows: np.ndarray) -> jax.Array:
+        return _weighted_sums(values, indices[rows], weights[rows])
+
+    return np.asarray(in_batches(sums, np.arange(len(indices)), LATER_BATCH))
+
+
+@jax.jit
+def _weighted_sums(values: jax.Array, indices: jax.Array, weights: jax.Array) -> jax.Array:
+    neighbors = values[jnp.maximum(indices, 0)]
+    return jnp.einsum("mk,mkc->mc", weights, neighbors, precision=jax.lax.Precision.HIGHEST)
+
+
+class LaterRows:
+    """The server's matrix w S, [m, n], one row for each of the m later points, used in place of S."""
+
+    def __init__(self, matrix: PropagationMatrix, indices: np.ndarray, weights: np.ndarray) -> None:
+        self._matrix = matrix
+        self._indices, self._weights = padded_rows(indices, fill=-1), padded_rows(weights)
+        self.num_points, self.p = matrix.num_points, matrix.p
+
+    def solved(self, y: np.ndarray) -> tuple[jax.Array, Convergence]:
+        """w S Y, float32 [m or more, C], for Y float32 [n, C]."""
+        z, info = self._matrix.solved(y)
+        return jnp.asarray(weighted_sums(z, self._indices, self._weights)), info
+
+
+def later_scores(
+    artifacts: PartyArtifacts,
+    codes: Mapping[int, np.ndarray],
+    execution: Execution,
+    communication: Communication,
+) -> tuple[dict[int, np.ndarray], SolverAccuracy]:
+    """Lines 5 to 14 through the session: Z of later points, float32 [m_j, C], weighted by the client's prior.
+
+    `codes` are uint32 [m_j, L / 32], with their noise, of all clients in the session. Returns the scores of
+    every client that stays to the end, and the accuracy of the linear systems. Bytes that are sent are added
+    to `communication`.
+
+    Raises:
+        ProtocolError: an unexpected message; no client gets scores then.
+
+    Cost: all linear systems of the labeling once more; distances of m n pairs.
+    """
+    if not any(len(own) for own in codes.values()):
+        return {}, SolverAccuracy()
+    session, p = artifacts.session, artifacts.p
+    before = session.communication()
+    clients, indices, distances = IN_GRAPH[p.hamming](
+        codes,
+        {j: artifacts.codes[j] for j in codes},
+        session,
+        execution,
+        num_neighbors=p.num_neighbors,
+        key_bits=p.key_bits,
+    )
+    points = [np.arange(artifacts.rows[j].start, artifacts.rows[j].stop) for j in clients]
+    in_graph = np.concatenate([*points, [-1]])[indices].astype(np.int32)
+    weights = induction_weights(in_graph, distances, artifacts.matrix.root_degrees, p)
+    rows = rows_of_clients({j: codes[j] for j in clients})
+    scores: dict[int, Scores] = {}
+    accuracy = SolverAccuracy()
+    if len(indices):
+        contributions = INFLUENCE[p.influence](  # 10-SS to 13-CS
+            LaterRows(artifacts.matrix, in_graph, weights),
+            {j: y if j in rows else np.zeros_like(y) for j, y in artifacts.labels.items()},
+            artifacts.rows,
+            session,
+            is_secure=p.row_sums != "plaintext",
+            num_outputs=len(indices),
+        )
+        accuracy = contributions.accuracy
+        scores = summed_scores(
+            contributions, artifacts.labels, rows, p, session, execution
+        )  # 14-XS
+        count_messages(
+            communication,
+            num_clients=len(rows),
+            num_labeled=sum(int(artifacts.labels[j].any(axis=1).sum()) for j in rows),
+            num_points=len(indices),
+            p=p,
+        )
+    communication.add(session.communication().since(before))
+    return {j: own.weighted for j, own in scores.items()}, accuracy
 
 
 def label_later(
@@ -94,7 +230,7 @@ def label_later(
         UsageError: newcomers if a step is a protocol; vectors that are not finite or of another d.
 
     Cost: m (d L + n L / 64 + n k) operations, 4 n bytes for each of 256 points. Through a session the cost of
-    `jaxfed.xclp.later_points.later_rows`, for any m.
+    `jaxfed.xclp.later_points.out_of_sample`, for any m.
     """
     vectors, _ = checked(vectors, None, p.num_classes)
     _check_clients(result, vectors, p)
@@ -110,7 +246,9 @@ def label_later(
         else:
             scores = _of_clients(artifacts, vectors, execution)
             largest = [artifacts.largest] * len(vectors)
-            count_later(result.communication, sum(map(len, vectors)), artifacts.p)
+            num_later, own = sum(map(len, vectors)), artifacts.p
+            result.communication.up("codes", num_later * own.num_bits // 8)
+            result.communication.down("row_sums", 4 * num_later * own.num_classes)
     warn_of_cut_short(accuracy, SolverAccuracy(), p.tolerance)
     predictions = predicted(scores, result.choice.sharpness if result.choice else None)
     if not p.relative_confidence:
@@ -122,7 +260,6 @@ def label_later(
 
 
 def _check_clients(result: Result, vectors: Sequence[np.ndarray], p: Parameters) -> None:
-    """Refuse vectors of another d, and newcomers if keys are needed."""
     dim, num_clients = vectors[0].shape[1], len(result.predictions)
     if result.artifacts is not None and dim != (allowed := result.artifacts.planes.shape[1]):
         raise UsageError(
@@ -150,26 +287,23 @@ def _codes_of_parties(
     epsilon = artifacts.p.bit_epsilon
     if not epsilon:
         return codes
-    return {j: with_noise(own, artifacts.noisy[j], epsilon) for j, own in codes.items()}
+    return {j: _with_noise(own, artifacts.noisy[j], epsilon) for j, own in codes.items()}
+
+
+def _with_noise(codes: np.ndarray, known: dict[bytes, np.ndarray], epsilon: float) -> np.ndarray:
+    """Codes randomized with the operating system's noise; `known` caches the noisy version of each code."""
+    fresh = [own for own in np.unique(codes, axis=0) if own.tobytes() not in known]
+    if fresh:
+        draw = randomized_response.from_system
+        noisy = randomized_response.randomize_bits(jnp.asarray(np.stack(fresh)), draw, epsilon)
+        known.update(zip((own.tobytes() for own in fresh), np.asarray(noisy), strict=True))
+    return np.stack([known[own.tobytes()] for own in codes]) if len(codes) else codes
 
 
 def _of_clients(
     artifacts: ServerArtifacts, vectors: Sequence[np.ndarray], execution: Execution
 ) -> list[np.ndarray]:
     """Z of later points, f32 [m_j, C] a client, weighted by its prior; newcomers have the cohort's."""
-    z = _extended(artifacts, vectors, execution)
-    parts = [z[rows] for rows in rows_of([len(v) for v in vectors])]
-    cohort = artifacts.class_counts.sum(axis=0)
-    known = [*artifacts.class_counts, *(np.zeros_like(cohort) for _ in vectors)]
-    return [
-        with_prior(part, own, cohort, artifacts.p) for part, own in zip(parts, known, strict=False)
-    ]
-
-
-def _extended(
-    artifacts: ServerArtifacts, vectors: Sequence[np.ndarray], execution: Execution
-) -> np.ndarray:
-    """Z of later points without the client prior, f32 [m, C]."""
     p, codes = artifacts.p, later_codes(artifacts, vectors)
     _, indices, distances = IN_GRAPH["plaintext"](
         dict(enumerate(codes)),
@@ -179,8 +313,13 @@ def _extended(
         num_neighbors=p.num_neighbors,
         key_bits=p.key_bits,
     )
-    weights = induction_weights(indices, distances, np.asarray(artifacts.root_degrees), p)
-    return weights.weighted_sums(padded_rows(artifacts.scores))
+    weights = induction_weights(indices, distances, artifacts.root_degrees, p)
+    z = weighted_sums(padded_rows(artifacts.scores), indices, weights)
+    parts = [z[rows] for rows in rows_of(vectors)]
+    counts = np.stack([y.sum(axis=0) for y in artifacts.points.labels.values()])
+    cohort = counts.sum(axis=0)
+    known = [*counts, *(np.zeros_like(cohort) for _ in vectors)]
+    return [with_prior(part, own, cohort, p) for part, own in zip(parts, known, strict=False)]
 
 
 def later_codes(artifacts: ServerArtifacts, vectors: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -191,4 +330,4 @@ def later_codes(artifacts: ServerArtifacts, vectors: Sequence[np.ndarray]) -> li
     key, joint = jax.random.fold_in(setup(p.seed), Stream.LATE_POINTS), np.concatenate(codes)
     draw = randomized_response.from_content(key, joint)
     noisy = np.asarray(randomized_response.randomize_bits(jnp.asarray(joint), draw, p.bit_epsilon))
-    return [noisy[own] for own in rows_of([len(v) for v in vectors])]
+    return [noisy[own] for own in rows_of(vectors)]

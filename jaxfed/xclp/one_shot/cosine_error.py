@@ -35,7 +35,6 @@ def cosine_rmse(
     Args:
         parts: float [n_i, d], the points of one or several clients; they may lie on disk.
         key: the typed key that Pi is drawn from.
-        num_bits: L.
         num_points: maximum number of points; cost is its square times (d + L / 32).
 
     Returns:
@@ -73,7 +72,6 @@ def _norms(part: np.ndarray) -> np.ndarray:
 
 
 def _rows_of(parts: Sequence[np.ndarray], chosen: np.ndarray) -> np.ndarray:
-    """Gather rows by number; numbering continues from part to part."""
     firsts = np.cumsum([0, *map(len, parts)])
     whose = np.searchsorted(firsts, chosen, side="right") - 1
     return np.stack(

@@ -24,11 +24,10 @@ from jaxfed.kernels.graph import normalized_graph
 from jaxfed.xclp.selection.choice import Choice, plaintext_total, select, settings_of
 from jaxfed.xclp.selection.leave_one_out import Labeled, labeled_rows
 from jaxfed.xclp.settings.parameters import Propagation
-from jaxfed.xclp.steps import client_prior
-from jaxfed.xclp.steps.calibration import calibrated
+from jaxfed.xclp.steps.class_scores import weighed_by_prior
 from jaxfed.xclp.steps.contributions import EVERYBODY
-from jaxfed.xclp.steps.knn_graph import edge_weights, one_hot_labels
-from jaxfed.xclp.steps.prediction import predict, relative
+from jaxfed.xclp.steps.knn_graph import one_hot_labels, positive_power
+from jaxfed.xclp.steps.prediction import calibrated, predict, relative
 from jaxfed.xclp.steps.propagation_matrix import (
     PropagationMatrix,
     SolverAccuracy,
@@ -50,13 +49,9 @@ def propagate_over_cosines(
 ) -> tuple[jax.Array, jax.Array]:
     """Labels int32 [n] (-1: no label arrives) and confidences f32 [n] of one client's vectors; may be traced.
 
-    Args:
-        vectors: float32 [n, d].
-        y: float32 [n, C], one-hot, zero where unlabeled.
-        valid: bool [n], False on padding; None: all are points.
-        p: k, alpha, the edges' power, tolerance and step limit, `label_matrix` and
-            `relative_confidence`, the latter over these n vectors. A client prior has no effect, since
-            the client's frequencies are the cohort's.
+    `vectors` are float32 [n, d]; `y` float32 [n, C], one-hot, zero where unlabeled; `valid` bool [n], False
+    on padding. `relative_confidence` is over these n vectors. A client prior has no effect, since the
+    client's frequencies are the cohort's.
 
     Cost: n^2 d operations; memory O(n (d + k + C)).
     """
@@ -78,7 +73,6 @@ def label_over_cosines(
         y: float32 [n, C], one-hot, zero where unlabeled.
         owner: the client of each point, int [n]; None: one client has all, and a client prior has no effect,
             not even in leave-one-out.
-        p: all settings.
         execution: may cache neighbors.
 
     Returns:
@@ -92,7 +86,13 @@ def label_over_cosines(
     near = execution.once(knn.cosine_knn, vectors, most)
     choice = None
     if p.asks_labels:
-        choice = _chosen(near, y, np.zeros(len(y), int) if owner is None else owner, p)
+        answers = np.where(y.any(axis=1), y.argmax(axis=1), -1)
+        owners = np.zeros(len(y), int) if owner is None else owner
+
+        def evidence(s: Propagation) -> dict[int, Labeled]:
+            return {EVERYBODY: labeled_rows(_matrix(near, s), y, owners, answers)}
+
+        choice = select(p, evidence, plaintext_total)
     own = choice.p if choice else p
     z, info = scores_of(_matrix(near, own), y)
     warn_of_cut_short(
@@ -103,7 +103,7 @@ def label_over_cosines(
     if owner is not None:
         of_clients = np.zeros((int(owner.max(initial=0)) + 1, p.num_classes), np.float32)
         np.add.at(of_clients, owner, y)
-        weighed = client_prior.weighed(
+        weighed = weighed_by_prior(
             z, of_clients[owner], y.sum(axis=0), own.client_prior, own.client_prior_labels
         )
         z = jnp.asarray(weighed)
@@ -133,7 +133,6 @@ def label_each(
         vectors: each client's, float [n_k, d] or more of them.
         y: int [K, N], labels, -1 where there is none.
         mask: bool [K, N], a client's points are its first n_k.
-        p: all settings.
         execution: may cache neighbors.
 
     Returns:
@@ -157,20 +156,8 @@ def label_each(
 
 
 def _without_prior(p: Propagation) -> Propagation:
-    """The settings without a client prior, given or to be fitted."""
     select = tuple(entry for entry in p.select if entry != "client_prior")
     return replace(p, client_prior=0.0, client_prior_labels=0.0, select=select)
-
-
-def _chosen(
-    near: tuple[jax.Array, jax.Array], y: np.ndarray, owner: np.ndarray, p: Propagation
-) -> Choice[Propagation]:
-    answers = np.where(y.any(axis=1), y.argmax(axis=1), -1)
-
-    def evidence(s: Propagation) -> dict[int, Labeled]:
-        return {EVERYBODY: labeled_rows(_matrix(near, s), y, owner, answers)}
-
-    return select(p, evidence, plaintext_total)
 
 
 def _predicted(
@@ -185,5 +172,5 @@ def _predicted(
 def _matrix(near: tuple[jax.Array, jax.Array], p: Propagation) -> PropagationMatrix:
     indices, cosines = (values[:, : p.num_neighbors] for values in near)
     return PropagationMatrix(
-        normalized_graph(indices, edge_weights(cosines, p.similarity_power)), p
+        normalized_graph(indices, positive_power(cosines, p.similarity_power)), p
     )

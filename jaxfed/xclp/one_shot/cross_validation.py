@@ -30,7 +30,7 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import HERE, Execution, ResultCache
 from jaxfed.random_streams import Stream
 from jaxfed.xclp.one_shot.transduction import Transduction
-from jaxfed.xclp.settings.candidates import MEASURES
+from jaxfed.xclp.settings.parameters import MEASURES
 
 Settings = Mapping[str, Any]
 Make = Callable[[Settings, Execution], FederatedAlgorithm]
@@ -53,7 +53,6 @@ def cross_validated(
             ones is selected, so the given settings come first.
         num_folds: F, 2 or more.
         measure: a key of `MEASURES`.
-        execution: how the method is executed; receives progress.
 
     Returns:
         An algorithm whose round reports, beside the method's own metrics, `selected` (key -> value) and

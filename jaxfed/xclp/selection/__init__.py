@@ -1,5 +1,1 @@
-"""Settings chosen by leave-one-out over the clients' labels, before a labeling.
-
-It runs steps of Algorithm 1 at the labeled points. `jaxfed.xclp.algorithm` imports it, not the other way
-round.
-"""
+"""Settings chosen by leave-one-out over the clients' labels, by steps of Algorithm 1 at labeled points."""

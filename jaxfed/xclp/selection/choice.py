@@ -1,6 +1,6 @@
 """Settings chosen by leave-one-out over the clients' labels, `xclp.select`; no system is solved twice.
 
-The candidate settings s (`jaxfed.xclp.settings.candidates`) begin with the given one. A labeled point i is a
+The candidate settings s (`jaxfed.xclp.settings.parameters`) begin with the given one. A labeled point i is a
 hit if its scores without its own label (`jaxfed.xclp.selection.leave_one_out`) are largest for this label,
 and half a hit if they tie with another's. Client j counts over its points of class c
 
@@ -15,8 +15,7 @@ with unequal classes, hits alone favor settings that guess the larger ones. Othe
 The right side is one standard error of the difference of paired counts (McNemar, Psychometrika 1947; for
 trees' sizes the rule of one standard error is Breiman et al., 1984). Selection matters when labels are few,
 and then hits alone are noisy: forty of them separate two settings that differ by 10 points, and of a hundred
-settings some are lucky. The client prior is fitted afterwards, to the chosen settings, by likelihood
-(`jaxfed.xclp.selection.prior_fit`).
+settings some are lucky.
 
 Leaving a label out takes it from its class. With "plain", which favors classes of many labels, that makes
 hits rarer; with "class_balanced" it does not.
@@ -29,6 +28,39 @@ Cost: settings that differ in `label_matrix` alone share neighbors, graph and sy
 alpha share neighbors and graph; those that differ in num_neighbors share the neighbors. So there is one set
 of codes, one neighbor search for each num_bits, and for every matrix S the columns that `leave_one_out`
 states: at most one labeling for each setting. Fitting `client_prior` solves nothing more.
+
+Client prior. Its strength and smoothing are fitted afterwards, to the chosen settings, by leave-one-out
+likelihood. The class of a labeled point i of client j has the probability
+
+    q_ic ~ p_ic^gamma pi_jc / pi_c       (`jaxfed.xclp.steps.class_scores`, beta = 1 / gamma)
+
+with p_i, pi_j and pi without the label y_i. Two log-likelihoods are summed over all labels, one after the
+other:
+
+    l(s)     = sum_i log pi_j,y_i(s)         how unlike clients are, by their labels alone, without the graph
+    l(gamma) = sum_i log q_i,y_i(gamma, s)   sharpness of scores, as in `jaxfed.xclp.steps.prediction`
+
+s is a value of `PRIOR_LABELS`, gamma one of `SHARPNESS`, both geometric grids. The chosen grid index is the
+mean of all indices with weights exp(l), rounded. With many labels it is the most likely value. With few
+labels it is nearer to the middle of the grid, which is a weak prior.
+
+Rejected (`results/xclp_prior`): the strength with the most leave-one-out hits among a few, with s = C. With
+three labels at a client, hits cannot tell such strengths apart.
+
+Each client sums over its own labels and counts them. It sends `len(PRIOR_LABELS) + 1` numbers, then
+`len(SHARPNESS) + 1`. The server adds them up, masked if row sums are masked, and announces the pair.
+
+Federation. Without a session one process has everything and computes what the parties would. Through a
+session, for every candidate matrix S, lines 10 to 14 run once among the labeled points alone, m of n
+(`jaxfed.xclp.selection.leave_one_out.AtLabeled`):
+
+    CS: positions of its labels;  XS: influence of labels upon labels, as `influence` and `row_sums` say
+    SS: S_ii to their owner;  CS: X_i - S_ii y_i, hits of all settings that share S
+    XS: sums of the clients' counts, masked where `row_sums` is;  SS: the setting that was chosen
+    XS: if the client prior is fitted, sums of two likelihoods and of the counts with it;  SS: the prior
+
+So no party sees scores of unlabeled points under a setting that was not chosen. A setting costs (m / n) of a
+labeling in addition to its columns. A client that leaves during selection does not influence the choice.
 """
 
 from __future__ import annotations
@@ -37,19 +69,53 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import product
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from jaxfed.xclp.selection.leave_one_out import Labeled, half_hits, left_out_scores
-from jaxfed.xclp.settings.candidates import CANDIDATES, MEASURES, parsed
-from jaxfed.xclp.settings.parameters import Propagation
-from jaxfed.xclp.steps.calibration import likeliest, log_likelihoods
+from jaxfed.federation.execution.settings import Execution
+from jaxfed.kernels.devices import padded_to
+from jaxfed.privacy import randomized_response
+from jaxfed.xclp.selection.leave_one_out import (
+    AtLabeled,
+    Labeled,
+    diagonal,
+    half_hits,
+    labeled_rows,
+    left_out_counts,
+    left_out_scores,
+)
+from jaxfed.xclp.settings.parameters import (
+    CANDIDATES,
+    INFLUENCE,
+    MEASURES,
+    ROW_SUMS,
+    Parameters,
+    Propagation,
+    candidates_of,
+)
+from jaxfed.xclp.steps.class_scores import shares
+from jaxfed.xclp.steps.codes import rows_of_clients
+from jaxfed.xclp.steps.contributions import EVERYBODY
+from jaxfed.xclp.steps.knn_graph import KnnGraphs
+from jaxfed.xclp.steps.prediction import (
+    SHARPNESS,
+    likeliest,
+    log_likelihoods,
+    log_sums,
+    probabilities,
+)
 from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy
+from jaxfed.xclp.steps.row_sums import class_counts, own_rows
+
+if TYPE_CHECKING:
+    from jaxfed.secure.session.parties import Session
+
 
 P = TypeVar("P", bound=Propagation)
 Evidence = Callable[[P], Mapping[int, Labeled]]  # leave-one-out data by client, for one setting
-# Adds up the clients' counts, int [G, t], or sums, float64 [G, t].
+# Adds up the clients' counts, int [G, t], or sums, float64 [G, t]; None without clients, or with too few of
+# them to hide a single one.
 Total = Callable[[Mapping[int, np.ndarray]], np.ndarray | None]
 
 
@@ -64,7 +130,7 @@ class Choice(NamedTuple, Generic[P]):
         given_accuracy: the same with the given settings.
         num_settings: number of candidate settings, without those of the client prior.
         num_matrices: number of different matrices S among them.
-        sharpness: of calibrated confidences (`jaxfed.xclp.steps.calibration`); None if confidences are line
+        sharpness: of calibrated confidences (`jaxfed.xclp.steps.prediction`); None if confidences are line
             16's.
         log_loss: leave-one-out log loss with this sharpness, mean nats; None without labels.
         systems: accuracy of the linear systems that were solved for the choice.
@@ -82,7 +148,7 @@ class Choice(NamedTuple, Generic[P]):
 
     def metrics(self) -> dict[str, Any]:
         """Metrics that a round reports: numbers; a chosen name is reported as 1 and its alternatives as 0."""
-        return {
+        metrics: dict[str, Any] = {
             "selected": {
                 key: {name: int(name == value) for name in CANDIDATES[key]}
                 if isinstance(value, str)
@@ -94,22 +160,14 @@ class Choice(NamedTuple, Generic[P]):
                 "given_accuracy": self.given_accuracy,
                 "settings": self.num_settings,
             },
-            **(
-                {"calibration": {"sharpness": self.sharpness, "log_loss": self.log_loss}}
-                if self.sharpness is not None
-                else {}
-            ),
         }
+        if self.sharpness is not None:
+            metrics["calibration"] = {"sharpness": self.sharpness, "log_loss": self.log_loss}
+        return metrics
 
 
 def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
-    """Choose among the candidates that `p.select` names.
-
-    Args:
-        p: the given settings.
-        evidence: leave-one-out data for a setting; called once for all settings that share them.
-        total: sums the clients' numbers; None without clients, or with too few to hide a single one.
-    """
+    """Choose among the candidates that `p.select` names; `evidence` is called once for each matrix S."""
     settings = settings_of(p)
     num_groups = p.num_classes if p.select_measure == "balanced_accuracy" else 1
     by_matrix: dict[tuple[Any, ...], Mapping[int, Labeled]] = {}
@@ -120,12 +178,19 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
             by_matrix[key] = evidence(s)
         return by_matrix[key]
 
-    hits = [_hits(labeled(s), s) for s in settings]
+    hits = [_half_hits(labeled(s), s) for s in settings]
     clients = [j for j in hits[0] if all(j in own for own in hits)]
 
-    def summed(hits: list[dict[int, Hits]]) -> Sums | None:
-        counts = {j: _counts([own[j] for own in hits], num_groups) for j in clients}
-        return _by_group(total(counts), num_groups)
+    def summed(hits: list[dict[int, np.ndarray]]) -> Sums | None:
+        points = labeled(settings[0])
+        counts = {
+            j: _counts([own[j] for own in hits], points[j].answers, num_groups) for j in clients
+        }
+        sums = total(counts)
+        if sums is None:
+            return None
+        halves, squares, labels = np.split(np.asarray(sums, np.float64), 3, axis=1)
+        return Sums(halves, squares, labels[0])
 
     size = len(settings), len(by_matrix)
     accuracies = [own.accuracy for points in by_matrix.values() for own in points.values()]
@@ -140,10 +205,8 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
         best = 0
     found, quality = settings[best], qualities[best]
     if fits_prior(p):
-        from jaxfed.xclp.selection.prior_fit import fitted
-
         weighed = fitted({j: labeled(found)[j] for j in clients}, found, total)
-        again = None if weighed is found else summed([_hits(labeled(found), weighed)])
+        again = None if weighed is found else summed([_half_hits(labeled(found), weighed)])
         if again is not None and again.labels.any():
             found, quality = weighed, again.qualities(p.select_measure)[0]
     sharpness, log_loss = None, None
@@ -153,16 +216,8 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
         }
         likelihoods = total({j: log_likelihoods(*left_out[j]) for j in clients})
         sharpness, log_loss = (1.0, None) if likelihoods is None else likeliest(likelihoods)
-    return Choice(
-        found,
-        _chosen(p, found),
-        float(quality),
-        float(qualities[0]),
-        *size,
-        sharpness,
-        log_loss,
-        systems,
-    )
+    rates = float(quality), float(qualities[0])
+    return Choice(found, _chosen(p, found), *rates, *size, sharpness, log_loss, systems)
 
 
 def mean_metrics(choices: Sequence[Choice[P]]) -> dict[str, Any]:
@@ -178,7 +233,7 @@ def settings_of(p: P) -> list[P]:
     Raises:
         UsageError: an invalid combination.
     """
-    values = parsed(p.select, p.selectable)
+    values = candidates_of(p.select, p.selectable)
     values.pop("client_prior", None)
     given = replace(p, select=())
     found = [given]
@@ -202,13 +257,6 @@ def plaintext_total(counts: Mapping[int, np.ndarray]) -> np.ndarray | None:
 def _in_common(s: Propagation) -> tuple[Any, ...]:
     """Settings on which graph and S depend; equal ones share leave-one-out data."""
     return s.alpha, s.num_neighbors, s.similarity_power, getattr(s, "num_bits", None)
-
-
-class Hits(NamedTuple):
-    """A client's half-hits with one setting, int [m], and the classes of its labels, int [m]."""
-
-    halves: np.ndarray
-    answers: np.ndarray
 
 
 class Sums(NamedTuple):
@@ -238,44 +286,189 @@ class Sums(NamedTuple):
         return bool(ahead > np.sqrt(weights**2 @ self.squares[setting]))
 
 
-def _hits(points: Mapping[int, Labeled], s: Propagation) -> dict[int, Hits]:
-    return {
-        client: Hits(half_hits(left_out_scores(own, s), own.answers), own.answers)
-        for client, own in points.items()
-    }
+def _half_hits(points: Mapping[int, Labeled], s: Propagation) -> dict[int, np.ndarray]:
+    return {j: half_hits(left_out_scores(own, s), own.answers) for j, own in points.items()}
 
 
-def _counts(hit: list[Hits], num_groups: int) -> np.ndarray:
+def _counts(halves: list[np.ndarray], answers: np.ndarray, num_groups: int) -> np.ndarray:
     """A client's half-hits, squares of differences and numbers of labels, int [settings, 3 G]."""
-    group = hit[0].answers if num_groups > 1 else np.zeros(len(hit[0].answers), np.int64)
+    group = answers if num_groups > 1 else np.zeros(len(answers), np.int64)
 
     def by_group(values: np.ndarray) -> np.ndarray:
         return np.bincount(group, values, num_groups).astype(np.int64)
 
     labels = by_group(np.ones(len(group)))
-    return np.stack(
-        [
-            np.concatenate(
-                [by_group(own.halves), by_group((own.halves - hit[0].halves) ** 2), labels]
-            )
-            for own in hit
-        ]
-    )
-
-
-def _by_group(sums: np.ndarray | None, num_groups: int) -> Sums | None:
-    if sums is None:
-        return None
-    halves, squares, labels = np.split(
-        np.asarray(sums, np.float64), [num_groups, 2 * num_groups], axis=1
-    )
-    return Sums(halves, squares, labels[0])
+    rows = [(by_group(own), by_group((own - halves[0]) ** 2), labels) for own in halves]
+    return np.stack([np.concatenate(row) for row in rows])
 
 
 def _chosen(p: Propagation, found: Propagation) -> dict[str, Any]:
-    """Chosen values by key."""
     names = {entry.partition(":")[0] for entry in p.select}
     if "client_prior" in names:
         names.add("client_prior_labels")
     keys = (*CANDIDATES, "client_prior_labels")
     return {key: getattr(found, key) for key in keys if key in names}
+
+
+PRIOR_LABELS = tuple(2.0**k for k in range(-3, 10))  # s
+
+
+def priors() -> list[tuple[float, float]]:
+    """All pairs (client_prior, client_prior_labels) that a fit can return, in the order of their indices."""
+    return [(1 / gamma, labels) for labels in PRIOR_LABELS for gamma in SHARPNESS]
+
+
+def fitted(points: Mapping[int, Labeled], p: P, total: Total) -> P:
+    """Return `p` with the prior fitted to leave-one-out data; `p` itself if there is no sum over clients."""
+    of_labels = total({j: _by_labels(own) for j, own in points.items()})
+    if of_labels is None:
+        return p
+    labels = PRIOR_LABELS[_mean_place(of_labels)]
+    of_scores = total({j: _by_sharpness(own, p, labels) for j, own in points.items()})
+    if of_scores is None:
+        return p
+    gamma = SHARPNESS[_mean_place(of_scores)]
+    return replace(p, client_prior=1 / gamma, client_prior_labels=labels)
+
+
+def _by_labels(points: Labeled) -> np.ndarray:
+    own, cohort = (np.maximum(counts, 0) for counts in left_out_counts(points))
+    return log_sums([shares(own, cohort, labels)[0] for labels in PRIOR_LABELS], points.answers)
+
+
+def _by_sharpness(points: Labeled, p: Propagation, labels: float) -> np.ndarray:
+    def at(gamma: float) -> np.ndarray:
+        weighed = replace(p, client_prior=1 / gamma, client_prior_labels=labels)
+        return np.asarray(probabilities(left_out_scores(points, weighed), gamma))
+
+    return log_sums([at(gamma) for gamma in SHARPNESS], points.answers)
+
+
+def _mean_place(sums: np.ndarray) -> int:
+    """Mean grid index, weighted by the likelihoods of `sums` [G + 1, 1], rounded."""
+    likelihoods = sums[:-1, 0]
+    weights = np.exp(likelihoods - likelihoods.max())
+    return round(float(weights @ np.arange(len(weights)) / weights.sum()))
+
+
+def largest_settings(p: Parameters, num_points: int) -> Parameters:
+    """`p` with the largest num_bits and num_neighbors among the candidates.
+
+    There are `num_points` neighbors at most: further ones would hold no edges.
+    """
+    tried = settings_of(p) if p.select else [p]
+    return replace(
+        p,
+        select=(),
+        num_bits=max(s.num_bits for s in tried),
+        num_neighbors=min(max(s.num_neighbors for s in tried), num_points),
+    )
+
+
+def choose(
+    p: Parameters, graphs: KnnGraphs, session: Session | None, execution: Execution
+) -> Choice[Parameters] | None:
+    """Choose the settings by leave-one-out, and announce them to the clients of a session.
+
+    Returns None if `p` leaves nothing to choose.
+    """
+    if not p.asks_labels:
+        return None
+    if session is None:
+        return select(p, lambda s: {EVERYBODY: _joint(s, graphs)}, plaintext_total)
+
+    from jaxfed.secure.influence import left_out
+
+    def total(counts: Mapping[int, np.ndarray]) -> np.ndarray | None:
+        if p.row_sums == "plaintext":
+            return plaintext_total(counts)
+        from jaxfed.secure.row_sums.server_sums import server_sums
+
+        return server_sums(session, counts, is_resilient=p.row_sums != "masked")
+
+    positions = _positions(session, graphs, p)
+    choice = select(p, lambda s: _through_session(s, graphs, positions, session, execution), total)
+    given = p.client_prior, p.client_prior_labels
+    settings, found = settings_of(p), (choice.p.client_prior, choice.p.client_prior_labels)
+    number = settings.index(replace(choice.p, client_prior=given[0], client_prior_labels=given[1]))
+    left_out.send_setting(session, number, len(settings))
+    if fits_prior(p):
+        known = [given, *priors()]
+        left_out.send_setting(session, known.index(found), len(known))
+    if choice.sharpness is not None:
+        left_out.send_setting(session, SHARPNESS.index(choice.sharpness), len(SHARPNESS))
+    return choice
+
+
+def _joint(s: Parameters, graphs: KnnGraphs) -> Labeled:
+    matrix, points = graphs.matrix(s), graphs.points(s.num_bits)
+    y = np.concatenate(list(points.labels.values()))
+    answers = np.where(y.any(axis=1), y.argmax(axis=1), -1)
+    owner = np.concatenate([np.full(r.stop - r.start, j) for j, r in points.rows.items()])
+    n = matrix.num_points
+    y, owner, answers = padded_to(y, n), padded_to(owner, n), padded_to(answers, n, fill=-1)
+    return labeled_rows(matrix, _unbiased(y, s), owner, answers)
+
+
+def _positions(session: Session, graphs: KnnGraphs, p: Parameters) -> dict[int, np.ndarray]:
+    """Positions of each client's labeled points, int [m_j], received by the server; of clients that stay."""
+    from jaxfed.secure.influence.columns import PositionsClient, collected_positions
+    from jaxfed.secure.session.endpoint import SERVER
+
+    labels = graphs.points(p.num_bits).labels
+    clients = [client for client in labels if client in session.clients]
+    own = {client: np.flatnonzero(labels[client].any(axis=1)) for client in clients}
+    parties = session.parties(PositionsClient, own, clients)
+    sizes = {client: len(labels[client]) for client in clients}
+    return collected_positions(parties, session.endpoints[SERVER], sizes)
+
+
+def _through_session(
+    s: Parameters,
+    graphs: KnnGraphs,
+    positions: Mapping[int, np.ndarray],
+    session: Session,
+    execution: Execution,
+) -> dict[int, Labeled]:
+    from jaxfed.secure.influence import left_out
+
+    points = graphs.points(s.num_bits)
+    clients = [j for j in points.labels if j in positions and j in session.clients]
+    if not any(len(positions[j]) for j in clients):
+        return {}
+    joint = np.concatenate([points.rows[j].start + positions[j] for j in clients])
+    matrix = graphs.matrix(s)
+    part = AtLabeled(matrix, joint)
+    labels = {j: points.labels[j][positions[j]] for j in clients}
+    rows = rows_of_clients(labels)
+    contributions = INFLUENCE[s.influence](
+        part, labels, rows, session, is_secure=s.row_sums != "plaintext"
+    )
+    counts = {j: class_counts(y, are_needed=True) for j, y in labels.items()}
+    sums = ROW_SUMS[s.row_sums](contributions, counts, rows, session, execution, **s.masking)
+    own, accuracy = part.diagonal[: len(joint)], contributions.accuracy
+    if EVERYBODY in contributions.values:  # the server has received Y and solved for no columns
+        diagonals, of_diagonals = diagonal(matrix, joint)
+        own = np.where(part.alone[: len(joint)], own, diagonals)
+        accuracy = accuracy.worst(of_diagonals)
+    sent = {j: own[rows[j]] for j in sums}
+    return {
+        j: Labeled(
+            rows=own_rows(*sums[j], s),
+            diagonal=of_client,
+            labels=_unbiased(labels[j], s),
+            answers=labels[j].argmax(axis=1),
+            client_counts=_unbiased(labels[j], s).sum(axis=0),
+            cohort_counts=_unbiased(sums[j][1], s).sum(axis=0),
+            accuracy=accuracy,
+        )
+        for j, of_client in left_out.sent_diagonals(session, sent).items()
+    }
+
+
+def _unbiased(y: np.ndarray, p: Parameters) -> np.ndarray:
+    """Y, or the unbiased estimate of Y if labels are randomized."""
+    if not p.label_epsilon:
+        return y
+    estimate = randomized_response.unbiased(y, p.num_classes, p.label_epsilon)
+    return estimate.astype(np.float32)

@@ -1,6 +1,6 @@
 """Leave-one-out scores of all labeled points, each without its own label, from one solve.
 
-Z is a function of X = S Y and counts of labels (`jaxfed.xclp.steps.label_matrix`), so without the label y_i
+Z is a function of X = S Y and counts of labels (`jaxfed.xclp.steps.class_scores`), so without the label y_i
 of point i its scores follow from X_i - S_ii y_i. S_ii is in the column of S that line 12 solves for, if
 columns are sent or multiplied. If the server receives Y, it solves for S Y alone, C columns. Then
 
@@ -30,8 +30,7 @@ from jaxfed.kernels.components import components
 from jaxfed.kernels.conjugate_gradient import Convergence, propagate_centered
 from jaxfed.kernels.devices import everywhere, padded_length
 from jaxfed.xclp.settings.parameters import Propagation
-from jaxfed.xclp.steps import client_prior
-from jaxfed.xclp.steps.label_matrix import Rows, scores, without_own
+from jaxfed.xclp.steps.class_scores import Rows, scores, weighed_by_prior, without_own
 from jaxfed.xclp.steps.propagation_matrix import (
     PropagationMatrix,
     SolverAccuracy,
@@ -77,9 +76,7 @@ def left_out_scores(points: Labeled, p: Propagation) -> np.ndarray:
     own = np.abs(points.diagonal[:, None] * points.labels)
     values = np.where(np.abs(rows.values) > _ROUNDING * own, rows.values, np.float32(0))
     z = scores(p.label_matrix, rows._replace(values=values))
-    weighed = client_prior.weighed(
-        z, *left_out_counts(points), p.client_prior, p.client_prior_labels
-    )
+    weighed = weighed_by_prior(z, *left_out_counts(points), p.client_prior, p.client_prior_labels)
     return np.asarray(weighed)
 
 
@@ -117,11 +114,8 @@ def labeled_rows(
 ) -> Labeled:
     """`Labeled` of all labeled points in ascending order, if one party has the graph and the labels.
 
-    Args:
-        matrix: S, n by n.
-        y: Y, float32 [n, C], zero rows where unlabeled.
-        owner: the client of each point, int [n].
-        answers: int [n], -1 where unlabeled.
+    `y` is Y, float32 [n, C], zero rows where unlabeled; `owner` the client of each point, int [n]; `answers`
+    are int [n], -1 where unlabeled.
 
     Cost: C columns of S, and those that `diagonal` needs.
     """
@@ -147,11 +141,7 @@ def diagonal(matrix: PropagationMatrix, points: np.ndarray) -> tuple[np.ndarray,
     """S_ii of some points, float32 [m], and the accuracy of the linear systems.
 
     Up to `EXACT_UP_TO` entries are solved for, a column each; more are estimated from `NUM_PROBES` columns.
-    The same points give the same numbers.
-
-    Args:
-        matrix: S, n by n.
-        points: their numbers, int [m].
+    The same points, int [m], give the same numbers.
     """
     if len(points) <= EXACT_UP_TO:
         found, worst = np.zeros(len(points), np.float32), SolverAccuracy()
@@ -194,18 +184,14 @@ def _centered(
 
 
 class AtLabeled:
-    """S restricted to the labeled points, at the server, for choosing settings through a session.
+    """S restricted to the labeled `points`, int [m], at the server, for choosing settings through a session.
 
     Solved columns store their S_ii in `diagonal`. A point that is `alone` gets nothing else.
-
-    Args:
-        matrix: S, n by n.
-        points: labeled points, int [m], in the order of their new numbers.
     """
 
     def __init__(self, matrix: PropagationMatrix, points: np.ndarray) -> None:
         self._matrix, self._num_labeled = matrix, len(points)
-        self.num_points, self.max_steps = padded_length(len(points)), matrix.max_steps
+        self.num_points, self.p = padded_length(len(points)), matrix.p
         self._points = np.zeros(self.num_points, np.int64)
         self._points[: len(points)] = points
         self.diagonal = np.zeros(self.num_points, np.float32)

@@ -1,12 +1,36 @@
-"""Settings of one labeling: `Propagation` over any graph, and `Parameters` of XCLP, which estimates it."""
+"""Settings of one labeling: `Propagation` over any graph, and `Parameters` of XCLP, which estimates it.
+
+Exchangeable steps of Algorithm 1 have names, the values that a setting allows. The functions of one table
+take the same arguments, so a protocol replaces a plaintext step without a change elsewhere. A function is
+imported when a labeling uses it, because only protocols need their packages.
+
+`select` names settings that leave-one-out chooses, and their candidate values:
+
+    ("alpha", "label_matrix")                    every combination of the values in `CANDIDATES`
+    ("alpha:0.5:0.9:0.99", "num_neighbors")      these values of alpha instead
+    ("alpha", "client_prior")                    and an estimate of the client prior, which has no candidates
+
+`presence` simulates client dropouts during a labeling, by stage (Section 3.3):
+
+    ("3@hamming", "20%@row_sums")
+
+Client 3 leaves before it sends anything for SecureHamming, and one client in five before its upload for
+SecureRowSums (`jaxfed.federation.departures`). Shares are drawn from the run's seed. Clients that have left
+do not take part in labeling later points (`jaxfed.xclp.later_points.out_of_sample`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import jax
+import numpy as np
 
 from jaxfed.errors import UsageError
+from jaxfed.federation.departures import Departure, Stage, parsed
+from jaxfed.registry import Place, Registry
 from jaxfed.settings import (
     Allowed,
     Count,
@@ -23,17 +47,131 @@ from jaxfed.settings import (
     settings_of,
     when,
 )
-from jaxfed.xclp.settings import candidates, departures
-from jaxfed.xclp.settings.exchangeable_steps import (
-    HAMMING,
-    INFLUENCE,
-    NEIGHBORS,
-    PROJECTIONS,
-    ROW_SUMS,
+
+# (indices, distances) of the nearest points, int32 [n, k], after the clients that take part.
+Neighbors = tuple[list[int], np.ndarray, np.ndarray]
+Counts = Mapping[int, np.ndarray]  # numbers of labels of every client, float32 [t, C]
+
+_PROTOCOLS = ("phe", "ot", "masked")  # functions of `jaxfed.secure.hamming.protocols`
+
+
+def _table(key: str, **steps: Place) -> Registry[Any]:
+    return Registry(f"xclp.{key}", steps)
+
+
+def _step(file: str, name: str, **keywords: Any) -> Place:
+    return Place(f"jaxfed.xclp.steps.{file}", name, keywords)
+
+
+# Line 3: the source of Pi.
+PROJECTIONS: Registry[Callable[..., jax.Array]] = _table(
+    "projection",
+    seed=_step("codes", "projection_of_seed"),
+    group_secret=_step("codes", "projection_of_group_secret"),
+)
+# Lines 5 and 7: codes of all clients -> `Neighbors`.
+HAMMING: Registry[Callable[..., Neighbors]] = _table(
+    "hamming",
+    plaintext=_step("hamming", "plaintext_hamming"),
+    **{name: _step("hamming", "secure_hamming", protocol=name) for name in _PROTOCOLS},
+)
+# The same for points that come after the graph.
+IN_GRAPH: Registry[Callable[..., Neighbors]] = _table(
+    "hamming",
+    plaintext=_step("hamming", "plaintext_in_graph"),
+    **{name: _step("hamming", "secure_in_graph", protocol=name) for name in _PROTOCOLS},
+)
+# Search over codes in the clear: (codes, k, valid=...) -> (indices, distances).
+NEIGHBORS: Registry[Callable[..., tuple[jax.Array, jax.Array]]] = _table(
+    "neighbors",
+    exact=Place("jaxfed.kernels.knn", "hamming_knn"),
+    approximate=Place("jaxfed.kernels.nn_descent", "approximate_hamming_knn"),
+)
+# Lines 10 to 13: the server's matrix and the clients' labels -> `Contributions`.
+INFLUENCE: Registry[Callable[..., Any]] = _table(
+    "influence",
+    labels=_step("contributions", "contributions_by_labels"),
+    columns=_step("contributions", "contributions_by_columns"),
+)
+# Line 14: `Contributions` and `Counts` -> each client's rows of the sums, and the summed counts.
+ROW_SUMS: Registry[Callable[..., dict[int, tuple[np.ndarray, np.ndarray]]]] = _table(
+    "row_sums",
+    plaintext=_step("row_sums", "plaintext_row_sums"),
+    masked=_step("row_sums", "secure_row_sums"),
+    masked_resilient=_step("row_sums", "secure_row_sums", resilient=True),
+    masked_resilient_signed=_step("row_sums", "secure_row_sums", resilient=True, signed=True),
 )
 
-CONFIDENCES = ("entropy", "calibrated")
-COMPARED_BY = ("random", "neighbors")  # as in `jaxfed.xclp.steps.compared_clients`
+
+LABEL_MATRICES = ("plain", "class_balanced")  # as in `jaxfed.xclp.steps.class_scores`
+CANDIDATES: dict[str, tuple[Any, ...]] = {
+    "alpha": (0.5, 0.8, 0.9, 0.95, 0.99),
+    "label_matrix": LABEL_MATRICES,
+    "num_neighbors": (5, 10, 20),
+    "similarity_power": (1.0, 3.0),
+    "num_bits": (1024, 4096),
+    "client_prior": (),  # estimated, not picked: `jaxfed.xclp.selection.choice`
+}
+
+
+def _hit_rate(hits: np.ndarray, counts: np.ndarray) -> float:
+    return float(hits.sum() / counts.sum())
+
+
+def _balanced_hit_rate(hits: np.ndarray, counts: np.ndarray) -> float:
+    present = counts > 0
+    return float(np.mean(hits[present] / counts[present]))
+
+
+# Share of labels that leave-one-out recovers, from numbers by class, [C] each, or its mean over the classes
+# that have labels.
+MEASURES = {"accuracy": _hit_rate, "balanced_accuracy": _balanced_hit_rate}
+
+
+def candidates_of(entries: Sequence[str], keys: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """Parse entries "KEY" or "KEY:VALUE:..." to a mapping from key to values.
+
+    Raises:
+        UsageError: not a list of entries, an unknown or repeated key, or a value of the wrong type.
+    """
+    if not isinstance(entries, list | tuple):
+        raise _refused(entries, "use a list of texts, such as ('alpha', 'num_neighbors:5:10')")
+    found: dict[str, tuple[Any, ...]] = {}
+    for entry in entries:
+        key, *texts = str(entry).split(":")
+        if key not in keys or key in found:
+            raise _refused(
+                entry,
+                f"use each of {', '.join(map(repr, keys))} once, alone or with values as in 'alpha:0.5:0.9'",
+            )
+        if not CANDIDATES[key]:
+            if texts:
+                raise _refused(entry, f"use {key!r} alone; leave-one-out estimates it")
+            found[key] = ()
+            continue
+        kind = type(CANDIDATES[key][0])
+        try:
+            found[key] = tuple(kind(text) for text in texts) or CANDIDATES[key]
+        except ValueError:
+            like = f"use {kind.__name__}s as values of {key}, such as {CANDIDATES[key][0]}"
+            raise _refused(entry, like) from None
+    return found
+
+
+def _refused(value: Any, allowed: str, wrong: str = "") -> UsageError:
+    return UsageError(wrong, key="select", owner="xclp", value=value, allowed=allowed)
+
+
+STAGES: dict[str, Stage] = {
+    "setup": Stage("receive", "invite", "a protocol in xclp.hamming or xclp.row_sums"),
+    "hamming": Stage("send", "own", "a protocol in xclp.hamming"),
+    "influence": Stage(
+        "send", "positions", "a protocol, and one in xclp.row_sums if xclp.influence='labels'"
+    ),
+    "row_sums": Stage("send", "upload", "a protocol in xclp.row_sums"),
+    "sums": Stage("receive", "sums", "a protocol in xclp.row_sums"),
+    "confidence": Stage("send", "confidence", "a protocol, and xclp.relative_confidence=True"),
+}
 
 # Smallest alpha of leave-one-out, which subtracts a label's effect at its own point. Below it the rest is
 # lost in float32.
@@ -46,9 +184,9 @@ _Compared = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SelectionSettings:
-    """Settings that are chosen by leave-one-out (`jaxfed.xclp.selection.choice`).
+@dataclass(frozen=True)
+class Propagation:
+    """Settings of label propagation over a graph of nearest neighbors (lines 7, 8 and 15 of Algorithm 1).
 
     Attributes:
         select: settings to choose by leave-one-out over the labeled points, each as "KEY", with default
@@ -56,32 +194,10 @@ class SelectionSettings:
             "client_prior" takes no candidates: it and `client_prior_labels` are fitted by likelihood.
         select_measure: quality that `select` compares: "accuracy", the share of labels that leave-one-out
             recovers, or "balanced_accuracy", its mean over classes, for classes of unequal size.
-    """
-
-    select: Sequence[str] = ()
-    select_measure: Annotated[str, OneOf(candidates.MEASURES)] = "accuracy"
-
-
-@dataclass(frozen=True, kw_only=True)
-class SolverSettings:
-    """Settings of the linear systems (line 10 of Algorithm 1).
-
-    Attributes:
         tolerance: relative residual at which the linear system counts as solved, up to 0.01 (Algorithm 1,
             line 10).
         max_steps: maximum number of conjugate-gradient steps for the linear system. If the labeling or
             leave-one-out needs more, a warning says so (Algorithm 1, line 10).
-    """
-
-    tolerance: Annotated[float, Gt(0), Le(0.01)] = 1e-6  # from about 0.1 on, labels change
-    max_steps: Count = 1000
-
-
-@dataclass(frozen=True)
-class Propagation(SolverSettings, SelectionSettings):
-    """Settings of label propagation over a graph of nearest neighbors (lines 7, 8 and 15 of Algorithm 1).
-
-    Attributes:
         num_classes: number of classes C.
         num_neighbors: number k of other points, its nearest, to which each point is linked in the graph
             (Algorithm 1, line 7).
@@ -104,6 +220,11 @@ class Propagation(SolverSettings, SelectionSettings):
             of Algorithm 1).
     """
 
+    select: Sequence[str] = field(default=(), kw_only=True)
+    select_measure: Annotated[str, OneOf(MEASURES)] = field(default="accuracy", kw_only=True)
+    # From about 0.1 on, labels change.
+    tolerance: Annotated[float, Gt(0), Le(0.01)] = field(default=1e-6, kw_only=True)
+    max_steps: Count = field(default=1000, kw_only=True)
     num_classes: Count
     num_neighbors: Count = 10
     # Below 0.01, scores a few edges from a label vanish in float32, which has no number between 0.99999994
@@ -111,15 +232,15 @@ class Propagation(SolverSettings, SelectionSettings):
     alpha: Annotated[float, Ge(0.01), Le(0.9999999)] = 0.99
     # Above it, a neighbor at cosine 0.4 has weight 0 in float32, and the graph falls apart.
     similarity_power: Annotated[float, Gt(0), Le(100)] = 1.0
-    label_matrix: Annotated[str, OneOf(candidates.LABEL_MATRICES)] = "plain"
+    label_matrix: Annotated[str, OneOf(LABEL_MATRICES)] = "plain"
     client_prior: Annotated[float, Ge(0), Le(10)] = 0.0
     client_prior_labels: Annotated[float, Ge(0), Le(1e6)] = 0.0
-    confidence: Annotated[str, OneOf(CONFIDENCES)] = "entropy"
+    confidence: Literal["entropy", "calibrated"] = "entropy"
     relative_confidence: bool = False
 
     def __post_init__(self) -> None:
         """Reject invalid settings with a one-line error that names the setting."""
-        select = candidates.parsed(self.select, self.selectable)
+        select = candidates_of(self.select, self.selectable)
         object.__setattr__(self, "select", tuple(self.select))
         if isinstance(self.alpha, str) and self.alpha == "auto":
             object.__setattr__(self, "alpha", Propagation.alpha)
@@ -131,7 +252,7 @@ class Propagation(SolverSettings, SelectionSettings):
             for value in values:
                 if not is_allowed(value, hint):
                     wrong = f"the value {value!r} of {key} is out of range"
-                    raise candidates.refused(self.select, advice(hint), wrong)
+                    raise _refused(self.select, advice(hint), wrong)
         if self.asks_labels:
             self._check_left_out(select.get("alpha", ()))
         if self.relative_confidence and self.confidence != "entropy":
@@ -144,13 +265,12 @@ class Propagation(SolverSettings, SelectionSettings):
             )
 
     def _check_left_out(self, others: Sequence[float]) -> None:
-        """Check that leave-one-out is exact at the given alpha and at the candidates `others`."""
         wrong = "leave-one-out is not exact in float32 at an alpha this small"
         allowed = f"use {_LEFT_OUT_FROM} or more"
         if self.alpha < _LEFT_OUT_FROM:
             raise UsageError(wrong, key="alpha", owner="xclp", value=self.alpha, allowed=allowed)
         if others and min(others) < _LEFT_OUT_FROM:
-            raise candidates.refused(self.select, allowed, f"alpha {min(others)}: {wrong}")
+            raise _refused(self.select, allowed, f"alpha {min(others)}: {wrong}")
 
     @property
     def asks_labels(self) -> bool:
@@ -165,7 +285,7 @@ class Propagation(SolverSettings, SelectionSettings):
     @property
     def selectable(self) -> tuple[str, ...]:
         """Keys that `select` may name."""
-        return tuple(key for key in candidates.CANDIDATES if hasattr(self, key))
+        return tuple(key for key in CANDIDATES if hasattr(self, key))
 
 
 @dataclass(frozen=True)
@@ -190,7 +310,7 @@ class Parameters(Propagation):
             bytes, and cost accuracy (Algorithm 1, line 5).
         compared_by: choice of these clients: "random" draws them. "neighbors" draws half of them; the server
             chooses the others by neighbors of neighbors. That suits unlike clients better, and tells a client
-            who may have points near its own (`jaxfed.xclp.steps.compared_clients`; Algorithm 1, line 5).
+            who may have points near its own (`jaxfed.xclp.steps.hamming`; Algorithm 1, line 5).
         key_bits: size of Paillier's keys in bits (Algorithm 1, line 5).
         row_sums: summation of the clients' contributions: "plaintext" shows them to the server, "masked"
             hides them. "masked_resilient" also survives dropouts without a second upload, and
@@ -207,7 +327,7 @@ class Parameters(Propagation):
         label_epsilon: epsilon of randomized response on every label; 0: no noise (before line 10 of
             Algorithm 1).
         presence: dropouts to simulate where steps are protocols, as "CLIENT@STAGE" or "SHARE%@STAGE"
-            (`jaxfed.xclp.settings.departures`).
+            (`jaxfed.xclp.settings.parameters`).
 
     Randomness. All bits of `seed` count, although the generator's key has 64. With `projection="seed"` the
     same seed gives the same labels, bit for bit, and Pi is as secret as the experiment's config. With
@@ -237,14 +357,18 @@ class Parameters(Propagation):
     hamming: Annotated[str, OneOf(HAMMING)] = "plaintext"
     neighbors: Annotated[str, OneOf(NEIGHBORS)] = "exact"
     compared_clients: _Compared = 0
-    compared_by: Annotated[str, OneOf(COMPARED_BY), when("compared_clients", Gt(0))] = "random"
+    compared_by: Annotated[Literal["random", "neighbors"], when("compared_clients", Gt(0))] = (
+        "random"
+    )
     key_bits: Annotated[Literal[2048, 3072], when("hamming", "phe")] = 2048
     row_sums: Annotated[str, OneOf(ROW_SUMS)] = "plaintext"
     mask_partners: Annotated[int, Ge(0), Note("even, 0 is all")] = 0
     influence: Annotated[str, OneOf(INFLUENCE)] = "labels"
     bit_epsilon: _Epsilon = 0.0
     label_epsilon: _Epsilon = 0.0
-    presence: departures.Entries = ()
+    presence: Annotated[
+        Sequence[str], Described("a tuple of 'CLIENT@STAGE' or 'SHARE%@STAGE'")
+    ] = ()
 
     def __post_init__(self) -> None:
         """Reject invalid settings with a one-line error that names the setting."""
@@ -295,8 +419,12 @@ class Parameters(Propagation):
         """True if a step is a protocol; the parties then have keys and exchange messages."""
         return self.hamming != "plaintext" or self.row_sums != "plaintext"
 
+    @property
+    def departures(self) -> list[Departure]:
+        """The entries of `presence`."""
+        return parsed(self.presence, STAGES, "presence", "xclp")
+
     def _check_presence(self) -> None:
-        """Check that the run has every stage at which a client is to leave."""
         is_there = {
             "setup": self.has_session,
             "hamming": self.hamming != "plaintext",
@@ -306,10 +434,10 @@ class Parameters(Propagation):
             "sums": self.row_sums != "plaintext",
             "confidence": self.has_session and self.relative_confidence,
         }
-        for departure in departures.parsed(self.presence):
+        for departure in self.departures:
             if not is_there[departure.stage]:
                 raise UsageError(
-                    f"stage {departure.stage!r} needs {departures.STAGES[departure.stage].needs}",
+                    f"stage {departure.stage!r} needs {STAGES[departure.stage].needs}",
                     key="presence",
                     owner="xclp",
                     value=self.presence,

@@ -100,13 +100,7 @@ class InTheClear:
 
 
 class ColumnsClient(InTheClear):
-    """A client of a session: it sends positions, receives columns, and multiplies.
-
-    Args:
-        endpoint: its end of the session.
-        labels: Y^(j).
-        random_bytes: unused; nothing is drawn.
-        num_points: n.
+    """A client of a session: it sends positions, receives columns, and multiplies; it draws nothing.
 
     Attributes:
         reach: float64 [n], sum of the absolute values of each point's row of the columns: a bound of Z^(j)
@@ -149,15 +143,7 @@ class ColumnsClient(InTheClear):
 
 
 class Sent:
-    """Multiplication at a client of a session, as the server runs it.
-
-    Args:
-        parties: the clients, `ColumnsClient`s.
-        endpoint: the server's.
-        client: the client's address.
-        positions: its labeled points, as the server received them.
-        num_points: n.
-    """
+    """Multiplication at a client of a session, a `ColumnsClient` of `parties`, as the server runs it."""
 
     def __init__(
         self,
@@ -192,7 +178,6 @@ class Sent:
     def _take(
         self, step: str, told: tuple[int, ...], tell: Callable[[int], None] | None = None
     ) -> Any:
-        """Have the client take a step in which it sends nothing."""
         answered = self._parties(
             step, [self._client], told={self._client: told}, tell=tell, quiet=True
         )

@@ -1,6 +1,20 @@
 """Lines 5 and 7 of Algorithm 1: each point's nearest others, from codes in the clear or by a protocol.
 
 Protocols need a session. They are imported where they run, because only they need their packages.
+
+All p (p - 1) / 2 pairs are the cost of SecureHamming among many clients. With `compared_clients` = h a client
+is compared with itself and with h others at most, so p h / 2 pairs are left. `compared_by` chooses them:
+
+    "random"      h others, drawn from the run's seed
+    "neighbors"   h / 2 others drawn, then at most h / 2 that the server chooses: pairs with the most points
+                  near a common point, by the distances found so far (neighbors of neighbors)
+
+The draw is a circulant graph on a random permutation: places i and i + s of a ring are joined, for s = 1,
+which makes it connected, and h / 2 - 1 other random s. With s = 1, ..., h / 2 labels would spread slowly, and
+neighbors of neighbors would mostly be neighbors.
+
+The server takes pairs by (most common points, first, second) while both clients have fewer than h others. All
+numbers are exact integers, so protocols and plaintext choose the same pairs from the same codes.
 """
 
 from __future__ import annotations
@@ -17,7 +31,8 @@ from jaxfed.kernels import knn
 from jaxfed.kernels.devices import everywhere, in_batches, padded_rows
 from jaxfed.kernels.knn_in_parts import hamming_knn_in_parts
 from jaxfed.kernels.neighbors.distances import no_distance
-from jaxfed.xclp.settings.exchangeable_steps import NEIGHBORS, Neighbors
+from jaxfed.random_streams import Stream
+from jaxfed.xclp.settings.parameters import NEIGHBORS, Neighbors
 from jaxfed.xclp.steps.codes import rows_of
 
 if TYPE_CHECKING:
@@ -25,10 +40,83 @@ if TYPE_CHECKING:
     from jaxfed.secure.hamming.matrix import Pair
     from jaxfed.secure.session.parties import Session
 
+
+def pair_choices(size: int, by: str, seed: int) -> list[ChoosePairs]:
+    """The turns that choose the pairs of one labeling: `size` = h others a client, `by` as in `compared_by`.
+
+    Each turn is called after the pairs of the last one have been compared.
+    """
+    compared: set[Pair] = set()
+
+    def draw(sizes: Mapping[int, int], indices: np.ndarray) -> list[Pair]:
+        nonlocal compared
+        del indices
+        clients = [client for client, number in sizes.items() if number]
+        is_all = size >= len(clients) - 1
+        others = size if is_all or by == "random" else size // 2
+        rng = np.random.default_rng((Stream.COMPARED_CLIENTS, seed))
+        pairs = drawn_pairs(clients, others, rng)
+        compared = set(pairs)
+        return pairs
+
+    def choose(sizes: Mapping[int, int], indices: np.ndarray) -> list[Pair]:
+        return chosen_pairs(sizes, indices, compared, size)
+
+    return [draw, choose] if by == "neighbors" else [draw]
+
+
+def drawn_pairs(clients: list[int], size: int, rng: np.random.Generator) -> list[Pair]:
+    """Pairs (lower, higher), sorted, of a connected random graph; each client has `size` others, even."""
+    p = len(clients)
+    places = np.arange(p)
+    if size >= p - 1:
+        ends = np.triu_indices(p, 1)
+    else:
+        places = rng.permutation(p)
+        steps = np.append(1, 2 + rng.permutation((p - 1) // 2 - 1)[: size // 2 - 1])
+        ends = np.repeat(np.arange(p), len(steps)), (np.arange(p)[:, None] + steps).ravel() % p
+    found = np.sort(np.asarray(clients)[places[np.stack(ends, axis=1)]], axis=1)
+    return sorted(map(tuple, found.tolist()))
+
+
+def chosen_pairs(
+    sizes: Mapping[int, int], indices: np.ndarray, compared: set[Pair], most: int
+) -> list[Pair]:
+    """Pairs (lower, higher), sorted, with the most points near a common point, `most` = h others a client.
+
+    Args:
+        sizes: numbers of points of the clients that take part, in the order of `indices`.
+        indices: nearest points so far, int [n, k], -1 where there is none.
+        compared: pairs that are not chosen again; they count as others of their clients.
+
+    Cost: about n k^2 operations and bytes, and one step of a loop for each pair with a common point.
+    """
+    from scipy import sparse  # only this choice needs it
+
+    clients, n = np.array(list(sizes)), len(indices)
+    owner = np.repeat(np.arange(len(clients)), list(sizes.values()))
+    point, place = np.nonzero(indices >= 0)
+    other = indices[point, place]
+    ends = np.concatenate([owner[point], owner[other]]), np.concatenate([other, point])
+    near = sparse.csr_array((np.ones(len(ends[0]), np.int64), ends), shape=(len(clients), n))
+    common = sparse.triu(near @ near.T, 1, "coo")  # by pair, sum over points of links x links
+    first, second = common.coords
+    order = np.lexsort((second, first, -common.data))
+    others = dict.fromkeys(sizes, 0)
+    for pair in compared:
+        for client in pair:
+            others[client] = others.get(client, 0) + 1
+    chosen = []
+    for j, k in clients[np.stack([first, second], axis=1)[order]].tolist():
+        if others[j] < most and others[k] < most and (j, k) not in compared:
+            chosen.append((j, k))
+            others[j] += 1
+            others[k] += 1
+    return sorted(chosen)
+
+
 LATER_BATCH = 256  # points whose distances to all of the graph are held at a time
-COMPARED_BATCH = (
-    64  # points of one client whose distances to its partners' points are held at a time
-)
+COMPARED_BATCH = 64  # the same of one client's points, to its partners'
 
 
 def plaintext_hamming(
@@ -72,10 +160,7 @@ def plaintext_hamming(
 def _among_chosen(
     codes: Sequence[np.ndarray], num_neighbors: int, choices: Sequence[ChoosePairs]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(indices, distances) of the k nearest others, int32 [n, k], among the pairs that all turns choose.
-
-    Each pair is searched once: later turns add the nearest points of their pairs to those of earlier ones.
-    """
+    """Nearest others among the pairs that all turns choose, each of which is searched once."""
     sizes = {j: len(own) for j, own in enumerate(codes)}
     choose, *later = choices
     found = among_pairs(codes, choose(sizes, np.zeros((0, 0), np.int32)), num_neighbors)
@@ -107,7 +192,7 @@ def among_pairs(
 
     Returns (indices, distances), int32 [n, k], in the format of `jaxfed.kernels.knn.hamming_knn`.
     """
-    rows = rows_of([len(own) for own in codes])
+    rows = rows_of(codes)
     partners = [{j} if has_own else set[int]() for j in range(len(codes))]
     for j, k in pairs:
         partners[j].add(k)

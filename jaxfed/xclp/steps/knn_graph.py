@@ -17,13 +17,13 @@ from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels.devices import padded_rows
 from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
 from jaxfed.privacy import randomized_response
-from jaxfed.xclp.settings.exchangeable_steps import HAMMING
-from jaxfed.xclp.settings.parameters import Parameters
+from jaxfed.xclp.settings.parameters import HAMMING, Parameters
 from jaxfed.xclp.steps.codes import rows_of_clients
-from jaxfed.xclp.steps.compared_clients import ComparedClients
+from jaxfed.xclp.steps.hamming import pair_choices
 from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix
 
 if TYPE_CHECKING:
+    from jaxfed.secure.cross_steps import ChoosePairs
     from jaxfed.secure.session.parties import Session
 
 Array = jax.Array | np.ndarray
@@ -56,8 +56,6 @@ class KnnGraphs:
         codes: B^(j), uint32 [n_j, L / 32].
         labels: int [n_j], -1 = unlabeled.
         p: the settings, with the largest number of bits and of neighbors of any candidate.
-        session: the parties, if a step is a protocol.
-        execution: execution settings.
         part_points: number of codes on the device at a time; None: all of them.
     """
 
@@ -79,7 +77,9 @@ class KnnGraphs:
         """Lines 5 and 7, XS: the nearest others by codes of `num_bits` bits."""
         if num_bits not in self._points:
             p, part = self._p, self._part
-            compared = ComparedClients(p.compared_clients, p.compared_by, p.seed)
+            choices: list[ChoosePairs] = []
+            if p.compares_few(len(self._codes)):
+                choices = pair_choices(p.compared_clients, p.compared_by, p.seed)
             clients, indices, distances = HAMMING[p.hamming](
                 [own[:, : num_bits // 32] for own in self._codes],
                 self._session,
@@ -87,11 +87,11 @@ class KnnGraphs:
                 num_neighbors=p.num_neighbors,
                 neighbors=p.neighbors,
                 key_bits=p.key_bits,
-                choices=compared.choices if p.compares_few(len(self._codes)) else (),
+                choices=choices,
                 **({"part_points": part} if part else {}),
             )
             labels = {j: one_hot_labels(self._labels[j], p.num_classes) for j in clients}
-            rows = rows_of_clients({j: len(y) for j, y in labels.items()})
+            rows = rows_of_clients(labels)
             self._points[num_bits] = GraphPoints(labels, rows, indices, distances)
         return self._points[num_bits]
 
@@ -115,15 +115,21 @@ def graph_of(points: GraphPoints, p: Parameters, execution: Execution) -> Graph:
 
 def server_graph(indices: Array, distances: Array, p: Parameters) -> Graph:
     """Lines 6 to 9, SS: cosines of the kept pairs, B + B^T, D^-1/2 (B + B^T) D^-1/2."""
-    indices, distances = jnp.asarray(indices), jnp.asarray(distances)
-    if p.bit_epsilon:
-        estimates = randomized_response.unbiased_distances(distances, p.num_bits, p.bit_epsilon)
+    weights = edge_weights(jnp.asarray(distances), p.num_bits, p.bit_epsilon, p.similarity_power)
+    return normalized_graph(jnp.asarray(indices), weights)
+
+
+def edge_weights(
+    distances: jax.Array, num_bits: int, bit_epsilon: float, power: float
+) -> jax.Array:
+    """max(cos(pi h / L), 0)^power of Hamming distances h, or of their unbiased estimates from noisy bits."""
+    if bit_epsilon:
+        estimates = randomized_response.unbiased_distances(distances, num_bits, bit_epsilon)
         distances = jnp.maximum(estimates, 0)
-    similarity = cosine_from_hamming(distances, p.num_bits)
-    return normalized_graph(indices, edge_weights(similarity, p.similarity_power))
+    return positive_power(cosine_from_hamming(distances, num_bits), power)
 
 
-def edge_weights(similarity: jax.Array, power: float) -> jax.Array:
+def positive_power(similarity: jax.Array, power: float) -> jax.Array:
     """max(similarity, 0)^power: negative similarities are no edges."""
     positive = jnp.maximum(similarity, 0)
     return positive if power == 1 else positive**power

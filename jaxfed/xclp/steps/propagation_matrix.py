@@ -1,7 +1,7 @@
 """Line 10 of Algorithm 1: the propagation matrix S = (I - alpha W)^-1, which multiplies one-hot labels.
 
 S depends on the graph alone, and the server computes it. It is never formed: conjugate gradients solve
-(I - alpha W) Z = Y. `jaxfed.xclp.steps.label_matrix` turns S Y into scores.
+(I - alpha W) Z = Y. `jaxfed.xclp.steps.class_scores` turns S Y into scores.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jaxfed.kernels.conjugate_gradient import Convergence, propagate
 from jaxfed.kernels.devices import everywhere
 from jaxfed.kernels.graph import Graph
 from jaxfed.xclp.settings.parameters import Propagation
-from jaxfed.xclp.steps.label_matrix import Rows, scores
+from jaxfed.xclp.steps.class_scores import Rows, scores
 
 Array = jax.Array | np.ndarray
 
@@ -50,8 +50,8 @@ class Matrix(Protocol):
         """n, with padding."""
 
     @property
-    def max_steps(self) -> int:
-        """Maximum number of conjugate-gradient steps."""
+    def p(self) -> Propagation:
+        """The settings of the solver."""
 
     def solved(self, y: np.ndarray) -> tuple[jax.Array, Convergence]:
         """S Y for Y float32 [n, C]."""
@@ -72,11 +72,6 @@ class PropagationMatrix(NamedTuple):
     def root_degrees(self) -> jax.Array:
         """D^1/2, float32 [n]."""
         return everywhere(self.graph.root_degrees)
-
-    @property
-    def max_steps(self) -> int:
-        """Maximum number of conjugate-gradient steps."""
-        return self.p.max_steps
 
     def solved(self, y: Array, start: Array | None = None) -> tuple[jax.Array, Convergence]:
         """S Y for Y float32 [n, C], n the graph's points, and the convergence of each column.
@@ -112,7 +107,7 @@ def scores_of(m: PropagationMatrix, y: Array) -> tuple[jax.Array, Convergence]:
 def solved(matrix: Matrix, y: np.ndarray) -> tuple[jax.Array, SolverAccuracy]:
     """S Y, and the accuracy of its columns."""
     z, info = matrix.solved(y)
-    return z, accuracy_of(info, matrix.max_steps)
+    return z, accuracy_of(info, matrix.p.max_steps)
 
 
 def accuracy_of(info: Convergence, max_steps: int) -> SolverAccuracy:

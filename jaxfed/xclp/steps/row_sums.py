@@ -1,8 +1,8 @@
 """Line 14 of Algorithm 1, a cross step: each client's rows of the summed contributions, and its scores.
 
 Line 14 gives client j rows R_j of S Y (`jaxfed.xclp.steps.propagation_matrix`). If the scores need them, it
-also gives the sums of the clients' counts of labels (`jaxfed.xclp.steps.label_matrix`,
-`jaxfed.xclp.steps.client_prior`).
+also gives the sums of the clients' counts of labels (`jaxfed.xclp.steps.class_scores`,
+`jaxfed.xclp.steps.class_scores`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ import numpy as np
 
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.privacy import randomized_response
-from jaxfed.xclp.settings.exchangeable_steps import ROW_SUMS, Counts
-from jaxfed.xclp.settings.parameters import Parameters
-from jaxfed.xclp.steps import client_prior, label_matrix
+from jaxfed.xclp.settings.parameters import ROW_SUMS, Counts, Parameters
+from jaxfed.xclp.steps.class_scores import Rows, scores, weighed_by_prior
 from jaxfed.xclp.steps.contributions import Contributions
-from jaxfed.xclp.steps.label_matrix import Rows
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
@@ -39,15 +37,9 @@ def summed_scores(
     session: Session | None,
     execution: Execution,
 ) -> dict[int, Scores]:
-    """Line 14, XS: the scores of each client's own rows, of all clients that stay.
+    """Line 14, XS: the scores of each client's own rows R_j, of all clients that stay.
 
-    Args:
-        contributions: the summands.
-        labels: Y^(j) of every client, float32 [n_j, C], from which it counts its labels.
-        rows: R_j of the clients that receive scores.
-        p: the settings.
-        session: the parties, if a step is a protocol.
-        execution: execution settings.
+    A client counts its labels Y^(j), float32 [n_j, C].
     """
     counts = {j: class_counts(labels[j], are_needed=p.needs_class_counts) for j in rows}
     found = {}
@@ -80,7 +72,7 @@ def own_rows(values: np.ndarray, counts: np.ndarray, p: Parameters) -> Rows:
 
 def client_scores(values: np.ndarray, counts: np.ndarray, p: Parameters) -> np.ndarray:
     """CS: Z[R_j] without a client prior, f32 [n_j, C]; arguments as `own_rows`."""
-    z = label_matrix.scores(p.label_matrix, own_rows(values, counts, p))
+    z = scores(p.label_matrix, own_rows(values, counts, p))
     return np.asarray(z, np.float32)
 
 
@@ -92,7 +84,7 @@ def with_prior(z: np.ndarray, own: np.ndarray, cohort: np.ndarray, p: Parameters
         own, cohort = randomized_response.unbiased(
             np.stack([own, cohort]), p.num_classes, p.label_epsilon
         )
-    weighed = client_prior.weighed(z, own, cohort, p.client_prior, p.client_prior_labels)
+    weighed = weighed_by_prior(z, own, cohort, p.client_prior, p.client_prior_labels)
     return np.asarray(weighed, np.float32)
 
 

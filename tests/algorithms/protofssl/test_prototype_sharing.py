@@ -21,8 +21,7 @@ from jaxfed.algorithms.protofssl.method import (
 )
 from jaxfed.federation.communication import Communication
 from jaxfed.testing.method_checks import assert_equal
-from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.client_data import ClientData
+from jaxfed.training.local.batches import Batches, ClientData
 from jaxfed.training.pseudo_labels.prototypes import Prototypes
 from jaxfed.training.server import client_rows
 

@@ -14,8 +14,13 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.method import method
 from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
 from jaxfed.xclp.settings import disclosure
-from jaxfed.xclp.settings.exchangeable_steps import HAMMING, INFLUENCE, PROJECTIONS, ROW_SUMS
-from jaxfed.xclp.settings.parameters import COMPARED_BY, Parameters
+from jaxfed.xclp.settings.parameters import (
+    HAMMING,
+    INFLUENCE,
+    PROJECTIONS,
+    ROW_SUMS,
+    Parameters,
+)
 
 DIGITS, TRAINING = "ml_collections_configs/xclp_digits.py", "ml_collections_configs/fedavg_xclp.py"
 TRAINED = (
@@ -98,7 +103,7 @@ def test_a_method_that_takes_its_labels_later_sees_all_that_finds_labels(monkeyp
             return training.pseudo_labels["xclp"]
 
         return fedavg(
-            training=replace(training, labels=lambda *_: {"none": labeled_only()})
+            training=replace(training, labels=lambda *_: {"none": labeled_only})
         )._replace(round=round)
 
     monkeypatch.setitem(ALGORITHMS, "taking_later", taking_later)
@@ -235,7 +240,7 @@ def test_the_threat_models_table_is_the_one_of_the_lines():
         ("row_sums", ROW_SUMS),
         ("projection", PROJECTIONS),
         ("influence", INFLUENCE),
-        ("compared_by", COMPARED_BY),
+        ("compared_by", ("random", "neighbors")),
     ],
 )
 def test_every_value_of_a_setting_has_one_row(key, allowed):

@@ -13,7 +13,7 @@ from jaxfed.flower.client import client_data, client_run, client_step
 from jaxfed.flower.messages import records
 from jaxfed.flower.server.exchange import TooFewClients
 from jaxfed.secure.primitives.blocks import bits_of
-from jaxfed.xclp.network import roles
+from jaxfed.xclp import network
 
 AT_ONCE = ("fedavg",)
 # Counts or shares of classes are messages of these methods, and in their tables' column of what leaves.
@@ -37,13 +37,13 @@ def listened(there):
 @pytest.fixture(autouse=True)
 def codes(monkeypatch):
     """All codes that clients of XCLP compute in a run."""
-    found, real = [], roles.client_codes
+    found, real = [], network.client_codes
 
     def spied(vectors, planes):
         found.extend(own := real(vectors, planes))
         return own
 
-    monkeypatch.setattr(roles, "client_codes", spied)
+    monkeypatch.setattr(network, "client_codes", spied)
     return found
 
 

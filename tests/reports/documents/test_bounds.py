@@ -15,7 +15,7 @@ from jaxfed.reports.figures.bound_figures import (
     consensus_bound_figure,
     sensitivity_bound_figure,
 )
-from jaxfed.training.consensus.consensus_bound import change_probability
+from jaxfed.training.consensus.consensus import change_probability
 from launch import bounds
 
 SMALL = Wanted(clients=(3, 5), rates=(1.0,), public=(1, 400), deltas=(0.05,), estimate=20)

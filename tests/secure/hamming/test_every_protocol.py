@@ -17,7 +17,7 @@ from jaxfed.secure.hamming import masked as hamming_masked
 from jaxfed.secure.hamming import paillier_packed, protocols, transfer, transferred_sums
 from jaxfed.secure.primitives.blocks import bits_of
 from jaxfed.secure.session.endpoint import SERVER
-from jaxfed.xclp.settings.exchangeable_steps import HAMMING
+from jaxfed.xclp.settings.parameters import HAMMING
 
 PROTOCOLS = ["ot", "masked"]
 EVERY = [*PROTOCOLS, "phe"]  # of 256-bit keys

@@ -14,7 +14,7 @@ from jaxfed.secure import cross_steps
 from jaxfed.secure.primitives import projection
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
-from jaxfed.xclp.settings.exchangeable_steps import PROJECTIONS
+from jaxfed.xclp.settings.parameters import PROJECTIONS
 
 SEED = bytes(range(32))
 PARAMETERS = {"num_classes": 10, "num_bits": 64, "num_neighbors": 3, "alpha": 0.9}

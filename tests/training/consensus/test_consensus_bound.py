@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxfed.training.consensus.consensus_bound import change_probability, rounds_needed
+from jaxfed.training.consensus.consensus import change_probability, rounds_needed
 
 
 @pytest.mark.parametrize(("m", "c", "rounds"), [(5, 1.0, 10), (7, 2.5, 4), (50, 1.0, 20)])

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from jaxfed.training.local.batches import Batches, Episodes, _episodes, draw
-from jaxfed.training.local.client_data import ClientData
+from jaxfed.training.local.batches import Batches, ClientData, Episodes, _episodes, draw
 
 SIZES = Episodes(num_classes=3, support=2, query=2, unlabeled=5)
 

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxfed.training.local import losses
-from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.client_data import ClientData
-from jaxfed.training.local.local_update import train
+from jaxfed.training.local.batches import Batches, ClientData
+from jaxfed.training.local.local_training import train
 from jaxfed.training.local.losses import Batch
 
 KEY = jax.random.key(0)

@@ -12,7 +12,7 @@ from flax import nnx
 from jaxfed.models.mlp import mlp
 from jaxfed.models.wrapping import in_precision, normalized
 from jaxfed.training.local import losses
-from jaxfed.training.local.client_data import ClientData
+from jaxfed.training.local.batches import ClientData
 from jaxfed.training.local.losses import Batch
 from jaxfed.training.server import aggregate
 

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from jaxfed.models.mlp import mlp
-from jaxfed.training.local.client_data import ClientData
-from jaxfed.training.local.client_predictions import (
-    client_logits,
+from jaxfed.training.local.batches import ClientData, is_unlabeled
+from jaxfed.training.local.consistency import (
     flexmatch,
     freematch,
-    is_unlabeled,
 )
+from jaxfed.training.local.local_training import client_logits
 from jaxfed.training.local.losses import mean_where
 
 TAU = 0.8

@@ -20,10 +20,10 @@ from jaxfed.federation.ragged import stacked
 from jaxfed.kernels.devices import mesh_of
 from jaxfed.models.mlp import mlp
 from jaxfed.training.pseudo_labels import propagated_labels, pseudo_label
-from jaxfed.training.pseudo_labels.embedding import embedding
 from jaxfed.training.pseudo_labels.propagated_labels import all_examples
+from jaxfed.training.pseudo_labels.pseudo_label import embedding
 from jaxfed.training.server.server_state import ServerState
-from jaxfed.xclp.settings.exchangeable_steps import HAMMING, NEIGHBORS
+from jaxfed.xclp.settings.parameters import HAMMING, NEIGHBORS
 from jaxfed.xclp.steps.hamming import plaintext_hamming
 
 KEY = jax.random.key(5)
@@ -293,17 +293,17 @@ def test_a_clients_labels_of_the_teacher_never_change(model, cohort):
 
 
 def test_labeled_only_and_class_weights(cohort):
-    labels = pseudo_label.labeled_only()(None, cohort, KEY, Communication())
+    labels = pseudo_label.labeled_only(None, cohort, KEY, Communication())
     check_given(labels, cohort)
     np.testing.assert_array_equal(labels.label, cohort.y)
-    weighted = pseudo_label.class_weighted(pseudo_label.labeled_only(), 3)
+    weighted = pseudo_label.class_weighted(pseudo_label.labeled_only, 3)
     weight = np.asarray(weighted(None, cohort, KEY, Communication()).weight)
     counts = np.bincount(cohort.y[cohort.y >= 0], minlength=3)
     given = cohort.y >= 0
     np.testing.assert_allclose(weight[given], (10 / 3 / counts)[cohort.y[given]], rtol=1e-6)
     assert (weight[~given] == 0).all()
 
-    within = pseudo_label.class_weighted(pseudo_label.labeled_only(), 3, within_clients=True)
+    within = pseudo_label.class_weighted(pseudo_label.labeled_only, 3, within_clients=True)
     weight = np.asarray(within(None, cohort, KEY, Communication()).weight)
     for row in range(2):
         own = cohort.y[row][given[row]]

@@ -32,8 +32,8 @@ from jaxfed.federation.sampling import Sampling, sample_clients
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.pseudo_labels import propagated_labels
-from jaxfed.training.pseudo_labels.embedding import embedding
 from jaxfed.training.pseudo_labels.propagated_labels import all_examples
+from jaxfed.training.pseudo_labels.pseudo_label import embedding
 from jaxfed.training.round import labels_at_server
 from jaxfed.training.server import aggregate
 from jaxfed.training.server.server_state import client_keys

@@ -10,8 +10,7 @@ from jaxfed import xclp
 from jaxfed.algorithms.semifl import labeled
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.ragged import Ragged, apart, joined
-from jaxfed.training.local.batches import Batches, Episodes, plan_of
-from jaxfed.training.local.client_data import ClientData
+from jaxfed.training.local.batches import Batches, ClientData, Episodes, plan_of
 from jaxfed.training.pseudo_labels.label_sources import LabelSources
 from jaxfed.training.round.client_round import plain_update
 from jaxfed.training.round.round import federated_training

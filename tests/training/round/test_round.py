@@ -31,8 +31,8 @@ from jaxfed.models.model import from_module
 from jaxfed.testing.method_checks import num_compilations
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.pseudo_labels import propagated_labels
-from jaxfed.training.pseudo_labels.embedding import embedding
 from jaxfed.training.pseudo_labels.propagated_labels import all_examples
+from jaxfed.training.pseudo_labels.pseudo_label import embedding
 from jaxfed.training.server import aggregate
 from jaxfed.training.server.client_rows import gather, scatter
 

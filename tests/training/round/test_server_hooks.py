@@ -14,8 +14,7 @@ from small_training import (
 )
 
 from jaxfed.host.checkpoint import Checkpoints
-from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.client_data import usable
+from jaxfed.training.local.batches import Batches, usable
 from jaxfed.training.round.client_round import plain_update
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Control, Hook, UploadStore

@@ -11,8 +11,7 @@ from jaxfed.kernels.devices import padded_length
 from jaxfed.secure.primitives import paillier
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.xclp import Parameters, cross_client_label_propagation, label_later
-from jaxfed.xclp.later_points.induction_weights import InductionWeights
-from jaxfed.xclp.later_points.later_rows import LaterRows
+from jaxfed.xclp.later_points.out_of_sample import LaterRows
 from jaxfed.xclp.result import PartyArtifacts
 
 NUM_CLIENTS, NUM_CLASSES = 3, 10
@@ -101,16 +100,14 @@ def test_settings_matter_for_these_points():
 
 def test_rows_are_weighed_sums_of_the_graphs():
     class Identity:
-        num_points, max_steps = 4, 1
+        num_points, p = 4, None
 
         def solved(self, y):
             return y, None
 
-    near = InductionWeights(
-        np.array([[0, 1, 2], [3, 0, 1], [2, -1, -1]], np.int32),
-        np.array([[1, 2, 4], [8, 16, 0], [32, 0, 0]], np.float32),
-    )
-    of_unit, _ = LaterRows(Identity(), near).solved(np.eye(4, dtype=np.float32))
+    indices = np.array([[0, 1, 2], [3, 0, 1], [2, -1, -1]], np.int32)
+    weights = np.array([[1, 2, 4], [8, 16, 0], [32, 0, 0]], np.float32)
+    of_unit, _ = LaterRows(Identity(), indices, weights).solved(np.eye(4, dtype=np.float32))
     expected = [[1, 2, 4, 0], [16, 0, 0, 8], [0, 0, 32, 0]]
     np.testing.assert_array_equal(np.asarray(of_unit)[:3], expected)
     assert len(of_unit) == padded_length(3)  # so many numbers of points share their programs

@@ -15,10 +15,8 @@ from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.network.letters import Call, Letter
-from jaxfed.xclp import Parameters, cross_client_label_propagation
-from jaxfed.xclp.network import sides
-from jaxfed.xclp.network.roles import LabelingClient
-from jaxfed.xclp.network.server_side import labeled_by_clients
+from jaxfed.xclp import Parameters, cross_client_label_propagation, network
+from jaxfed.xclp.network import LabelingClient, labeled_by_clients
 
 RNG = np.random.default_rng(3)
 SIZES, DIM, NUM_CLASSES = (9, 1, 6), 5, 3
@@ -157,23 +155,23 @@ def request(number=1, letter=None):
 
 def test_a_state_serves_one_session_on_the_same_examples():
     p, cohort = parameters(), of_client(VECTORS[0], LABELS[0])
-    own, first = sides.answered(p, "join", sides.NO_STATE, request(), cohort)
-    _, second = sides.answered(p, "join", sides.NO_STATE, request(), cohort)
+    own, first = network.answered(p, "join", network.NO_STATE, request(), cohort)
+    _, second = network.answered(p, "join", network.NO_STATE, request(), cohort)
     assert first["frames"] != second["frames"]  # fresh keys
     assert own["once"] is True
     assert len(own["seed"]) == 32
     empty = request(letter=Letter([], []).to_bytes())
-    after, _ = sides.answered(p, "agree", own, empty, cohort)
+    after, _ = network.answered(p, "agree", own, empty, cohort)
     assert after["seed"] == own["seed"]
     # A later round begins another session; it cannot go on with this one.
-    later, _ = sides.answered(p, "join", after, request(2), cohort)
+    later, _ = network.answered(p, "join", after, request(2), cohort)
     assert later["seed"] != own["seed"]
     with pytest.raises(ProtocolError, match="without a session"):
-        sides.answered(p, "upload", own, request(2), cohort)
+        network.answered(p, "upload", own, request(2), cohort)
     with pytest.raises(ProtocolError, match="without a session"):
-        sides.answered(p, "upload", sides.NO_STATE, request(), cohort)
+        network.answered(p, "upload", network.NO_STATE, request(), cohort)
     with pytest.raises(ProtocolError, match="examples have changed"):
-        sides.answered(p, "agree", own, empty, of_client(VECTORS[0] + 1, LABELS[0]))
-    ended, _ = sides.answered(p, "end", own, empty, cohort)
+        network.answered(p, "agree", own, empty, of_client(VECTORS[0] + 1, LABELS[0]))
+    ended, _ = network.answered(p, "end", own, empty, cohort)
     assert (ended["once"], ended["seed"], ended["past"]) == (False, b"", b"")
     assert np.frombuffer(ended["label"], np.int32).tolist() == [-1] * SIZES[0]

@@ -23,13 +23,18 @@ from jaxfed.xclp import (
     setup,
 )
 from jaxfed.xclp.one_shot.cosine_error import cosine_rmse
-from jaxfed.xclp.selection import federated_selection
-from jaxfed.xclp.selection.choice import fits_prior, plaintext_total, select, settings_of
+from jaxfed.xclp.selection import choice
+from jaxfed.xclp.selection.choice import (
+    PRIOR_LABELS,
+    fits_prior,
+    plaintext_total,
+    select,
+    settings_of,
+)
 from jaxfed.xclp.selection.leave_one_out import Labeled
-from jaxfed.xclp.selection.prior_fit import PRIOR_LABELS
-from jaxfed.xclp.steps.calibration import SHARPNESS
+from jaxfed.xclp.steps.class_scores import Rows
 from jaxfed.xclp.steps.contributions import EVERYBODY
-from jaxfed.xclp.steps.label_matrix import Rows
+from jaxfed.xclp.steps.prediction import SHARPNESS
 
 GIVEN = {"num_classes": 10, "num_bits": 64, "num_neighbors": 3, "alpha": 0.9}
 SELECT = ("alpha:0.5:0.8", "label_matrix:class_balanced", "client_prior")
@@ -147,7 +152,7 @@ def test_the_server_reads_counts_as_sums_where_row_sums_are(row_sums, expected, 
 
 @pytest.mark.parametrize("protocols", PROTOCOLS, ids=str)
 def test_labels_of_who_has_left_do_not_count_for_the_next_settings(protocols, monkeypatch):
-    seen, choosing = [], federated_selection.select
+    seen, choosing = [], choice.select
 
     def watched(p, evidence, total):
         def of(s):
@@ -156,7 +161,7 @@ def test_labels_of_who_has_left_do_not_count_for_the_next_settings(protocols, mo
 
         return choosing(p, of, total)
 
-    monkeypatch.setattr(federated_selection, "select", watched)
+    monkeypatch.setattr(choice, "select", watched)
     presence = Presence()
     presence.lose_when(1, "receive", "diagonals")
     settings = {**GIVEN, "select": ("alpha:0.5",)}

@@ -19,10 +19,9 @@ from jaxfed.xclp.selection.leave_one_out import (
     labeled_rows,
     left_out_scores,
 )
-from jaxfed.xclp.settings.candidates import LABEL_MATRICES
-from jaxfed.xclp.steps.calibration import probabilities
-from jaxfed.xclp.steps.client_prior import weighed
-from jaxfed.xclp.steps.label_matrix import Rows, scores
+from jaxfed.xclp.settings.parameters import LABEL_MATRICES
+from jaxfed.xclp.steps.class_scores import Rows, scores, weighed_by_prior
+from jaxfed.xclp.steps.prediction import probabilities
 from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix, scores_of
 
 NUM_CLASSES = 3
@@ -116,7 +115,7 @@ def test_a_label_that_nothing_reaches_does_not_come_back():
 
 
 def dense_prior(z, own, cohort, beta):
-    """The formulas of `jaxfed.xclp.steps.client_prior` for one point."""
+    """The formulas of `jaxfed.xclp.steps.class_scores` for one point."""
     share = (cohort + 1) / (cohort.sum() + NUM_CLASSES)
     own_share = (own + NUM_CLASSES * share) / (own.sum() + NUM_CLASSES)
     return np.maximum(z, 0) * (own_share / share) ** beta
@@ -128,7 +127,9 @@ def test_a_prior_takes_estimates_below_zero_for_nothing():
     expected = dense_prior(z[0], np.array([0, 2, 4]), np.array([3, 0, 8]), 0.5)
     for array in (np.asarray, jnp.asarray):
         scores = array(z.astype(np.float32))
-        np.testing.assert_allclose(weighed(scores, own, cohort, 0.5)[0], expected, rtol=1e-6)
+        np.testing.assert_allclose(
+            weighed_by_prior(scores, own, cohort, 0.5)[0], expected, rtol=1e-6
+        )
 
 
 def test_less_than_one_label_of_a_class_counts_as_one():
@@ -144,7 +145,7 @@ def test_a_prior_however_strong_leaves_finite_scores(array, beta):
     """Of the classes that reach a point the client's own wins, and scores among those it has none of."""
     z = array(np.array([[0.2, 0.3, 0.5], [0, 0.3, 0.5], [0, 0, 0]], np.float32))
     own, cohort = np.array([50, 0, 0]), np.array([51, 100, 2])
-    found = np.asarray(weighed(z, own, cohort, beta))
+    found = np.asarray(weighed_by_prior(z, own, cohort, beta))
     assert np.isfinite(found).all()
     np.testing.assert_array_equal(found.argmax(axis=1)[:2], [0, 2])
     np.testing.assert_array_equal(

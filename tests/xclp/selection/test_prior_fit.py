@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from jaxfed.xclp import Propagation
-from jaxfed.xclp.selection.choice import plaintext_total
+from jaxfed.xclp.selection.choice import PRIOR_LABELS, fitted, plaintext_total, priors
 from jaxfed.xclp.selection.leave_one_out import Labeled
-from jaxfed.xclp.selection.prior_fit import PRIOR_LABELS, fitted, priors
-from jaxfed.xclp.steps.calibration import ANY_CLASS, SHARPNESS
-from jaxfed.xclp.steps.label_matrix import Rows
+from jaxfed.xclp.steps.class_scores import Rows
+from jaxfed.xclp.steps.prediction import ANY_CLASS, SHARPNESS
 
 NUM_CLASSES = 3
 GIVEN = Propagation(NUM_CLASSES, alpha=0.9)

@@ -12,9 +12,10 @@ from jaxfed import xclp
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.departures import DroppedOut
+from jaxfed.federation.departures import DroppedOut, parsed
+from jaxfed.secure.session.departures import presence_of
 from jaxfed.training.pseudo_labels import propagated_labels
-from jaxfed.xclp.settings import departures
+from jaxfed.xclp.settings import parameters
 
 NUM_CLIENTS, NUM_POINTS = 3, 31
 PARAMETERS = xclp.Parameters(num_classes=10, num_bits=64, num_neighbors=3, alpha=0.9)
@@ -74,7 +75,7 @@ def test_the_stage_of_confidences():
 
 
 def test_stages_are_those_of_the_table():
-    assert {*STAGES, "confidence"} == departures.STAGES.keys()
+    assert {*STAGES, "confidence"} == parameters.STAGES.keys()
 
 
 @pytest.fixture
@@ -122,9 +123,11 @@ def test_clients_go_by_their_numbers_in_one_shot(cohort, presence, gone):
 
 def test_shares_are_of_the_cohort_and_drawn_from_the_seed():
     def gone(entries, seed):
-        presence = departures.presence_of(entries, range(20), seed)
+        presence = presence_of(
+            parsed(entries, parameters.STAGES, "presence"), range(20), seed, parameters.STAGES
+        )
         for client in range(20):
-            for action, kind, _ in departures.STAGES.values():
+            for action, kind, _ in parameters.STAGES.values():
                 try:
                     presence.act(client, action, kind)
                 except DroppedOut:

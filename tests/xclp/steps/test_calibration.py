@@ -13,7 +13,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.privacy import randomized_response
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.xclp import Parameters, cross_client_label_propagation, label_later
-from jaxfed.xclp.steps.calibration import (
+from jaxfed.xclp.steps.prediction import (
     ANY_CLASS,
     SHARPNESS,
     calibrated,

@@ -20,8 +20,14 @@ from jaxfed.secure.hamming import masked, protocols
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.parties import Session
 from jaxfed.training.pseudo_labels.propagated_labels import XclpLabels
-from jaxfed.xclp.steps.compared_clients import ComparedClients, chosen_pairs, drawn_pairs
-from jaxfed.xclp.steps.hamming import _among_chosen, plaintext_hamming, plaintext_in_graph
+from jaxfed.xclp.steps.hamming import (
+    _among_chosen,
+    chosen_pairs,
+    drawn_pairs,
+    pair_choices,
+    plaintext_hamming,
+    plaintext_in_graph,
+)
 
 BY = ["random", "neighbors"]
 SIZES = [3, 0, 5, 1, 4, 2, 20, 3, 0, 2, 4, 1, 3]
@@ -93,7 +99,7 @@ def recorded(compared):
 
         return choice
 
-    return [recording(choose) for choose in compared.choices], pairs
+    return [recording(choose) for choose in compared], pairs
 
 
 def check_degrees(pairs, clients, most):
@@ -174,13 +180,13 @@ def test_the_server_chooses_pairs_with_the_most_common_points():
 def test_neighbors_are_the_nearest_of_compared_clients(by, num_neighbors):
     """In the clear and under masks, beside NumPy's; equal codes of a point's own client among them."""
     codes = codes_of()
-    choices, pairs = recorded(ComparedClients(8, by, seed=5))
+    choices, pairs = recorded(pair_choices(8, by, seed=5))
     plain = _among_chosen(codes, num_neighbors, choices)
     check_degrees(pairs, [j for j, size in enumerate(SIZES) if size], 8)
     for ours, twin in zip(plain, knn_among(codes, pairs, num_neighbors), strict=True):
         np.testing.assert_array_equal(ours, twin)
 
-    choices, over_protocol = recorded(ComparedClients(8, by, seed=5))
+    choices, over_protocol = recorded(pair_choices(8, by, seed=5))
     session = Session(len(codes))
     found = cross_steps.nearest_others(
         session, dict(enumerate(codes)), num_neighbors, protocols.masked, choices=choices
@@ -204,7 +210,7 @@ def test_each_pair_is_searched_once(monkeypatch):
         return search(queries, valid=valid, **options)
 
     monkeypatch.setattr(knn, "hamming_knn_among", counting)
-    choices, pairs = recorded(ComparedClients(8, "neighbors", seed=5))
+    choices, pairs = recorded(pair_choices(8, "neighbors", seed=5))
     _among_chosen(codes_of(), 3, choices)
     assert sum(searched) == sum(SIZES) + sum(SIZES[j] + SIZES[k] for j, k in pairs)
 
@@ -215,7 +221,7 @@ def test_a_clients_bytes_are_those_of_the_page():
     for h in (4, 8):
         session = Session(len(codes))
         before = session.communication()
-        choices = ComparedClients(h, "random", 0).choices
+        choices = pair_choices(h, "random", 0)
         cross_steps.nearest_others(session, codes, 3, protocols.masked, choices=choices)
         sent = session.communication().since(before)
         total = sum(sent.upload.values()) / len(codes)
@@ -226,7 +232,7 @@ def test_a_draw_depends_on_no_code_and_a_choice_does():
     """So clients learn nothing by whom they are compared with, but where the server chooses."""
     found = {}
     for by, seed in ((by, seed) for by in BY for seed in (0, 1)):
-        choices, found[by, seed] = recorded(ComparedClients(8, by, seed=5))
+        choices, found[by, seed] = recorded(pair_choices(8, by, seed=5))
         _among_chosen(codes_of(seed=seed), 3, choices)
     assert found["random", 0] == found["random", 1]
     assert found["neighbors", 0] != found["neighbors", 1]
@@ -234,9 +240,9 @@ def test_a_draw_depends_on_no_code_and_a_choice_does():
 
 def test_a_seed_draws_the_same_pairs_and_another_one_others():
     sizes = dict.fromkeys(range(30), 2)
-    draws = [ComparedClients(4, "random", seed).choices[0](sizes, None) for seed in (1, 1, 2**200)]
+    draws = [pair_choices(4, "random", seed)[0](sizes, None) for seed in (1, 1, 2**200)]
     assert draws[0] == draws[1] != draws[2]
-    half = ComparedClients(8, "neighbors", 1).choices[0](sizes, None)
+    half = pair_choices(8, "neighbors", 1)[0](sizes, None)
     assert half == draws[0]
 
 
@@ -247,7 +253,7 @@ def test_who_leaves_has_no_neighbors_and_is_none(by):
     for kind, after in (("own", 0), ("shares", 2)):
         presence = Presence()
         presence.lose_when(3, "send", kind, after=after)
-        choices, pairs = recorded(ComparedClients(4, by, seed=0))
+        choices, pairs = recorded(pair_choices(4, by, seed=0))
         session = Session(len(codes), presence=presence)
         found = cross_steps.nearest_others(
             session, dict(enumerate(codes)), 3, protocols.masked, choices=choices
@@ -260,7 +266,7 @@ def test_who_leaves_has_no_neighbors_and_is_none(by):
         for ours, twin in zip(found[1:], knn_among(staying, kept, 3), strict=True):
             np.testing.assert_array_equal(ours, twin)
         if kind == "own":
-            never = _among_chosen(staying, 3, ComparedClients(4, by, seed=0).choices)
+            never = _among_chosen(staying, 3, pair_choices(4, by, seed=0))
             for ours, theirs in zip(found[1:], never, strict=True):
                 np.testing.assert_array_equal(ours, theirs)
 

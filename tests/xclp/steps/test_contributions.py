@@ -77,7 +77,7 @@ def test_every_solve_that_is_cut_short_is_told(run, monkeypatch):
         z, info = solve(matrix, y)
         if numbers[-1] == bad:
             info = info._replace(
-                steps=jnp.full_like(info.steps, matrix.max_steps),
+                steps=jnp.full_like(info.steps, matrix.p.max_steps),
                 converged=jnp.zeros_like(info.converged),
             )
         return z, info
