@@ -39,14 +39,6 @@ _MOST_CLASSES = 2**31 - 1  # of int32
 _LOOKED_AT = 2**24  # values that show a scale
 
 
-class Joined(NamedTuple):
-    """Examples [n, ...], labels int32 [n], -1 if unlabeled, and the number of examples of each `add`, [k]."""
-
-    x: np.ndarray
-    y: np.ndarray
-    sizes: np.ndarray
-
-
 def as_array(given: npt.ArrayLike, name: str) -> np.ndarray:
     """Return an array, or nested lists as one; errors call it `name`.
 
@@ -388,8 +380,11 @@ class GivenExamples:
             and y.shape == x.shape[:1]
         )
 
-    def joined(self) -> Joined:
+    def joined(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return all examples added since the last call, and clear them.
+
+        Returns:
+            x [n, ...], labels int32 [n], -1 if unlabeled, and the number of examples of each `add`, [k].
 
         Raises:
             UsageError: nan or infinite values, labels outside the classes, examples of no client that have
@@ -412,7 +407,7 @@ class GivenExamples:
                 _check_finite(each, self._where(part))
         self._check_scales(x, sizes)
         self._x, self._y, self._names, self.num_bytes = [], [], [], 0
-        return Joined(x, y.astype(np.int32, copy=False), sizes)
+        return x, y.astype(np.int32, copy=False), sizes
 
     def _check_scales(self, x: np.ndarray, sizes: np.ndarray) -> None:
         """Check that examples of no client have the scale of the clients', which were added first."""

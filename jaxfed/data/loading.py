@@ -140,7 +140,7 @@ def _load(
     if folder.is_dir():
         named = NAMED.get(name_or_path)
         if named is not None and named.read is not None:
-            return named.read(folder, *only(*(["image_size"] if named.has_image_size else [])))
+            return named.read(folder, *only(*named.options))
         if image_sets.is_fed_isic2019(folder):
             return image_sets.fed_isic2019(folder, *only("image_size"))
         if image_sets.is_isic2018(folder):

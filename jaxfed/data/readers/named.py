@@ -19,14 +19,13 @@ class Named(NamedTuple):
 
     Attributes:
         origin: description of the required files.
-        read: folder -> data set, with a keyword `image_size` if it can be chosen; None: the reader is chosen
-            by the folder's contents.
-        has_image_size: True if `image_size` can be chosen.
+        read: folder and options -> data set; None: the reader is chosen by the folder's contents.
+        options: of `load` that the reader takes.
     """
 
     origin: str
     read: Callable[..., Dataset] | None = None
-    has_image_size: bool = False
+    options: tuple[str, ...] = ()
 
 
 NAMED: dict[str, Named] = {
@@ -36,7 +35,7 @@ NAMED: dict[str, Named] = {
     ),
     "fed_isic2019": Named(images.FED_ISIC2019),
     "cinic10": Named(images.CINIC10, images.cinic10),
-    "isic2018": Named(images.ISIC2018, images.isic2018, has_image_size=True),
+    "isic2018": Named(images.ISIC2018, images.isic2018, ("image_size",)),
     "mini_imagenet": Named(
         "images/ and the few-shot train.csv, val.csv and test.csv, or a folder a class"
     ),
@@ -47,8 +46,8 @@ NAMED: dict[str, Named] = {
     "adult": Named(f"adult.data and adult.test of {uci.ORIGINS['adult']}", uci.adult),
     "mushroom": Named(f"agaricus-lepiota.data of {uci.ORIGINS['mushroom']}", uci.mushroom),
     "covertype": Named(f"covtype.data.gz of {uci.ORIGINS['covertype']}", uci.covertype),
-    "brain_mri": Named(images.BRAIN_MRI, images.brain_mri, has_image_size=True),
-    "pneumonia": Named(images.PNEUMONIA, images.pneumonia, has_image_size=True),
+    "brain_mri": Named(images.BRAIN_MRI, images.brain_mri, ("image_size",)),
+    "pneumonia": Named(images.PNEUMONIA, images.pneumonia, ("image_size",)),
     "pneumonia_mnist": Named(images.PNEUMONIA_MNIST, images.pneumonia_mnist),
 }
 
