@@ -1,4 +1,4 @@
-"""Scaled features: NumPy's own means and deviations, computed in blocks of rows."""
+"""Scaled features against NumPy's means and deviations; principal components against an SVD."""
 
 import tracemalloc
 
@@ -7,7 +7,7 @@ import pytest
 
 from jaxfed.config import base
 from jaxfed.config.data.preprocessing import Parts, preprocessed
-from jaxfed.data.transforms import standardization
+from jaxfed.data.transforms import principal_components, standardization
 
 RNG = np.random.default_rng(0)
 
@@ -48,3 +48,22 @@ def test_vectors_of_float32_are_not_copied():
     config = base.get_config()
     config.preprocessing.kind = "identity"
     assert np.shares_memory(preprocessed(Parts(x, x[:0], x[:0]), config), x)
+
+
+def test_directions_are_those_of_the_singular_value_decomposition():
+    x = np.random.default_rng(0).normal(size=(50, 6)) * [5, 4, 3, 2, 1, 0.5] + 7
+    project = principal_components(x.astype(np.float32), 3)
+    _, _, directions = np.linalg.svd(x - x.mean(axis=0), full_matrices=False)
+    signs = np.sign(np.sum(directions[:3] * project.directions.T, axis=1))
+    np.testing.assert_allclose(project.directions.T, directions[:3] * signs[:, None], atol=1e-5)
+    np.testing.assert_allclose(
+        project(x), (x - x.mean(axis=0)) @ project.directions, rtol=1e-4, atol=1e-4
+    )
+    assert (project.directions.max(axis=0) == np.abs(project.directions).max(axis=0)).all()
+
+
+def test_points_on_a_line_by_hand():
+    x = np.array([[0, 0], [3, 4], [-3, -4]], np.float32) + np.float32(2)
+    project = principal_components(x, 1)
+    np.testing.assert_allclose(project.directions[:, 0], [0.6, 0.8], atol=1e-6)
+    np.testing.assert_allclose(project(x)[:, 0], [0, 5, -5], atol=1e-5)
