@@ -130,7 +130,11 @@ def adult(folder: Path) -> Dataset:
             *("Married-spouse-absent", "Married-AF-spouse"),
         ),
         _codes("relationship", "Not-in-family Unmarried Own-child Other-relative", "Husband Wife"),
-        _codes("race", "White Other", "Black", "Asian-Pac-Islander", "Amer-Indian-Eskimo"),
+        Column(
+            "race",
+            ("White", "Black", "Asian-Pac-Islander", "Amer-Indian-Eskimo", "Other"),
+            (0, 1, 2, 3, 0),
+        ),
         _codes("sex", "Female", "Male"),
         replaced("capital-gain", 99_999.0),
         Column("capital-loss"),
