@@ -257,7 +257,7 @@ def dataset_of(
         *(split.values for split in labels), names=class_names, is_labeled=labels[0].is_labeled
     )
     x = [x for x, _ in splits]
-    columns = dict(zip(("x", "x_test", "x_validation"), x, strict=False))
+    columns: dict[str, Any] = dict(zip(("x", "x_test", "x_validation"), x, strict=False))
     columns |= dict(zip(("y", "y_test", "y_validation"), y, strict=False))
     return Dataset(
         name=str(name),

@@ -303,7 +303,8 @@ def subsampled(dataset: Dataset, config: ConfigDict) -> tuple[Dataset, np.ndarra
     if wanted.pooled:
         dataset = _pooled(dataset)
     rng = np.random.default_rng((config.seed, Stream.SUBSAMPLE))
-    train, test = _of_training(rng, dataset, wanted), slice(None)
+    train = _of_training(rng, dataset, wanted)
+    test: np.ndarray | slice = slice(None)
     if len(dataset.y_test):
         test = _drawn(rng, dataset.y_test, wanted, "test_size", dataset.name)
     columns: dict[str, Any] = {

@@ -211,7 +211,8 @@ def covertype(folder: Path) -> Dataset:
 def _codes(name: str, *texts: str, first: int = 0) -> Column:
     """A column whose texts count from `first` on; texts with a space between them have one code."""
     pairs = [(text, code) for code, group in enumerate(texts, first) for text in group.split()]
-    return Column(name, *zip(*pairs, strict=True))
+    found, codes = zip(*pairs, strict=True)
+    return Column(name, found, codes)
 
 
 def _found(folder: Path, names: Sequence[str]) -> Path:
