@@ -109,8 +109,9 @@ def read(path: Path, client_key: str | None = None, *, labels_optional: bool = F
 
 def plain_arrays(path: Path) -> dict[str, np.ndarray]:
     """All arrays of the file; pickled objects are refused."""
-    if not zipfile.is_zipfile(path):  # NumPy would advise to unpickle it
-        raise UsageError(f"{path}: not an .npz file, as numpy.savez writes it")
+    with path.open("rb") as stream:
+        if not zipfile.is_zipfile(stream):  # NumPy would advise to unpickle it
+            raise UsageError(f"{path}: not an .npz file, as numpy.savez writes it")
     with guarded(path), np.load(path) as file:
         try:
             arrays = dict(file)
