@@ -2,7 +2,6 @@
 
 jaxfed.run(config)                                one experiment by its config, as the launcher runs it
 jaxfed.open(workdir)                              the result of a finished one
-jaxfed.load_predictor(file)                       a trained model that takes raw rows
 jaxfed.Federation.from_clients(clients)           clients of one's own arrays
 jaxfed.from_flax(module, input_shape)             any Flax network as a model
 jaxfed.Training(model)                            what is trained, on what, how
@@ -17,8 +16,7 @@ __version__ = "0.2.0"
 # Name -> where it is. Imported when it is asked for: JAX and Flax take a second.
 _NAMES = {
     "run": "jaxfed.api.run",
-    "open": "jaxfed.api.opening",
-    "load_predictor": "jaxfed.api.predictor",
+    "open": "jaxfed.api.run",
     "simulate": "jaxfed.experiment.run.simulate",
     "Federation": "jaxfed.federation.clients",
     "Training": "jaxfed.training.specification",

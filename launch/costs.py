@@ -38,7 +38,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     from jaxfed.config import file as config_file
     from jaxfed.config.checks.reading import check_given
     from jaxfed.config.overrides import with_overrides
-    from jaxfed.experiment.costs.answer_costs import answers_public
+    from jaxfed.experiment.costs import answers_public
     from jaxfed.experiment.run.environment import describe
 
     base = config_file.read(_CONFIG.value)
@@ -53,7 +53,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
 
 def _rounds(config: ConfigDict) -> dict[str, Any]:
     """Print and return the costs of methods with one model."""
-    from jaxfed.experiment.costs.costs import MethodCosts, method_costs
+    from jaxfed.experiment.costs import MethodCosts, method_costs
 
     def line(costs: MethodCosts) -> str:
         ours = [
@@ -78,7 +78,7 @@ def _rounds(config: ConfigDict) -> dict[str, Any]:
 
 def _answers(config: ConfigDict) -> dict[str, Any]:
     """Print and return the costs of methods whose clients label public examples."""
-    from jaxfed.experiment.costs.answer_costs import answer_costs
+    from jaxfed.experiment.costs import answer_costs
 
     costs = answer_costs(config)
     print("A client in a round in which it sends: bytes, and how many fewer than parameters")

@@ -99,7 +99,8 @@ def conducted(
             place = location(_WORKDIR.value, "--workdir")
             trackers = chosen(_TRACKER.value, "--tracker") if processes.is_first() else {}
         flat = flatten(workdir.plain(settings))
-        processes.check_same({f"config.{key}": json.dumps(value) for key, value in flat})
+        same = {"--num_processes": str(_NUM_PROCESSES.value)}
+        processes.check_same(same | {f"config.{key}": json.dumps(value) for key, value in flat})
     remedies = with_resume_hint(OF_A_SWEEP if IN_A_SWEEP in os.environ else OF_A_COMMAND)
     with processes.lost_together(), remedies:
         finished = b""

@@ -47,8 +47,6 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
     from jaxfed.experiment.sweep import sweep, sweep_plan
-    from jaxfed.experiment.sweep.point_check import check_points
-    from jaxfed.experiment.sweep.sweep_progress import SweepProgress
     from jaxfed.experiment.tracking.tracker import chosen
     from jaxfed.host.location import location
 
@@ -77,11 +75,11 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         for point in plan.points:
             print(shlex.join(command(point, directory / point.name)))
         return 0
-    check_points(plan, sweep.unfinished(plan, directory))
+    sweep.check_points(plan, sweep.unfinished(plan, directory))
     with sweep.claim(plan, directory):
         points = sweep.unfinished(plan, directory)
         failed = sweep.complaining(plan, directory, points)
-        with SweepProgress(len(points), skipped=len(plan.points) - len(points)) as progress:
+        with sweep.SweepProgress(len(points), skipped=len(plan.points) - len(points)) as progress:
             failed += sweep.run(
                 points,
                 directory,

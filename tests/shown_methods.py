@@ -3,10 +3,18 @@
 from types import SimpleNamespace
 
 from jaxfed.audit.surface import surface_of
+from jaxfed.federation.rounds import Played
 
 
 def shown(factory, **given):
-    """The algorithm's fields, `views` and `instructions`."""
+    """The algorithm's fields, `views` and `instructions` of states, cohort and key."""
     algorithm = factory(**given)
-    surface = surface_of(factory, given, algorithm)
-    return SimpleNamespace(**algorithm._asdict(), **surface._asdict())
+    views, instructions = map(of_round, surface_of(factory, given, algorithm))
+    return SimpleNamespace(**algorithm._asdict(), views=views, instructions=instructions)
+
+
+def of_round(look):
+    """The same look at a round, of its parts."""
+    return look and (
+        lambda before, after, cohort, key: look(Played(1, before, after, {}, cohort, key))
+    )

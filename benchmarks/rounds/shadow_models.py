@@ -19,7 +19,7 @@ from benchmarks.rounds.fedavg_round import (
 )
 from benchmarks.rounds.learners import IN_TURN, MULTIPLY_ADDS, RATE, TORCH, equally_good, torch_loop
 from benchmarks.timing.contest import Contest, Work, optional_peer
-from jaxfed.audit.evidence import AuditTargets
+from jaxfed.audit.observations import AuditTargets
 from jaxfed.audit.shadows import shadow_federation, shadow_memberships
 from jaxfed.learners import LEARNERS
 from jaxfed.models.mlp import mlp

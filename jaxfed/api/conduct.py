@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ml_collections import ConfigDict
 
@@ -16,48 +16,20 @@ from jaxfed.config.data.notes import Holdings, few_rows
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.methods import check_tested_alike
 from jaxfed.experiment.run import environment
-from jaxfed.experiment.run.loop import Experiment, Observed, first_repeat
+from jaxfed.experiment.run.loop import Experiment, first_repeat
 from jaxfed.experiment.run.processes import open_for_all, own_place
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import compilation_cache
 from jaxfed.experiment.store.records import Run, read_run
 from jaxfed.experiment.store.workdir import Workdir
-from jaxfed.experiment.tracking.tracker import Tracker
-from jaxfed.experiment.tracking.tracking import Tracking
+from jaxfed.experiment.tracking.tracker import Tracker, Tracking
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.parallel import processes
 
-
-class Attachment(Protocol):
-    """An observer of an experiment that adds results of its own, such as an audit."""
-
-    def check(self) -> None:
-        """Check the experiment before anything is computed."""
-        ...
-
-    def make(
-        self, config: ConfigDict, name: str, federation: Federation, repeat: int, **how: Any
-    ) -> FederatedAlgorithm:
-        """Make a method, as `jaxfed.config.assembly.make_algorithm`."""
-        ...
-
-    def begin(self) -> None:
-        """Prepare the workdir, which exists by now."""
-        ...
-
-    def observe(self, observed: Observed) -> None:
-        """Receive a round that has not diverged."""
-        ...
-
-    def finish(self, run: Run) -> None:
-        """Write the results, before the run counts as finished."""
-        ...
-
-
-Attach = Callable[[ConfigDict, Simulation, Workdir, RunProgress], Attachment]
+if TYPE_CHECKING:
+    from jaxfed.audit.audit import Audit
 
 
 def conduct(
@@ -67,7 +39,7 @@ def conduct(
     interruption: Interruption,
     *,
     overwrite: bool = False,
-    attach: Attach | None = None,
+    attach: type[Audit] | None = None,
     given: Sequence[str] = (),
     make: Callable[..., FederatedAlgorithm] | None = None,
     trackers: Mapping[str, Tracker] = MappingProxyType({}),
@@ -82,7 +54,7 @@ def conduct(
         progress: entered; receives all that happens.
         interruption: signals, or the lack of them.
         overwrite: delete what an earlier experiment left in `place`.
-        attach: makes an observer of the rounds that adds results of its own, such as an audit.
+        attach: the audit (`jaxfed.audit.audit.Audit`), which observes rounds and adds its results.
         given: `KEY=VALUE` overrides of the user, which the data must leave something to say
             (`Simulation.check_given`).
         make: makes a method's algorithm, as `make_algorithm`, which is the default.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import weakref
-from collections.abc import Callable, Iterable
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from glob import glob
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.api.conduct import in_words
-from jaxfed.api.notebook import Plots, html_table, plots_of
-from jaxfed.api.predictor import Predictor
-from jaxfed.api.stages import feature_stages, stage_of
+from jaxfed.api.predictor import Predictor, feature_stages, stage_of
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
@@ -30,7 +30,7 @@ from jaxfed.experiment.run.summary import complaints
 from jaxfed.experiment.store import network_run
 from jaxfed.experiment.store.manifest import read_predictions
 from jaxfed.experiment.store.network_run import NetworkRun
-from jaxfed.experiment.store.records import read_metrics, read_run
+from jaxfed.experiment.store.records import Run, read_metrics, read_run
 from jaxfed.experiment.store.workdir import Workdir, with_resume_hint
 from jaxfed.federation.algorithm import Predict, ServerState
 from jaxfed.federation.clients import Federation
@@ -169,7 +169,7 @@ class Result:
     def predictor(
         self, method: str | None = None, repeat: int = 0, *, last: bool = False
     ) -> Predictor:
-        """Return a method's trained model as a function of raw rows, which can be saved to a file.
+        """Return a method's trained model as a function of raw rows, which can be exported.
 
         Arguments as for `model`. Rows are what the reader of the data set takes: dicts, data frames or lines
         of a table, files or PIL images of a folder of images, arrays elsewhere. They are encoded and
@@ -183,7 +183,7 @@ class Result:
         federation = self.federation(repeat)
         predict, state = self._trained(name, repeat, federation, asked, last=last)
         source, folder = self._source, self._files.preprocessing(repeat)
-        stages = [stage_of(predict, state, f"{name!r} has a model of each client")]
+        stages = [stage_of(predict, state)]
         if isinstance(source, Simulation):
             stages = [*feature_stages(self.config, source, repeat, folder), *stages]
         return Predictor(
@@ -260,6 +260,51 @@ class Result:
         if not 0 <= repeat < self.config.num_repeats:
             raise UsageError(f"repeat={repeat}: use 0 to {self.config.num_repeats - 1}")
         return name
+
+
+class Plots(tuple[Path, ...]):
+    """Paths of pictures (PNG); a notebook shows the pictures."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """One path a line."""
+        return "\n".join(map(str, self))
+
+    def _repr_html_(self) -> str:
+        return "\n".join(map(_figure, self))
+
+
+def _figure(picture: Path) -> str:
+    content = b64encode(picture.read_bytes()).decode()
+    name = escape(picture.stem)
+    return f'<img alt="{name}" title="{name}" src="data:image/png;base64,{content}">'
+
+
+def plots_of(run: Run, folder: Path) -> Plots:
+    """Return the pictures in the folder; if there are none, draw them.
+
+    Raises:
+        UsageError: the run has data for no picture, or none can be drawn.
+    """
+    if not any(folder.glob("*.png")):
+        from jaxfed.reports.figures.plots import draw_plots
+
+        draw_plots(run, folder)
+    pictures = Plots(sorted(folder.glob("*.png")))
+    if not pictures:
+        raise UsageError(f"plot: {folder} has no pictures, and none could be drawn")
+    return pictures
+
+
+def html_table(headings: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
+    """Return a table and lines below it as HTML; all texts are escaped."""
+    lines = ["<table>", _row("th", headings), *(_row("td", row) for row in rows), "</table>"]
+    return "\n".join([*lines, *(f"<p>{escape(note)}</p>" for note in notes)])
+
+
+def _row(tag: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
 def _no_replies(*_: Any, **__: Any) -> dict[int, Any]:

@@ -1,4 +1,4 @@
-"""`jaxfed.run`: an experiment from a notebook, a script or a thread.
+"""`jaxfed.run`: an experiment from a notebook, a script or a thread; `jaxfed.open`: a finished one's result.
 
     result = jaxfed.run("xclp_digits.py:smoke", seed=3, xclp__alpha=0.9)
     result.results                       # method x metric: mean and deviation over repeats
@@ -22,22 +22,32 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from jaxfed.api.conduct import conduct, present
-from jaxfed.api.notebook import Stopped
 from jaxfed.api.result import Result
 from jaxfed.config import check
 from jaxfed.config import file as config_file
 from jaxfed.config.checks.reading import check_given
 from jaxfed.config.overrides import as_text, with_overrides
+from jaxfed.config.stored import restored
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import workdir as workdirs
 from jaxfed.experiment.store.manifest import read_json
-from jaxfed.experiment.store.workdir import OF_A_CALL, Workdir, with_resume_hint
+from jaxfed.experiment.store.workdir import OF_A_CALL, Workdir, finished_config, with_resume_hint
 from jaxfed.experiment.tracking.tracker import Tracker, chosen
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import location
 from jaxfed.host.parallel import devices, processes
+
+
+class Stopped(KeyboardInterrupt):
+    """A run that Ctrl-C, or a notebook's stop, has ended; its text says how to go on.
+
+    A notebook shows the text alone.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
 
 
 def run(
@@ -55,7 +65,7 @@ def run(
         config: FILE.py[:VARIANT], or the name of a shipped config; or a ConfigDict.
         workdir: where results go; None: a folder of the result's own, deleted with it.
         overwrite: delete the results in `workdir` and start afresh.
-        progress: show a bar (on a terminal), one line (in a notebook) or lines (elsewhere).
+        progress: show a bar (on a terminal), a line a method (in a notebook) or a round (elsewhere).
         trackers: receivers of each round's numbers: "tensorboard", "wandb", or objects
             with the methods of `jaxfed.experiment.tracking.Tracker`. They change no number and no config.
         **overrides: values of single keys, `xclp__alpha=0.9` for `xclp.alpha`.
@@ -141,3 +151,26 @@ def _run(
     if progress:
         present(shown, place, is_temporary=owns_workdir)
     return Result(place, settings, read_json(place, "summary.json"), owns_workdir=owns_workdir)
+
+
+def open(workdir: str | os.PathLike[str]) -> Result:
+    """Open a finished run, without its config file and overrides.
+
+    Nothing is computed and no data are read before the result is asked for a model or its clients. A run of a
+    method, network or reader of your own needs the import that registers it before that.
+
+    Args:
+        workdir: of `jaxfed.run` or `launch.run`, or of a point of a sweep.
+
+    Returns:
+        The same as `jaxfed.run` with this workdir.
+
+    Raises:
+        UsageError: one line: no such folder, no workdir, a run that has not finished, a damaged file.
+    """
+    place = location(workdir, "workdir")
+    try:
+        config = finished_config(place)
+    except UsageError as error:
+        raise UsageError(f"jaxfed.open({os.fspath(workdir)!r}): {error}") from error
+    return Result(place, restored(config), read_json(place, "summary.json"))

@@ -2,7 +2,7 @@
 
     labels, counts         gap; with shadows difficulty and, of labels, reference
     labels                 label_translations, label_noise: share of perturbed queries that have the label
-                           (`jaxfed.audit.evidence` states the number of queries)
+                           (`jaxfed.audit.observations` states the number of queries)
     distances              nearest: minus the distance to the nearest point of another client
     probabilities          gap, loss, population; with shadows difficulty, reference, LiRA and RMIA, both
                            offline and online
@@ -19,22 +19,39 @@ in how closely they reproduce the method.
 If a message is seen in several rounds (the attack epochs of FedCT's E.1), every round is attacked. Loss, LiRA
 and gradient scores are attacked once more by their means over the rounds. The mean of a target is over the
 rounds whose message scores it: a client that took part in one of two rounds has one score.
+
+Vulnerability
+-------------
+A method's vulnerability is that of its strongest attack, chosen on one half of the targets and judged on the
+other. The maximum of many AUCs is biased upward: among thirty attacks on a model that never saw the members,
+one is well above 0.5 by chance. So the targets are halved at random, members and others alike. Targets that
+the same attacks score are halved among themselves, because a client's message scores the targets of this
+client alone. The attack that is best on one half is judged on the other, and vice versa:
+
+    AUC = (AUC_1 + AUC_2) / 2,        Var = (Var_1 + Var_2) / 4
+
+with DeLong's variances (`jaxfed.privacy.membership.roc`), so the interval is as wide as that of an attack
+chosen in advance. Over R repeats AUCs are averaged; their variance is the sum divided by R^2. The interval
+covers the draw of examples, given these trainings. `spread`, the deviation over repeats, is the variation
+between trainings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import expit
+from scipy.stats import norm
 
-from jaxfed.audit.evidence import AuditTargets, Sighting
-from jaxfed.audit.shadows import Shadows
+from jaxfed.audit.observations import AuditTargets, Observation, Shadows
 from jaxfed.audit.views import SERVER
 from jaxfed.privacy.membership import lira, rmia, single_model
 from jaxfed.privacy.membership.evidence import log_odds_of_logits
 from jaxfed.privacy.membership.reference_models import difficulty_scores, reference_scores
+from jaxfed.privacy.membership.roc import Area, Vulnerability, area_under_curve, vulnerability
+from jaxfed.random_streams import Stream
 
 # Training of the shadow models: on their own labels alone; also on the attacked run's public targets; by
 # the method itself.
@@ -43,6 +60,7 @@ OVER_ROUNDS = 0  # in the place of a round's number: means over all
 _SUMMABLE = ("loss", "lira_offline", "lira_online", "gradient_norm")
 _TUNED_ON = 16  # reference models; each is attacked with the others for each value of a
 _TINY = 1e-45
+_REACH = float(norm.ppf(0.975))
 
 Scores = dict[str, np.ndarray]
 Tuned = dict[int, tuple[Shadows, float]]  # by id(shadows), which it keeps alive
@@ -53,7 +71,6 @@ class Attacked(NamedTuple):
 
     Fields:
         message: its name.
-        leaves: True if a party other than the client has it.
         round: the round it was sent in, or `OVER_ROUNDS`.
         attack: its name.
         score: float64 [n], larger for members; nan for targets that the message tells nothing about.
@@ -62,7 +79,6 @@ class Attacked(NamedTuple):
     """
 
     message: str
-    leaves: bool
     round: int
     attack: str
     score: np.ndarray
@@ -70,21 +86,11 @@ class Attacked(NamedTuple):
     adversary: str = SERVER
 
 
-class _Own(NamedTuple):
-    """Answers of one model and of its shadows for a row's targets [n'] and the population [m]."""
-
-    answers: np.ndarray
-    label: np.ndarray
-    population: np.ndarray
-    population_label: np.ndarray
-    shadows: Shadows | None
-
-
 def attacks(
-    seen: Mapping[int, list[Sighting]],
+    seen: Mapping[int, list[Observation]],
     targets: AuditTargets,
     label: np.ndarray,
-    shadows: Callable[[Sighting, int], Mapping[str, Shadows]],
+    shadows: Callable[[Observation, int], Mapping[str, Shadows]],
 ) -> list[Attacked]:
     """Attack a method's messages.
 
@@ -92,27 +98,27 @@ def attacks(
         seen: round -> messages observed in it.
         targets: n of them, m in the population.
         label: int32 [n + m].
-        shadows: the shadow models for a sighting in a round, by kind.
+        shadows: the shadow models for a observation in a round, by kind.
     """
     found: list[Attacked] = []
     tuned: Tuned = {}
-    for number, sighted in sorted(seen.items()):
-        for one in sighted:
-            alone = sighting_scores(one, targets, label, None)
+    for number, observed in sorted(seen.items()):
+        for one in observed:
+            alone = observation_scores(one, targets, label, None)
             scored = [("", alone)]
             for how, known in shadows(one, number).items():
-                scores = sighting_scores(one, targets, label, known, tuned)
+                scores = observation_scores(one, targets, label, known, tuned)
                 scored.append((how, {name: scores[name] for name in scores if name not in alone}))
             found += [
-                Attacked(one.message, one.leaves, number, name, score, how, one.adversary)
+                Attacked(one.message, number, name, score, how, one.adversary)
                 for how, scores in scored
                 for name, score in scores.items()
             ]
     return [*found, *_over_rounds(found)]
 
 
-def sighting_scores(
-    seen: Sighting,
+def observation_scores(
+    seen: Observation,
     targets: AuditTargets,
     label: np.ndarray,
     shadows: Shadows | None,
@@ -120,26 +126,22 @@ def sighting_scores(
 ) -> Scores:
     """Attack -> float64 [n]; nan for targets without an answer. `tuned` caches RMIA's a."""
     number = len(targets.example)
-    if seen.kind == "distances":
-        shadows = None
     a = _tuned_a(shadows, label, number, {} if tuned is None else tuned)
     scores: Scores = {}
     for row, rows in enumerate(seen.asked_about(targets)):
-        own = _Own(
-            seen.answers[row, rows],
-            label[rows],
-            seen.answers[row, number:],
-            label[number:],
-            None if shadows is None else _of_rows(shadows, rows, number),
-        )
+        both = np.append(
+            rows, np.arange(number, len(label))
+        )  # a client's targets, and the population
+        answers, of_both = seen.answers[row, both], label[both]
+        known = None
+        if shadows is not None and _has_outside(shadows.is_in[:, rows]):
+            known = Shadows(shadows.is_in[:, rows], shadows.answers[:, both])
         if seen.kind == "distances":
-            of_row = {"nearest": -own.answers[:, 0].astype(np.float64)}
+            of_row = {"nearest": -answers[: len(rows), 0].astype(np.float64)}
+        elif seen.kind in ("labels", "counts"):
+            of_row = _of_marks(answers[: len(rows)], of_both[: len(rows)], known, seen.kind)
         else:
-            of_row = (
-                _of_marks(own, seen.kind)
-                if seen.kind in ("labels", "counts")
-                else _of_probabilities(own, a)
-            )
+            of_row = _of_probabilities(answers, of_both, len(rows), known, a)
         if seen.norms.size:
             of_row["gradient_norm"] = single_model.gradient_norm_scores(
                 np.nan_to_num(seen.norms[row, rows])
@@ -155,39 +157,34 @@ def sighting_scores(
     return {name: score for name, score in scores.items() if not np.isnan(score[asked]).any()}
 
 
-def _of_rows(shadows: Shadows, rows: np.ndarray, num_targets: int) -> Shadows:
-    others = np.arange(num_targets, shadows.answers.shape[1])
-    chosen = np.concatenate([rows, others])
-    return Shadows(shadows.is_in[:, rows], shadows.answers[:, chosen])
-
-
-def _of_marks(own: _Own, kind: str) -> Scores:
-    """Attacks on labels and on counts of labels."""
-    share = _of_label(own.answers, own.label)
+def _of_marks(answers: np.ndarray, label: np.ndarray, shadows: Shadows | None, kind: str) -> Scores:
+    """Attacks on labels and on counts of labels: answers [n, C] for a row's targets."""
+    share = np.take_along_axis(answers, label[:, None], axis=-1)[:, 0].astype(np.float64)
     scores = {"gap": share}
-    if own.shadows is not None and _has_outside(own.shadows):
-        said = own.shadows.answers[:, : len(own.label)]
-        wrong = (said.argmax(axis=-1) != own.label).astype(np.float64)
-        scores["difficulty"] = difficulty_scores(1 - share, wrong, own.shadows.is_in)
+    if shadows is not None:
+        said = shadows.answers[:, : len(label)]
+        wrong = (said.argmax(axis=-1) != label).astype(np.float64)
+        scores["difficulty"] = difficulty_scores(1 - share, wrong, shadows.is_in)
         if kind == "labels":
-            scores["reference"] = reference_scores(1 - share, wrong, own.shadows.is_in)
+            scores["reference"] = reference_scores(1 - share, wrong, shadows.is_in)
     return scores
 
 
-def _of_probabilities(own: _Own, a: float) -> Scores:
-    """Attacks on probabilities."""
-    phi, others = _log_odds(own.answers, own.label), _log_odds(own.population, own.population_label)
+def _of_probabilities(
+    answers: np.ndarray, label: np.ndarray, number: int, shadows: Shadows | None, a: float
+) -> Scores:
+    """Attacks on probabilities [n + m, C] for a row's n = `number` targets and the population."""
+    phi, others = np.split(_log_odds(answers, label), [number])
     loss = _loss(phi)
     scores = {
-        "gap": single_model.gap_scores(own.answers.argmax(axis=-1), own.label),
+        "gap": single_model.gap_scores(answers[:number].argmax(axis=-1), label[:number]),
         "loss": single_model.loss_scores(loss),
         "population": single_model.population_scores(loss, _loss(others)),
     }
-    if own.shadows is None or not _has_outside(own.shadows):
+    if shadows is None:
         return scores
-    is_in = own.shadows.is_in
-    reference_phi = _log_odds(own.shadows.answers[:, : len(own.label)], own.label)
-    population_phi = _log_odds(own.shadows.answers[:, len(own.label) :], own.population_label)
+    is_in = shadows.is_in
+    reference_phi, population_phi = np.split(_log_odds(shadows.answers, label), [number], axis=1)
     examples = rmia.Evidence(expit(phi), expit(reference_phi), is_in)
     outsiders = rmia.Evidence(expit(others), expit(population_phi))
     scores["difficulty"] = difficulty_scores(loss, _loss(reference_phi), is_in)
@@ -200,9 +197,9 @@ def _of_probabilities(own: _Own, a: float) -> Scores:
     return scores
 
 
-def _has_outside(shadows: Shadows) -> bool:
+def _has_outside(is_in: np.ndarray) -> bool:
     """True if each target has a model trained without it, and at least one target has two or more."""
-    number = (~shadows.is_in).sum(axis=0)
+    number = (~is_in).sum(axis=0)
     return bool((number > 0).all() and (number > 1).any())
 
 
@@ -250,5 +247,131 @@ def _loss(phi: np.ndarray) -> np.ndarray:
     return np.logaddexp(0, -phi)
 
 
-def _of_label(answers: np.ndarray, label: np.ndarray) -> np.ndarray:
-    return np.take_along_axis(answers, label[:, None], axis=-1)[:, 0].astype(np.float64)
+class Verdict(NamedTuple):
+    """The strongest of some attacks.
+
+    Fields:
+        vulnerability: AUC with its interval, TPR at low FPR.
+        attacks: message, round, attack and shadows of the two chosen attacks.
+        members: number of members judged.
+        others: number of non-members judged.
+        others_at_once: fewest non-members that one threshold was judged by: the resolution of a false
+            positive rate.
+        spread: deviation of the AUC over repeats, divisor R - 1; nan for one repeat.
+    """
+
+    vulnerability: Vulnerability
+    attacks: tuple[tuple[str, int, str, str], ...]
+    members: int
+    others: int
+    others_at_once: int
+    spread: float = float("nan")
+
+
+def has_enough(
+    attacked: Attacked, is_member: np.ndarray, among: np.ndarray | slice = slice(None)
+) -> bool:
+    """True if an attack scores two members and two others, the fewest that an interval needs.
+
+    Args:
+        attacked: the attack.
+        is_member: bool [n].
+        among: the targets that count, bool [n]; all of them by default.
+    """
+    scored = is_member[among][~np.isnan(attacked.score[among])]
+    return min(scored.sum(), (~scored).sum()) >= 2
+
+
+def each(attacked: Attacked, is_member: np.ndarray) -> Verdict:
+    """Judge one attack by itself, on all targets with a score."""
+    told = ~np.isnan(attacked.score)
+    return Verdict(
+        vulnerability(attacked.score[told], is_member[told]),
+        (_name(attacked),),
+        int(is_member[told].sum()),
+        int((~is_member[told]).sum()),
+        int((~is_member[told]).sum()),
+    )
+
+
+def strongest(found: Sequence[Attacked], is_member: np.ndarray, seed: int) -> Verdict | None:
+    """The strongest attack; None if no attack scores two members and two others in each half.
+
+    Args:
+        found: attacks on the same n targets.
+        is_member: bool [n].
+        seed: of the halves.
+    """
+    if not found:
+        return None
+    first = _first_half(is_member, ~np.isnan([one.score for one in found]), seed)
+    halves = (first, ~first)
+    found = [one for one in found if all(has_enough(one, is_member, half) for half in halves)]
+    if not found:
+        return None
+    judged, names, weights = [], [], []
+    for half in halves:
+        areas = [_area(one, is_member, ~half).auc for one in found]
+        best = found[int(np.argmax(np.round(areas, 12)))]
+        told = half & ~np.isnan(best.score)
+        judged.append(vulnerability(best.score[told], is_member[told]))
+        names.append(_name(best))
+        weights.append((int(is_member[told].sum()), int((~is_member[told]).sum())))
+    members, others = zip(*weights, strict=True)
+    return Verdict(_mean(judged), tuple(names), sum(members), sum(others), min(others))
+
+
+def over_repeats(verdicts: Sequence[Verdict]) -> Verdict:
+    """Mean of one or more verdicts."""
+    areas = [verdict.vulnerability.area.auc for verdict in verdicts]
+    names = dict.fromkeys(name for verdict in verdicts for name in verdict.attacks)
+    return Verdict(
+        _mean([verdict.vulnerability for verdict in verdicts]),
+        tuple(names),
+        sum(verdict.members for verdict in verdicts),
+        sum(verdict.others for verdict in verdicts),
+        min(verdict.others_at_once for verdict in verdicts),
+        float(np.std(areas, ddof=1)) if len(areas) > 1 else float("nan"),
+    )
+
+
+def _mean(judged: Sequence[Vulnerability]) -> Vulnerability:
+    """Mean of independent vulnerabilities."""
+    auc = float(np.mean([one.area.auc for one in judged]))
+    deviations = np.asarray([one.area.deviation for one in judged])
+    deviation = float(np.sqrt(np.sum(np.square(deviations)))) / len(judged)
+    area = Area(
+        auc, max(0.0, auc - _REACH * deviation), min(1.0, auc + _REACH * deviation), deviation
+    )
+    rates = np.mean([[one.tpr_at_1_percent, one.tpr_at_none] for one in judged], axis=0)
+    return Vulnerability(area, *map(float, rates))
+
+
+def _first_half(is_member: np.ndarray, is_scored: np.ndarray, seed: int) -> np.ndarray:
+    """Half of the members and half of the others, to within one, bool [n].
+
+    Args:
+        is_member: bool [n].
+        is_scored: bool [A, n], by each attack. Targets with equal columns are halved among themselves.
+        seed: of the draw.
+    """
+    rng = np.random.default_rng((seed, Stream.AUDIT_HALVES))
+    first = np.zeros(len(is_member), bool)
+    group = np.unique(is_scored, axis=1, return_inverse=True)[1].reshape(-1)
+    for side in (is_member, ~is_member):
+        before = 0  # of odd groups every second one has the larger first half
+        for number in range(group.max() + 1):
+            rows = rng.permutation(np.flatnonzero(side & (group == number)))
+            after = before + len(rows)
+            first[rows[: after // 2 - before // 2]] = True
+            before = after
+    return first
+
+
+def _area(attacked: Attacked, is_member: np.ndarray, half: np.ndarray) -> Area:
+    told = half & ~np.isnan(attacked.score)
+    return area_under_curve(attacked.score[told], is_member[told])
+
+
+def _name(attacked: Attacked) -> tuple[str, int, str, str]:
+    return attacked.message, attacked.round, attacked.attack, attacked.shadows

@@ -1,13 +1,13 @@
 """Membership inference against every method of an experiment, on the same clients and with results on disk.
 
-    audit/sightings/METHOD-REPEAT-ROUND.npz   observations: predictions on the targets, from the messages of
+    audit/observations/METHOD-REPEAT-ROUND.npz   predictions on the targets, from the messages of
                                               the round; written during the round
     audit/taught/METHOD-REPEAT-ROUND.npz      instructions that the round sent to all clients alike, if any;
                                               written during the round
     audit/shadows/REPEAT-NAME.npz             predictions of the shadow models on the targets
 
 All arrays are deterministic. A killed run therefore continues from the files that exist
-(`jaxfed.audit.files`; shadows: `jaxfed.audit.shadow_plans`).
+(`jaxfed.audit.observations`, `jaxfed.audit.shadows`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,26 @@ from typing import Any, ClassVar
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.audit.attacks import SHADOWS, Attacked, attacks
-from jaxfed.audit.evidence import AuditTargets, Sighting, drawn_targets, sightings
-from jaxfed.audit.files import AuditFiles
+from jaxfed.audit.attacks import (
+    SHADOWS,
+    Attacked,
+    Verdict,
+    attacks,
+    each,
+    has_enough,
+    over_repeats,
+    strongest,
+)
+from jaxfed.audit.observations import (
+    AuditFiles,
+    AuditTargets,
+    Observation,
+    drawn_targets,
+    observations,
+)
 from jaxfed.audit.report import FOLDER, read_audit, show_audit, write_audit
-from jaxfed.audit.shadow_plans import AuditShadows
+from jaxfed.audit.shadows import AuditShadows
 from jaxfed.audit.surface import Surface, surface_of
-from jaxfed.audit.verdict import Verdict, each, has_enough, messages, over_repeats, strongest
 from jaxfed.audit.views import NOBODY, SEEN_BY
 from jaxfed.config import methods
 from jaxfed.config.assembly import Factory, make_algorithm
@@ -55,7 +68,7 @@ _Key = tuple[
 
 @dataclass
 class Audit:
-    """The audit of one experiment (`jaxfed.api.conduct.Attachment`).
+    """The audit of one experiment, attached to it by `jaxfed.api.conduct.conduct`.
 
     Attributes:
         config: resolved and checked.
@@ -156,20 +169,19 @@ class Audit:
         looked_at = {min(number, observed.last_round) for number in self.rounds}
         surface, played = self._surfaces[observed.name, observed.repeat], observed.played
         place = observed.name, observed.repeat, played.round
-        shown = played.before, played.after, played.cohort, played.key
         if (
             surface.instructions is not None
             and self.config.audit.shadows
             and played.round <= max(looked_at)
         ):
-            self.files.save_instructions(place, surface.instructions(*shown))
+            self.files.save_instructions(place, surface.instructions(played))
         if played.round in looked_at and surface.views is not None:
             federation = observed.federation
             targets = self._targets_of(observed.repeat, federation)
-            views = surface.views(*shown)
+            views = surface.views(played)
             if self.config.audit.shadows:
                 self._known(observed.name, observed.repeat, federation).play(views, played.round)
-            self.files.save_sightings(place, sightings(views, federation, targets))
+            self.files.save_observations(place, observations(views, federation, targets))
         if played.round == observed.last_round:
             del self._surfaces[observed.name, observed.repeat]
 
@@ -217,14 +229,14 @@ class Audit:
             targets = self._targets_of(repeat, federation)
             label = federation.y[targets.examples]
             for name in methods.chosen(self.config):
-                seen = self.files.sightings(name, repeat)
+                seen = self.files.observations(name, repeat)
                 if not seen:
                     continue
                 known = self._known(name, repeat, federation)
                 self.progress.working_on(f"repeat {repeat + 1} attacks on {name}")
                 attacked = attacks(seen, targets, label, known.of)
                 attacked = self._with_enough(name, repeat, attacked, targets.is_member)
-                for key, verdict in _judged(name, attacked, targets.is_member, seed):
+                for key, verdict in _judged(name, attacked, targets.is_member, seed).items():
                     if verdict is not None:
                         found.setdefault(key, []).append(verdict)
                     else:
@@ -307,23 +319,23 @@ class Audit:
 
 def _judged(
     name: str, attacked: list[Attacked], is_member: np.ndarray, seed: int
-) -> list[tuple[_Key, Verdict | None]]:
+) -> dict[_Key, Verdict | None]:
     """Return the verdict of every attack, and of the strongest one on each message and of each adversary."""
-    rows: list[tuple[_Key, Verdict | None]] = [
-        (
-            (name, one.message, one.round, one.attack, one.shadows, one.adversary),
-            each(one, is_member),
-        )
-        for one in attacked
-    ]
-    of_all: list[tuple[_Key, list[Attacked]]] = [
-        ((name, message, -1, STRONGEST, "", some[0].adversary), some)
-        for message, some in messages(attacked).items()
-    ]
+    groups: dict[_Key, list[Attacked]] = {}
+    for one in attacked:
+        groups.setdefault((name, one.message, -1, STRONGEST, "", one.adversary), []).append(one)
     for adversary in dict.fromkeys(one.adversary for one in attacked):
         seen = [one for one in attacked if one.adversary in SEEN_BY[adversary]]
-        of_all.append(((name, "", -1, STRONGEST, "", adversary), seen))
-    return [*rows, *((key, strongest(some, is_member, seed)) for key, some in of_all)]
+        groups[name, "", -1, STRONGEST, "", adversary] = seen
+    return {
+        **{
+            (name, one.message, one.round, one.attack, one.shadows, one.adversary): each(
+                one, is_member
+            )
+            for one in attacked
+        },
+        **{key: strongest(some, is_member, seed) for key, some in groups.items()},
+    }
 
 
 def _row(key: _Key, verdict: Verdict) -> dict[str, Any]:
@@ -362,7 +374,7 @@ def _in_words(chosen: tuple[str, int, str, str]) -> str:
 
 
 def _accuracy(
-    seen: Mapping[int, list[Sighting]], targets: AuditTargets, label: np.ndarray
+    seen: Mapping[int, list[Observation]], targets: AuditTargets, label: np.ndarray
 ) -> float:
     """Accuracy of the last observed round on held-out targets, for methods without a test accuracy."""
     last = seen[max(seen)][0]

@@ -20,7 +20,8 @@ from matplotlib.figure import Figure
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.manifest import read_json
 from jaxfed.experiment.store.records import Run
-from jaxfed.experiment.store.workdir import ATTACHED, write_json
+from jaxfed.experiment.store.workdir import AUDIT as FOLDER
+from jaxfed.experiment.store.workdir import write_json
 from jaxfed.host import storage
 from jaxfed.host.csv_file import write_csv
 from jaxfed.reports.documents.sections import Picture
@@ -38,7 +39,6 @@ from jaxfed.reports.figures.style import (
 from jaxfed.reports.tables.method_names import USUAL, Methods, methods_of
 from jaxfed.reports.tables.tables import Cell, Table
 
-(FOLDER,) = ATTACHED
 _RESULTS = f"{FOLDER}/{FOLDER}.json"
 _SHOWN = 6  # columns of the table that a terminal has room for
 _NAME_SIZE = 8  # points

@@ -38,43 +38,61 @@ All targets of D_r count as members, whichever teacher has them. The attacker kn
 settings, the noise of votes included; every ensemble draws its own noise. It does not know which client has
 an example. The m-th teachers of all ensembles are trained together, R models in one program, then the
 students one after another.
+
+Kinds
+-----
+The attacker is the server, which knows the config: network, optimizer, learner, numbers of rounds and steps.
+There are three kinds (`jaxfed.audit.attacks.SHADOWS`), trained on first use and cached in files:
+
+    own_labels   models trained like clients of local learning, on labels alone, for as many steps as a
+                 client of the method; every method that trains has them
+    taught       distilled: as many more on the same examples, which also follow the instructions of the
+                 attacked run; only where that run sent its clients public targets
+    played       results of the method itself on other examples: its own labelings where it can be repeated
+                 for every shadow (`View.shadows`), and students of teacher ensembles for PATE
+
+Shadows of the first two kinds lack the other parts of a method (averaging in every round, unlabeled examples,
+prototypes). They measure how hard an example is, less well for methods that differ much from local learning.
+Methods with the same shadows share them.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
-from functools import cache
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
+from ml_collections import ConfigDict
 
-from jaxfed.audit.evidence import AuditTargets
-from jaxfed.audit.views import Instruction
+from jaxfed.algorithms.pate import noisy_vote
+from jaxfed.audit.observations import AuditFiles, AuditTargets, Observation, Shadows
+from jaxfed.audit.surface import STUDENT
+from jaxfed.audit.views import Instruction, View
+from jaxfed.config import methods
+from jaxfed.config.assembly import Ingredients
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
+from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, without_labels
-from jaxfed.learners.client_fit import answers_of
+from jaxfed.federation.communication import Communication
+from jaxfed.federation.execution.settings import Execution
+from jaxfed.federation.method import plain
+from jaxfed.learners import LEARNERS
+from jaxfed.learners.client_fit import answers_of, speaking
 from jaxfed.learners.learner import Learner, State, Taught
 from jaxfed.random_streams import Stream
 
 # Votes int32 [M, U], -1 without a vote, and a key of noise -> labels int32 [U], weights float32 [U].
 Vote = Callable[[np.ndarray, jax.Array], tuple[np.ndarray, np.ndarray]]
-
-
-class Shadows(NamedTuple):
-    """Answers of shadow models for targets and population.
-
-    Fields:
-        is_in: bool [R, n], True if shadow r was trained on the target; none is trained on the population.
-        answers: float32 [R, n + m, C], probabilities, or marks of labels.
-    """
-
-    is_in: np.ndarray
-    answers: np.ndarray
 
 
 class Models(NamedTuple):
@@ -188,7 +206,7 @@ def shadow_models(
             model = made(one.network)
             step_key = jax.random.fold_in(own_key, place) if place else own_key
             learns = cohort if one.on_own else without_labels(cohort)
-            for part, taught in _lessons(one, learns, public_x):
+            for part, taught in _parts(one, learns, public_x):
                 fitted = model.fit(state, part, taught, step_key, one.steps)
                 state = fitted.state
                 failed |= set(fitted.failed)
@@ -205,7 +223,7 @@ def shadow_federation(
     return replace(federation, partition=Partition(labeled, nothing, nothing))
 
 
-def _lessons(
+def _parts(
     one: Instruction, cohort: Cohort, x: jax.Array
 ) -> Iterator[tuple[Cohort, Taught | None]]:
     """Yield clients that are fitted together, and their public targets; each alone if it has its own."""
@@ -229,7 +247,7 @@ def _answers(
     return (labels[..., None] == np.arange(num_classes)).astype(np.float32), silent
 
 
-class Schooling(NamedTuple):
+class EnsemblePlan(NamedTuple):
     """Training of an ensemble and its student.
 
     Fields:
@@ -258,7 +276,7 @@ def student_answers(
     targets: AuditTargets,
     is_in: np.ndarray,
     *,
-    schooling: Schooling,
+    ensemble: EnsemblePlan,
     observed: Collection[int],
     key: jax.Array,
 ) -> dict[int, Shadows]:
@@ -270,7 +288,7 @@ def student_answers(
         federation: provides the examples, the public ones included.
         targets: n of them, and a population of m.
         is_in: bool [R, n], targets that each ensemble is trained on.
-        schooling: how they are trained.
+        ensemble: how they are trained.
         observed: rounds of the method; before its vote there is no student.
         key: typed.
 
@@ -280,33 +298,33 @@ def student_answers(
 
     Cost: the training of R M teachers and R students, in the memory of R models; R (M + 1) |U| labels.
     """
-    parts = dealt(is_in, schooling.sizes, key)[: schooling.voters]
+    parts = teacher_parts(is_in, ensemble.sizes, key)[: ensemble.voters]
     own_teacher = teacher()  # one for all places: its programs are compiled once
     votes = np.stack(
         [
-            _votes(own_teacher, federation, targets, part, schooling, place, key)
+            _votes(own_teacher, federation, targets, part, ensemble, place, key)
             for place, part in enumerate(parts)
         ]
     )
     noise = jax.random.fold_in(key, Stream.SHADOW_VOTES)
-    heard = [
-        schooling.vote(votes[:, r], jax.random.fold_in(noise, r)) for r in range(votes.shape[1])
+    voted = [
+        ensemble.vote(votes[:, r], jax.random.fold_in(noise, r)) for r in range(votes.shape[1])
     ]
-    label, weight = map(np.stack, zip(*heard, strict=True))
-    lesson = Instruction(schooling.student_steps, False, label, weight)
-    begin = schooling.rounds - 1
+    label, weight = map(np.stack, zip(*voted, strict=True))
+    told = Instruction(ensemble.student_steps, False, label, weight)
+    begin = ensemble.rounds - 1
     return shadow_answers(
         student,
         federation,
         targets,
         is_in,
-        instructions=[*[[]] * begin, *[[lesson]] * schooling.student_rounds],
+        instructions=[*[[]] * begin, *[[told]] * ensemble.student_rounds],
         observed=[number for number in observed if number > begin],
         key=jax.random.fold_in(key, Stream.STUDENTS),
     )
 
 
-def dealt(is_in: np.ndarray, sizes: Sequence[int], key: jax.Array) -> np.ndarray:
+def teacher_parts(is_in: np.ndarray, sizes: Sequence[int], key: jax.Array) -> np.ndarray:
     """Split each shadow's targets among M teachers in these proportions, bool [M, R, n]."""
     rng = np.random.default_rng(
         np.asarray(jax.random.key_data(jax.random.fold_in(key, Stream.SHADOW_PARTS)))
@@ -326,7 +344,7 @@ def _votes(
     federation: Federation,
     targets: AuditTargets,
     part: np.ndarray,
-    schooling: Schooling,
+    ensemble: EnsemblePlan,
     place: int,
     key: jax.Array,
 ) -> np.ndarray:
@@ -336,8 +354,8 @@ def _votes(
     [(_, models)] = shadow_models(
         lambda: teacher,
         shadow,
-        instructions=on_own_labels(schooling.rounds, schooling.steps),
-        observed=(schooling.rounds,),
+        instructions=on_own_labels(ensemble.rounds, ensemble.steps),
+        observed=(ensemble.rounds,),
         key=jax.random.fold_in(key, place),
     )
     numbers = np.arange(len(part), dtype=np.int32)
@@ -351,3 +369,216 @@ def _votes(
         federation.num_classes,
     )
     return np.roll(votes, -place, axis=0)
+
+
+class ShadowPlan(NamedTuple):
+    """Training plan of a method's shadow models.
+
+    Fields:
+        identity: cache key, equal for methods with equal shadows.
+        rounds: number of rounds until the shadows change.
+        train: federation, targets, is_in; observed, key -> round -> `Shadows`.
+        what: description of the models, for display.
+    """
+
+    identity: str
+    rounds: int
+    train: Callable[..., dict[int, Shadows]]
+    what: str = "shadow models"
+
+
+@dataclass
+class AuditShadows:
+    """Shadow models available to an attacker of one method in one repeat.
+
+    Attributes:
+        config: of the experiment.
+        files: of its audit.
+        progress: displays the long steps.
+        rounds: rounds whose messages are attacked.
+        name: of the method.
+        repeat: its number.
+        federation: the clients.
+        targets: the examples whose membership is inferred.
+    """
+
+    config: ConfigDict
+    files: AuditFiles
+    progress: RunProgress
+    rounds: Sequence[int]
+    name: str
+    repeat: int
+    federation: Federation
+    targets: AuditTargets
+    _made: dict[str, dict[int, Shadows]] = field(default_factory=dict)
+
+    def of(self, seen: Observation, number: int) -> dict[str, Shadows]:
+        """Return the shadows for a message of a round by their kind (`jaxfed.audit.attacks.SHADOWS`)."""
+        if not self.config.audit.shadows:
+            return {}
+        # Counts come from models of one client each, even where only their sum is observed.
+        of_all = seen.kind != "counts" and (seen.client < 0).any()
+        size = self._size_of_all() if of_all else self._size_of_one()
+        known = {
+            how: self._trained(plan, size).get(min(number, plan.rounds))
+            for how, plan in self._plans.items()
+        }
+        if self._students is not None and seen.message == STUDENT:
+            trained = self._trained(self._students, self._size_of_all(), "-students")
+            known["played"] = trained.get(min(number, self._students.rounds))
+        else:
+            name = self._played(seen.message, number)
+            if name not in self._made:
+                self._made[name] = self.files.shadows(name) or {}
+            known["played"] = self._made[name].get(number)
+        return {how: shadows for how, shadows in known.items() if shadows is not None}
+
+    @cached_property
+    def _plans(self) -> dict[str, ShadowPlan]:
+        told = self.files.instructions(self.name, self.repeat)
+        plans = {
+            "own_labels": self.own_plan(),
+            "taught": self.distilled_plan(told) if told else None,
+        }
+        return {how: plan for how, plan in plans.items() if plan is not None}
+
+    @cached_property
+    def _students(self) -> ShadowPlan | None:
+        return self.student_plan()
+
+    def play(self, views: Sequence[View], number: int) -> None:
+        """Run the method itself for every shadow, for the views that support it, and save the results."""
+        is_in = self._memberships(self._size_of_all())
+        x, y = (values[self.targets.examples] for values in (self.federation.x, self.federation.y))
+        for view in views:
+            if view.shadows is not None:
+                said = Shadows(is_in, np.asarray(view.shadows(x, y, is_in), np.float32))
+                self.files.save_shadows(self._played(view.message, number), {number: said})
+
+    def _played(self, message: str, number: int) -> str:
+        return f"{self.name}-{self.repeat}-{number}-{message}"
+
+    def _size_of_one(self) -> int:
+        sizes = np.bincount(self.targets.client[self.targets.is_member])
+        return round(float(np.mean(sizes[sizes > 0])))
+
+    def _size_of_all(self) -> int:
+        return int(self.targets.is_member.sum())
+
+    def _trained(self, plan: ShadowPlan, size: int, suffix: str = "") -> dict[int, Shadows]:
+        """Return shadow predictions from their file; train the shadows and save the file if it is missing."""
+        name = f"{self.repeat}-{plan.identity}-{size}{suffix}"
+        if name not in self._made:
+            there = self.files.shadows(name)
+            if there is None:
+                what = f"{self.config.audit.shadows} {plan.what} of {size} examples"
+                self.progress.working_on(f"repeat {self.repeat + 1} {what}")
+                logging.info("audit: %s: %s", what, name)
+                seed = self.config.seed + self.repeat
+                there = plan.train(
+                    self.federation,
+                    self.targets,
+                    self._memberships(size),
+                    observed=sorted({min(one, plan.rounds) for one in self.rounds}),
+                    key=jax.random.fold_in(jax.random.key(seed), Stream.SHADOW_MODELS),
+                )
+                self.files.save_shadows(name, there)
+            self._made[name] = there
+        return self._made[name]
+
+    def _memberships(self, size: int) -> np.ndarray:
+        seed, number = self.config.seed + self.repeat, self.config.audit.shadows
+        return shadow_memberships(len(self.targets.example), size, number, seed)
+
+    def own_plan(self) -> ShadowPlan | None:
+        """Return the plan of shadows that learn like single clients; None if the method trains nothing."""
+        config, name = self.config, self.name
+        if not methods.needs(config, name).trains:
+            return None
+        own = methods.all_keywords(config, name)
+        rounds = min(config.rounds, own.get("teacher_rounds", config.rounds))
+        steps = own.get("steps", own.get("revisit_steps")) or self._local_steps()
+        return self.distilled_plan(on_own_labels(rounds, steps))._replace(what="shadow models")
+
+    def distilled_plan(self, instructions: Sequence[Sequence[Instruction]]) -> ShadowPlan:
+        """Return the plan of shadows that receive the same instructions as the method's clients."""
+        return ShadowPlan(
+            self._identity([list(map(_described, told)) for told in instructions]),
+            len(instructions),
+            partial(shadow_answers, self._learner_of("learner"), instructions=instructions),
+            f"shadow models, taught what {self.name} taught its clients,",
+        )
+
+    def student_plan(self) -> ShadowPlan | None:
+        """Return the plan of shadow students; None for a method without a student."""
+        config, federation = self.config, self.federation
+        if plain(methods.factory_of(config, self.name)).__name__ != "pate":
+            return None
+        own = methods.all_keywords(config, self.name)
+        gamma, sizes = float(own["gamma"]), tuple(map(len, federation.partition.labeled))
+
+        def vote(votes: np.ndarray, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
+            voters, classes = speaking(np.arange(len(votes)), votes), federation.num_classes
+            return noisy_vote(votes, voters, key, Communication(), num_classes=classes, gamma=gamma)
+
+        ensemble = EnsemblePlan(
+            sizes=sizes,
+            voters=int(config.cohort_size) or len(sizes),
+            rounds=int(own["teacher_rounds"]),
+            steps=int(own["steps"]),
+            student_rounds=int(config.rounds - own["teacher_rounds"] + 1),
+            student_steps=int(own["student_steps"]),
+            vote=vote,
+        )
+        teacher, student = map(self._learner_of, ("learner", "server_learner"))
+        return ShadowPlan(
+            self._identity([gamma, *ensemble[:-1]]),
+            int(config.rounds),
+            partial(student_answers, teacher, student, ensemble=ensemble),
+            f"shadow students with {ensemble.voters} teachers each,",
+        )
+
+    def _learner_of(self, ingredient: str) -> Callable[..., Learner]:
+        """Return a function: keywords of a network -> learner; without any, the method's ingredient."""
+        seen = self._seen
+        made = Ingredients(seen, self.federation, self.repeat, Execution(seen.execution.workers))
+        has_learners = methods.needs(seen, self.name).has_learners
+
+        def learner(**network: Any) -> Learner:
+            if not has_learners:
+                return LEARNERS["network"](training=made.training(), **network)
+            return made.network()(**network) if network else getattr(made, ingredient)()
+
+        return learner
+
+    def _identity(self, instructions: list[Any]) -> str:
+        """Return a digest of everything that determines the shadows' training within one repeat."""
+        seen = self._seen
+        has_learners = methods.needs(seen, self.name).has_learners
+        described = {
+            "training": seen.training.to_dict(),
+            "model": seen.model.to_dict(),
+            "learner": seen.learner.to_dict() if has_learners else {"name": "network", "names": ()},
+            "instructions": instructions,
+        }
+        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:12]
+
+    def _local_steps(self) -> int:
+        """Return the local steps in one round of the client with the most labels."""
+        wanted, most = self._seen.training, self.federation.max_labels
+        if wanted.local_steps:
+            return int(wanted.local_steps)
+        return int(wanted.epochs * math.ceil(most / (wanted.batch_size or most)))
+
+    @cached_property
+    def _seen(self) -> ConfigDict:
+        """The config with the method's own training."""
+        return methods.with_own_training(self.config, self.name)
+
+
+def _described(one: Instruction) -> list[Any]:
+    """Return the instruction's fields as JSON values, with arrays as digests."""
+    return [
+        hashlib.sha256(value.tobytes()).hexdigest() if isinstance(value, np.ndarray) else value
+        for value in one
+    ]

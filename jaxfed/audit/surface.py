@@ -1,8 +1,8 @@
 """The attack surface of each method: which messages of a round its parties have.
 
     surface = surface_of(factory, keywords, algorithm)
-    surface.views(before, after, cohort, key)              # list of `View`, of one round
-    surface.instructions(before, after, cohort, key)       # list of `Instruction`; None: no public targets
+    surface.views(played)              # list of `View`, of one round
+    surface.instructions(played)       # list of `Instruction`; None: no public targets
 
 Methods that average parameters show each client's model and the mean (`_averaged`). The others are in
 `SHOWN`, by the name of their factory; a method that is in neither shows nothing that an attack is known for.
@@ -33,16 +33,17 @@ from jaxfed.audit.views import (
     NOBODY,
     OF_ALL,
     Instruction,
-    ParameterViews,
     View,
     labels_shown,
+    parameter_views,
     probabilities_shown,
 )
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import UNLABELED
-from jaxfed.federation.cohort import Cohort, arranged, chosen
+from jaxfed.federation.cohort import arranged, chosen
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.method import checked, plain
+from jaxfed.federation.rounds import Played
 from jaxfed.learners.client_fit import take_turn
 from jaxfed.learners.learner import Learner
 from jaxfed.training.consensus.consensus import ABSTAINED
@@ -62,9 +63,8 @@ from jaxfed.xclp import (
 from jaxfed.xclp.one_shot.cosine_propagation import label_over_cosines, matrix_over_cosines
 from jaxfed.xclp.one_shot.transduction import client_arrays
 
-# Functions of the states before and after a round, its cohort and its key.
-Views = Callable[[Any, Any, Cohort, jax.Array], list[View]]
-Instructions = Callable[[Any, Any, Cohort, jax.Array], list[Instruction]]
+Views = Callable[[Played], list[View]]
+Instructions = Callable[[Played], list[Instruction]]
 
 STUDENT = "student"  # PATE's message that all parties have
 _THE_ONE = np.zeros(1, np.int32)  # the only client of a learner at the server
@@ -127,11 +127,12 @@ def _averaged(parts: Parts) -> Views:
     cohort and key give the same updates, bit for bit. Other uploads that the server classifies by belong to
     the client's model (`Classifier.of_client`).
     """
-    view, classifier = ParameterViews(parts.classifier), parts.classifier
+    view, classifier = parameter_views(parts.classifier), parts.classifier
     recording = replace(parts, training=parts.training.with_server(aggregate=_RECORDING))
     stages = cache(partial(simulated, recording, trained))
 
-    def views(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+    def views(played: Played) -> list[View]:
+        before, after, cohort, key = played.before, played.after, played.cohort, played.key
         received, deltas = one_round(recording, stages(), before, cohort, key)[0].optimizer
         if parts.training.training_cohort_size:
             cohort = chosen(cohort, places_of(parts, before, cohort, key))
@@ -153,17 +154,15 @@ def _averaged(parts: Parts) -> Views:
     return views
 
 
-def _local_learning(
-    given: Any, before: Any, after: Any, cohort: Cohort, key: jax.Array
-) -> list[View]:
+def _local_learning(given: Any, played: Played) -> list[View]:
     """Clients' own models, which nobody has: a baseline."""
-    shown = after.learner, cohort.client_id, given.num_classes
+    shown = played.after.learner, played.cohort.client_id, given.num_classes
     return [probabilities_shown(given.learner, *shown, message="own model", adversary=NOBODY)]
 
 
-def _centralized(given: Any, before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+def _centralized(given: Any, played: Played) -> list[View]:
     """The one model."""
-    return [_alone(given.server_learner, after.learner, given.num_classes, "the model")]
+    return [_alone(given.server_learner, played.after.learner, given.num_classes, "the model")]
 
 
 def _alone(learner: Learner, state: Any, num_classes: int, message: str) -> View:
@@ -173,19 +172,15 @@ def _alone(learner: Learner, state: Any, num_classes: int, message: str) -> View
     return view._replace(client=OF_ALL)
 
 
-def _distillation(
-    given: Any, before: Any, after: Any, cohort: Cohort, key: jax.Array
-) -> list[View]:
+def _distillation(given: Any, played: Played) -> list[View]:
     """Probabilities of public examples, or their sum."""
     learner = given.network(**_drawn(given))
-    shown = after.learner, cohort.client_id, given.num_classes
+    shown = played.after.learner, played.cohort.client_id, given.num_classes
     return [probabilities_shown(learner, *shown, summed=given.sums != "plaintext")]
 
 
-def _distillation_told(
-    given: Any, before: Any, after: Any, cohort: Cohort, key: jax.Array
-) -> list[Instruction]:
-    told = before.label, before.weight, before.soft
+def _distillation_told(given: Any, played: Played) -> list[Instruction]:
+    told = played.before.label, played.before.weight, played.before.soft
     return [Instruction(given.steps, True, *told, network=tuple(_drawn(given).items()))]
 
 
@@ -193,22 +188,21 @@ def _drawn(given: Any) -> dict[str, Any]:
     return {"public_loss": "squared_distance", "pseudo_weight": given.rho}
 
 
-def _dsfl(given: Any, before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+def _dsfl(given: Any, played: Played) -> list[View]:
     """Probabilities of public examples, or their sum."""
     learner = given.network(**dict(_SHARPENED))
     # Recomputed: the networks that answered have been distilled since.
-    update_key = jax.random.split(key, 3)[0]
-    updated = take_turn(learner, before.learner, arranged(cohort), None, update_key, given.steps)
+    update_key = jax.random.split(played.key, 3)[0]
+    cohort = arranged(played.cohort)
+    updated = take_turn(learner, played.before.learner, cohort, None, update_key, given.steps)
     shown = updated.state, updated.client_id, given.num_classes
     return [probabilities_shown(learner, *shown, summed=given.sums != "plaintext")]
 
 
-def _dsfl_told(
-    given: Any, before: Any, after: Any, cohort: Cohort, key: jax.Array
-) -> list[Instruction]:
+def _dsfl_told(given: Any, played: Played) -> list[Instruction]:
     """Steps before a client answers: distill the last round's targets, then update on its own labels."""
     nothing = np.full(len(given.public), ABSTAINED, np.int32)
-    told = nothing, before.weight, before.soft
+    told = nothing, played.before.weight, played.before.soft
     return [
         Instruction(given.distill_steps, False, *told, network=_SHARPENED),
         Instruction(given.steps, network=_SHARPENED),
@@ -218,29 +212,29 @@ def _dsfl_told(
 _SHARPENED = (("public_loss", "soft_cross_entropy"),)
 
 
-def _fedmd(given: Any, before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+def _fedmd(given: Any, played: Played) -> list[View]:
     """Scores of public examples, or their sum: those of the next round's communication."""
     learner = given.network(public_loss=DISTANCE)
-    shown = after.learner, cohort.client_id, given.num_classes
+    shown = played.after.learner, played.cohort.client_id, given.num_classes
     summed = given.sums != "plaintext"
     return [
         probabilities_shown(learner, *shown, message="scores", question="scores", summed=summed)
     ]
 
 
-def _fedmd_told(
-    given: Any, before: Any, after: Any, cohort: Cohort, key: jax.Array
-) -> list[Instruction]:
+def _fedmd_told(given: Any, played: Played) -> list[Instruction]:
     """A transfer at first, then in each round the steps digest and revisit."""
     parts = FedMD(**vars(given))
     # Recomputed: no state has these scores.
-    told, _ = parts.communicated(before, arranged(cohort), key, Communication())
+    told, _ = parts.communicated(
+        played.before, arranged(played.cohort), played.key, Communication()
+    )
     own = (("public_loss", DISTANCE),)
     every_round = [
         Instruction(given.digest_steps, False, parts.no_labels, told.weight, told.mean, own),
         Instruction(given.revisit_steps, network=own),
     ]
-    if int(before.round):
+    if int(played.before.round):
         return every_round
     first = [Instruction(given.private_steps, network=own)]
     if given.public_labels is not None:
@@ -251,33 +245,31 @@ def _fedmd_told(
     return [*first, *every_round]
 
 
-def _fedct(given: Any, before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+def _fedct(given: Any, played: Played) -> list[View]:
     """Labels of public examples, with noise if it is added, or their sum."""
     sizes = given.num_classes, given.steps
     settings = CoTraining(given.learner, given.public, *sizes, given.voting, given.privacy)
-    rows, draw_of = int(after.rows), draws_of(key)
+    rows, draw_of = int(played.after.rows), draws_of(played.key)
     return [
         labels_shown(
-            *(given.learner, after.learner, cohort.client_id, given.num_classes),
+            *(given.learner, played.after.learner, played.cohort.client_id, given.num_classes),
             summed=given.voting.sums != "plaintext",
             released=lambda labels, client: settings.marks(labels, client, rows, draw_of),
         )
     ]
 
 
-def _fedct_told(
-    given: Any, before: Any, after: Any, cohort: Cohort, key: jax.Array
-) -> list[Instruction]:
+def _fedct_told(given: Any, played: Played) -> list[Instruction]:
     """The consensus."""
-    return [Instruction(given.steps, True, before.label, before.weight)]
+    return [Instruction(given.steps, True, played.before.label, played.before.weight)]
 
 
-def _pate(given: Any, before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+def _pate(given: Any, played: Played) -> list[View]:
     """Votes, their noisy counts, and the student; nothing before the vote."""
-    if int(after.round) < given.teacher_rounds:
+    if int(played.after.round) < given.teacher_rounds:
         return []
-    _, noise_key, _ = jax.random.split(key, 3)
-    shown = after.teachers, cohort.client_id, given.num_classes
+    _, noise_key, _ = jax.random.split(played.key, 3)
+    shown = played.after.teachers, played.cohort.client_id, given.num_classes
     votes = labels_shown(given.learner, *shown, message="votes")
     counts = labels_shown(given.learner, *shown, message="counts", summed=True)
     num_teachers = max(len(votes.client), 1)
@@ -289,20 +281,21 @@ def _pate(given: Any, before: Any, after: Any, cohort: Cohort, key: jax.Array) -
         noise = np.asarray(jax.random.laplace(noise_key, share.shape))
         return (share + noise / (given.gamma * num_teachers)).astype(np.float32)
 
-    student = _alone(given.server_learner, after.learner, given.num_classes, STUDENT)
+    student = _alone(given.server_learner, played.after.learner, given.num_classes, STUDENT)
     return [votes, counts._replace(answers=noisy), student]
 
 
-def _xclp(given: Any, before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+def _xclp(given: Any, played: Played) -> list[View]:
     """One more client's rows of Z, and together with the server its distances of codes.
 
     Its unlabeled points are the examples that it is curious about. It comes in time: points that come late
     are not in its graph either.
     """
-    p, execution = replace(given.parameters, seed=drawn_seed(key)), given.execution
-    ids = np.asarray(cohort.client_id).tolist()
-    vectors, labels = client_arrays(cohort)
-    late = [late_points(y, given.late_fraction, j, key) for j, y in zip(ids, labels, strict=True)]
+    p, execution = replace(given.parameters, seed=drawn_seed(played.key)), given.execution
+    ids = np.asarray(played.cohort.client_id).tolist()
+    vectors, labels = client_arrays(played.cohort)
+    fraction, key = given.late_fraction, played.key
+    late = [late_points(y, fraction, j, key) for j, y in zip(ids, labels, strict=True)]
     vectors, labels = without_late(vectors, labels, late)
 
     def with_one_more(points: np.ndarray) -> Result:
@@ -333,9 +326,9 @@ def _xclp(given: Any, before: Any, after: Any, cohort: Cohort, key: jax.Array) -
     ]
 
 
-def _pooled_lp(given: Any, before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+def _pooled_lp(given: Any, played: Played) -> list[View]:
     """One more client's rows of Z; its unlabeled points are the examples that it is curious about."""
-    p, (vectors, labels) = given.p, client_arrays(cohort)
+    p, (vectors, labels) = given.p, client_arrays(played.cohort)
     sizes = list(map(len, vectors))
 
     def simulate(points: Sequence[np.ndarray], labelings: np.ndarray, rows: slice) -> np.ndarray:

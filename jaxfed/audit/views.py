@@ -73,7 +73,6 @@ class View(NamedTuple):
         answers: x [n, ...] -> float32 [S, n, C].
         gradient_norms: x, y int32 [n] -> float32 [S, n], |grad loss(f(x), y)| by all numbers of the message,
             if these are parameters.
-        leaves: True if anybody but the client has the message; False: a baseline.
         shadows: x [n + m, ...], y int32 [n + m], bool [R, n] -> float32 [R, n + m, C], the answers in R
             simulated runs of the method whose labeled examples are those marked among the first n; None:
             such runs cost too much.
@@ -85,7 +84,6 @@ class View(NamedTuple):
     client: np.ndarray
     answers: Callable[[np.ndarray], np.ndarray]
     gradient_norms: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
-    leaves: bool = True
     shadows: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None
     adversary: str = SERVER
 
@@ -152,10 +150,9 @@ def probabilities_shown(
     indicators of its labels.
     """
     ids = _present(client_id)
-    leaves = adversary != NOBODY
     if getattr(learner, question) is None:
         view = labels_shown(learner, state, ids, num_classes, message=message)
-        return view._replace(leaves=leaves, adversary=adversary)
+        return view._replace(adversary=adversary)
 
     def answers(x: np.ndarray) -> np.ndarray:
         seen = _seen(answers_of(learner, question, state, ids, x, num_classes)[0], summed)
@@ -163,7 +160,7 @@ def probabilities_shown(
         return shown
 
     client = OF_ALL if summed else ids
-    return View(message, "probabilities", client, answers, leaves=leaves, adversary=adversary)
+    return View(message, "probabilities", client, answers, adversary=adversary)
 
 
 def _present(client_id: Array) -> np.ndarray:
@@ -176,36 +173,33 @@ def _seen(sent: np.ndarray, summed: bool) -> np.ndarray:
     return values.mean(axis=0, keepdims=True) if summed else values
 
 
-class ParameterViews:
-    """Views of messages that are parameters: answers are predictions by them.
+def parameter_views(
+    classifier: Classifier,
+) -> Callable[[str, Sequence[int], Sequence[Any]], View]:
+    """Return a function: message, clients, what each has sent -> view of messages that are parameters.
 
-    Gradients are those of the predictions' cross-entropy with respect to all numbers of the message:
-    parameters, running statistics, prototypes.
-
-    Args:
-        classifier: classification by a message.
+    Answers are predictions by them. Gradients are those of the predictions' cross-entropy with respect to all
+    numbers of the message: parameters, running statistics, prototypes.
     """
+    probabilities = jax.jit(classifier.probabilities)
+    norms = jax.jit(_gradient_norms(classifier))
 
-    def __init__(self, classifier: Classifier) -> None:
-        self._probabilities = jax.jit(classifier.probabilities)
-        self._norms = jax.jit(_gradient_norms(classifier))
-
-    def __call__(self, message: str, client: Sequence[int], seen: Sequence[Any]) -> View:
-        """Return the view of a message; `seen` has one from each client."""
-
+    def view(message: str, client: Sequence[int], seen: Sequence[Any]) -> View:
         def answers(x: np.ndarray) -> np.ndarray:
-            asked = (partial(self._probabilities, one) for one in seen)
+            asked = (partial(probabilities, one) for one in seen)
             return _stacked([in_batches(each, x, rows_at_once()) for each in asked])
 
         def gradients(x: np.ndarray, y: np.ndarray) -> np.ndarray:
             def of_rows(one: Any, rows: np.ndarray) -> jax.Array:
-                norms: jax.Array = self._norms(one, x[rows], y[rows])
-                return norms
+                found: jax.Array = norms(one, x[rows], y[rows])
+                return found
 
             rows = np.arange(len(x))
             return _stacked([in_batches(partial(of_rows, one), rows, _GRADIENTS) for one in seen])
 
         return View(message, "parameters", np.asarray(client, np.int32), answers, gradients)
+
+    return view
 
 
 def _stacked(each: Sequence[Any]) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Guarded readers of the files that jaxfed writes itself.
 
-Workdirs, states, predictions, packed clients, caches and predictors are read here and nowhere else. A file
+Workdirs, states, predictions, packed clients and caches are read here and nowhere else. A file
 may be damaged, replaced, or made by a stranger. Each reader therefore
 
 * opens regular files only: a FIFO or a device could block for ever;

@@ -1,6 +1,6 @@
 """Progress output of commands: a bar with an estimate on a terminal, plain lines elsewhere.
 
-In a notebook one line is updated in place. (Rich's own bar there needs ipywidgets, and warns without.)
+In a notebook there are fewer lines, and no bar. (Rich's own bar there needs ipywidgets, and warns without.)
 
 Without a bar, a line names the current step and its duration whenever no line has been printed for
 `QUIET_SECONDS`: decoding a data set, a round over many points, a compilation.
@@ -23,8 +23,6 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-
-from jaxfed.host.notebook_line import NotebookLine
 
 QUIET_SECONDS = 20.0
 _SHORTEST_WAIT = 0.05
@@ -77,7 +75,7 @@ class Terminal:
     def __init__(self, total: int, doing: str, console: Console | None = None) -> None:
         self._is_notebook = console is None and in_notebook()
         self.console = console or _console()
-        self._bar = NotebookLine() if self._is_notebook else _bar(self.console)
+        self._bar = _bar(self.console)
         self._task: Any = self._bar.add_task(doing, total=total)
         self._doing, self._since, self._last_line = doing, time.monotonic(), time.monotonic()
         self._ended = threading.Event()
@@ -85,12 +83,12 @@ class Terminal:
 
     @property
     def is_interactive(self) -> bool:
-        """True if the bar is visible: on a terminal or in a notebook."""
+        """True if somebody watches, who needs no line a round: on a terminal or in a notebook."""
         return self.console.is_terminal or self._is_notebook
 
     def __enter__(self) -> Self:
         self._bar.start()
-        if not self.is_interactive:
+        if not self.console.is_terminal:
             self._sign_of_life.start()
         return self
 
@@ -114,7 +112,7 @@ class Terminal:
         """Show progress within the step until the next `describe`; without a bar only after a silence."""
         self._doing = part
         self._bar.update(self._task, description=part)
-        if not self.is_interactive and self._silence_left() <= 0:
+        if not self.console.is_terminal and self._silence_left() <= 0:
             self.say(part)
 
     def advance(self) -> None:

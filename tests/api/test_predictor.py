@@ -1,6 +1,5 @@
-"""Predictors: raw rows to the run's own probabilities, from a file, and as a program without jaxfed."""
+"""Predictors: raw rows to the run's own probabilities, and a program without jaxfed."""
 
-import json
 import subprocess
 import sys
 
@@ -9,11 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 from predicted_rows import FEW, as_in_the_run, write_table
-from safetensors import safe_open
-from safetensors.numpy import save
 
 import jaxfed
-from jaxfed.api import predictor_file
 
 
 @pytest.fixture(scope="module")
@@ -49,17 +45,9 @@ def test_rows_of_a_table_as_they_were_at_training(on_a_table):
             call({"a": 1, "b": None, "color": "red"})
 
 
-def same_after_a_way_through_a_file(predict, rows, tmp_path):
-    """Check a predictor that was saved and loaded, twice, and its exported program."""
+def check_exported(predict, rows):
+    """Check a predictor's exported program."""
     expected = predict(rows)
-    file = predict.save(tmp_path / "new" / "model.safetensors")
-    loaded = jaxfed.load_predictor(file)
-    np.testing.assert_array_equal(loaded(rows), expected)
-    assert (loaded.classes, loaded.method, loaded.accepts) == (
-        *(predict.classes, predict.method, predict.accepts),
-    )
-    again = loaded.save(tmp_path / "again.safetensors")
-    assert again.read_bytes() == file.read_bytes()
     program = jax.export.deserialize(bytearray(predict.export()))
     x = predict.encode(rows)
     assert program.platforms == ("cpu", "cuda")
@@ -68,16 +56,13 @@ def same_after_a_way_through_a_file(predict, rows, tmp_path):
     np.testing.assert_array_equal(
         program.call(np.concatenate([x] * 3))[len(x) :][: len(x)], expected
     )
-    other = jax.export.deserialize(bytearray(loaded.export()))
-    np.testing.assert_array_equal(other.call(x), expected)
 
 
-def test_a_table_in_a_file(on_a_table, tmp_path):
+def test_a_program_of_a_table(on_a_table):
     result, rows = on_a_table
     predict = result.predictor()
-    same_after_a_way_through_a_file(predict, rows, tmp_path)
-    names = ("a", "b", "color=", "color=blue", "color=green", "color=red")
-    assert jaxfed.load_predictor(tmp_path / "again.safetensors").inputs == names
+    check_exported(predict, rows)
+    assert predict.inputs == ("a", "b", "color=", "color=blue", "color=green", "color=red")
 
 
 SERVER = """
@@ -107,32 +92,6 @@ def test_a_server_without_jaxfed(on_a_table, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "served.npy"), predict(rows), rtol=1e-5)
 
 
-LOADER = """
-import sys
-import numpy as np, jaxfed
-predict = jaxfed.load_predictor("model.safetensors")
-np.save("loaded.npy", predict(open("rows").read()))
-"""
-
-
-@pytest.mark.slow
-def test_another_process_without_data_and_run(on_a_table, tmp_path):
-    result, rows = on_a_table
-    predict = result.predictor()
-    predict.save(tmp_path / "model.safetensors")
-    (tmp_path / "rows").write_text(rows)
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {sys.path[0]!r})\n{LOADER}"],
-        *(),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    np.testing.assert_array_equal(np.load(tmp_path / "loaded.npy"), predict(rows))
-
-
 def digits(tmp_path, **settings):
     return jaxfed.run(
         "fedavg_xclp:smoke",
@@ -143,18 +102,18 @@ def digits(tmp_path, **settings):
     )
 
 
-def check_digits(result, tmp_path):
+def check_digits(result):
     x = jaxfed.data.load("digits").x
     raw, expected = as_in_the_run(result, x)
     predict = result.predictor()
     np.testing.assert_array_equal(predict(raw), expected)
-    same_after_a_way_through_a_file(predict, raw, tmp_path)
+    check_exported(predict, raw)
     np.testing.assert_array_equal(predict(raw[:, :, :, 0]), expected)
     np.testing.assert_array_equal(predict(raw[3]), expected[3:4])
 
 
 def test_arrays(tmp_path):
-    check_digits(digits(tmp_path), tmp_path)
+    check_digits(digits(tmp_path))
 
 
 @pytest.mark.slow
@@ -168,7 +127,7 @@ def test_arrays(tmp_path):
     ],
 )
 def test_networks_and_features(settings, tmp_path):
-    check_digits(digits(tmp_path, **settings), tmp_path)
+    check_digits(digits(tmp_path, **settings))
 
 
 def write_images(folder):
@@ -202,7 +161,7 @@ def test_image_files(tmp_path, monkeypatch):
     predict = result.predictor()
     np.testing.assert_array_equal(predict(raw.tolist()), expected)
     np.testing.assert_array_equal(predict(raw[0].read_bytes()), expected[:1])
-    same_after_a_way_through_a_file(predict, raw.tolist(), tmp_path)
+    check_exported(predict, raw.tolist())
 
 
 @pytest.mark.slow
@@ -235,7 +194,7 @@ def test_images_through_a_pretrained_network(tmp_path, monkeypatch, views):
     write_weights(tmp_path / "weights", efficientnet(network).init(jax.random.key(0)))
     predict = result.predictor()
     np.testing.assert_allclose(predict(raw.tolist()), expected, rtol=1e-4)
-    same_after_a_way_through_a_file(predict, raw.tolist(), tmp_path)
+    check_exported(predict, raw.tolist())
 
 
 @pytest.mark.slow
@@ -253,83 +212,18 @@ def test_models_of_each_client_stay_in_memory(on_a_table, tmp_path):
     predict = result.predictor()
     raw, expected = as_in_the_run(result, np.array(rows.splitlines()))
     np.testing.assert_array_equal(predict(raw.tolist()), expected)
-    for write in (predict.export, lambda: predict.save(tmp_path / "model")):
-        with pytest.raises(
-            jaxfed.UsageError, match=r"^(save|export): 'local_learning' has a model of"
-        ):
-            write()
+    with pytest.raises(jaxfed.UsageError, match=r"^export: 'local_learning' has a model of"):
+        predict.save_exported(tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 
-@pytest.fixture
-def saved(on_a_table, tmp_path):
-    return on_a_table[0].predictor().save(tmp_path / "model.safetensors")
-
-
-def changed_byte(place):
-    def change(file):
-        content = bytearray(file.read_bytes())
-        content[place] ^= 1
-        file.write_bytes(content)
-
-    return change
-
-
-def rewritten(change):
-    """Another header, with a checksum that fits it."""
-
-    def rewrite(file):
-        with safe_open(file, framework="numpy") as content:
-            header = json.loads(json.loads(content.metadata()["jaxfed_predictor"])["header"])
-            tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
-        change(header, tensors)
-        text = json.dumps(header)
-        entry = {"header": text, "checksum": predictor_file._checksum(text, tensors)}
-        file.write_bytes(save(tensors, {"jaxfed_predictor": json.dumps(entry)}))
-
-    return rewrite
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda file: file.unlink(), r"^load_predictor\('.*model\.safetensors'\): no such file"),
-        (lambda file: file.write_bytes(b""), "cannot read .*SafetensorError"),
-        (
-            lambda file: file.write_bytes(file.read_bytes()[:-9]),
-            "cannot read .*SafetensorError",
-        ),
-        (changed_byte(50), "cannot read|is damaged"),
-        (changed_byte(-1), "is damaged, its checksum is another; save it again"),
-        (lambda file: file.write_bytes(save({"x": np.zeros(2)})), "holds no predictor; result"),
-        (
-            rewritten(lambda header, tensors: header.update(version=2, jaxfed="9.9")),
-            "of jaxfed 9.9, which this version .* cannot read",
-        ),
-        (
-            rewritten(lambda header, tensors: tensors.update({"0.program": np.zeros(9, np.uint8)})),
-            r"written with jax [\d.]+, which jax [\d.]+ cannot read .*; save it again",
-        ),
-    ],
-)
-def test_damaged_files_are_one_line(saved, damage, message):
-    damage(saved)
-    with pytest.raises(jaxfed.UsageError, match=message) as caught:
-        jaxfed.load_predictor(saved)
-    assert "\n" not in str(caught.value)
-
-
-def test_without_flatbuffers(on_a_table, saved, monkeypatch):
+def test_without_flatbuffers(on_a_table, monkeypatch):
     monkeypatch.setitem(sys.modules, "flatbuffers", None)
     monkeypatch.delitem(sys.modules, "jax._src.export.serialization", raising=False)
-    predict = on_a_table[0].predictor()
-    for call in (lambda: predict.save("x"), predict.export, lambda: jaxfed.load_predictor(saved)):
-        with pytest.raises(jaxfed.UsageError, match=r"^flatbuffers is missing; pip install -r"):
-            call()
+    with pytest.raises(jaxfed.UsageError, match=r"^flatbuffers is missing; pip install -r"):
+        on_a_table[0].predictor().export()
 
 
 def test_a_network_that_no_platform_knows(on_a_table):
-    with pytest.raises(
-        jaxfed.UsageError, match=r"platforms=\('abacus',\): 'abacus' is none; choose"
-    ):
+    with pytest.raises(jaxfed.UsageError, match=r"platforms=\('abacus',\): 'abacus' is none"):
         on_a_table[0].predictor().export(platforms=("abacus",))

@@ -5,10 +5,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from jaxfed.audit.attacks import OVER_ROUNDS, attacks, sighting_scores
-from jaxfed.audit.evidence import AuditTargets, Sighting, sightings
-from jaxfed.audit.shadows import Shadows, shadow_memberships
-from jaxfed.audit.verdict import each, strongest
+from jaxfed.audit.attacks import OVER_ROUNDS, attacks, each, observation_scores, strongest
+from jaxfed.audit.observations import AuditTargets, Observation, Shadows, observations
+from jaxfed.audit.shadows import shadow_memberships
 from jaxfed.audit.views import CLIENT, COALITION, View
 from jaxfed.privacy.membership.single_model import gap_auc
 
@@ -41,7 +40,7 @@ def answers_of(is_in, ease, label, rng, effect):
 
 
 def world(effect, seed=0, kind="probabilities", shadows=20, targets=TARGETS, pooled=False):
-    """A sighting of every client's model (or of one of all), labels, and shadow models."""
+    """A observation of every client's model (or of one of all), labels, and shadow models."""
     rng = np.random.default_rng(seed)
     number = len(targets.example)
     label = rng.integers(CLASSES, size=number + POPULATION).astype(np.int32)
@@ -53,8 +52,8 @@ def world(effect, seed=0, kind="probabilities", shadows=20, targets=TARGETS, poo
     answers = answers_of(is_in, ease, label, rng, effect)
     if kind == "labels":
         answers = (answers.argmax(axis=-1)[..., None] == np.arange(CLASSES)).astype(np.float32)
-    seen = Sighting(
-        "m", kind, True, clients.astype(np.int32), answers, np.zeros((len(clients), 0), np.float32)
+    seen = Observation(
+        "m", kind, clients.astype(np.int32), answers, np.zeros((len(clients), 0), np.float32)
     )
     if not shadows:
         return seen, label, None
@@ -105,7 +104,7 @@ def test_counts_and_parameters_have_their_own():
 
 
 class Lookup(NamedTuple):
-    """The part of a federation that sightings read."""
+    """The part of a federation that observations read."""
 
     x: np.ndarray
     y: np.ndarray
@@ -131,7 +130,7 @@ def labels_of_images(radius):
         return (said[:, None] == np.arange(CLASSES)).astype(np.float32)[None]
 
     view = View("labels", "labels", np.asarray([-1], np.int32), answers, adversary=CLIENT)
-    [seen] = sightings([view], Lookup(x, y), targets)
+    [seen] = observations([view], Lookup(x, y), targets)
     assert asked == [len(x), *[len(targets.example)] * 16]  # 12 with noise, 4 translations
     assert seen.adversary == CLIENT
     found = attacks({1: [seen]}, targets, y, lambda one, number: {})
@@ -162,7 +161,7 @@ def test_perturbed_queries_stay_within_the_values_of_the_examples(dtype):
         return np.zeros((1, len(given), CLASSES), np.float32)
 
     view = View("labels", "labels", np.asarray([-1], np.int32), answers)
-    sightings([view], Lookup(x, np.zeros(len(x), np.int32)), targets)
+    observations([view], Lookup(x, np.zeros(len(x), np.int32)), targets)
     assert len(queries) == 17
     for given in queries:
         assert given.dtype == dtype
@@ -220,12 +219,12 @@ def test_a_client_is_asked_about_its_own_targets():
     seen, label, shadows = world(1.5)
     spoiled = seen.answers.copy()
     spoiled[1][:, :][np.flatnonzero(TARGETS.client == 0)] = 0.25
-    first = sighting_scores(seen, TARGETS, label, shadows)
-    second = sighting_scores(seen._replace(answers=spoiled), TARGETS, label, shadows)
+    first = observation_scores(seen, TARGETS, label, shadows)
+    second = observation_scores(seen._replace(answers=spoiled), TARGETS, label, shadows)
     for name, score in first.items():
         np.testing.assert_array_equal(score, second[name])
     absent = seen._replace(client=seen.client[:1], answers=seen.answers[:1], norms=seen.norms[:1])
-    alone = sighting_scores(absent, TARGETS, label, shadows)
+    alone = observation_scores(absent, TARGETS, label, shadows)
     assert (np.isnan(alone["loss"]) == (TARGETS.client == 1)).all()
     verdict = strongest(found_in(absent, label, shadows), TARGETS.is_member, 0)
     assert (verdict.members, verdict.others) == (60, 60)
@@ -240,12 +239,12 @@ def test_probabilities_that_round_to_one_keep_their_order():
     answers[:, rows, label[:number]] = 1
     answers[:, rows, (label[:number] + 1) % CLASSES] = tiny
     answers[:, number:] = 1 / CLASSES
-    scores = sighting_scores(seen._replace(answers=answers), TARGETS, label, None)
+    scores = observation_scores(seen._replace(answers=answers), TARGETS, label, None)
     assert (np.diff(scores["loss"]) < 0).all()
 
 
 def test_several_rounds_are_attacked_together():
-    sightings = {}
+    observations = {}
     for number in (3, 5):
         seen, label, shadows = world(1.0, seed=0)
         rng = np.random.default_rng(number)
@@ -253,8 +252,8 @@ def test_several_rounds_are_attacked_together():
         own = label[:, None] == np.arange(CLASSES)
         blurred = np.where(own, seen.answers * noise, seen.answers)
         blurred /= blurred.sum(axis=-1, keepdims=True)
-        sightings[number] = [seen._replace(answers=blurred.astype(np.float32))]
-    found = attacks(sightings, TARGETS, label, lambda one, number: by_own(shadows))
+        observations[number] = [seen._replace(answers=blurred.astype(np.float32))]
+    found = attacks(observations, TARGETS, label, lambda one, number: by_own(shadows))
     loss = {one.round: one for one in found if one.attack == "loss"}
     assert set(loss) == {3, 5, OVER_ROUNDS}
     np.testing.assert_allclose(loss[OVER_ROUNDS].score, (loss[3].score + loss[5].score) / 2)

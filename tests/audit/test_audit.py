@@ -16,9 +16,9 @@ from rich.console import Console
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.api.conduct import conduct, present
 from jaxfed.audit.audit import Audit
-from jaxfed.audit.files import AuditFiles
+from jaxfed.audit.observations import AuditFiles
 from jaxfed.audit.report import parts_of, vulnerability_table
-from jaxfed.audit.shadow_plans import shadow_plan, student_plan
+from jaxfed.audit.shadows import AuditShadows
 from jaxfed.audit.views import Instruction
 from jaxfed.config import check
 from jaxfed.config import file as config_file
@@ -64,7 +64,7 @@ def audited(tmp_path_factory):
     place = tmp_path_factory.mktemp("audit") / "run"
     config = config_of(*ONE_ROUND)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(import_module("jaxfed.audit.evidence"), "_DRAWS", 1)
+        patch.setattr(import_module("jaxfed.audit.observations"), "_DRAWS", 1)
         run(config, place, attach=Audit)
     return config, place
 
@@ -166,7 +166,7 @@ def test_an_audit_resumes_from_what_it_has_seen(audited, tmp_path):
         (again / name).unlink()
     shadow = next((again / "audit" / "shadows").glob("0-*"))
     shadow.unlink()
-    kept = {path: path.stat().st_mtime_ns for path in (again / "audit" / "sightings").iterdir()}
+    kept = {path: path.stat().st_mtime_ns for path in (again / "audit" / "observations").iterdir()}
     run(config, again, attach=Audit)
     assert found(again) == found(place)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
@@ -192,9 +192,9 @@ def test_a_message_of_clients_without_targets_is_named_and_not_judged(audited, t
     again = tmp_path / "run"
     shutil.copytree(place, again)
     files = AuditFiles(again / "audit")
-    for repeat, (number, seen) in product((0, 1), files.sightings("local_learning", 0).items()):
+    for repeat, (number, seen) in product((0, 1), files.observations("local_learning", 0).items()):
         of_nobody = [one._replace(client=np.full_like(one.client, 99)) for one in seen]
-        files.save_sightings(("local_learning", repeat, number), of_nobody)
+        files.save_observations(("local_learning", repeat, number), of_nobody)
     with io.StringIO() as stream:
         with RunProgress(config.to_dict(), Console(file=stream, width=300)) as progress:
             results = Audit(config, Simulation(config), Workdir(again), progress).results({})
@@ -334,11 +334,15 @@ def test_runs_without_an_audit_are_refused(tmp_path):
     Audit.check_finished(place)
 
 
+def known(config, name, federation):
+    return AuditShadows(config, None, None, (), name, 0, federation, None)
+
+
 def test_plans_follow_what_a_method_trains():
     config = config_of("learner.name=network", "baselines=fedavg,pate,xclp,centralized", "rounds=4")
     federation = Simulation(config).federation(0)
     plans = {
-        name: shadow_plan(config, name, federation, 0)
+        name: known(config, name, federation).own_plan()
         for name in ("fedct", "fedavg", "pate", "xclp", "centralized")
     }
     assert plans["xclp"] is None
@@ -349,7 +353,7 @@ def test_plans_follow_what_a_method_trains():
 
 
 def schooling_of(plan):
-    return plan.train.keywords["schooling"]
+    return plan.train.keywords["ensemble"]
 
 
 def test_students_are_planned_by_their_method():
@@ -362,19 +366,20 @@ def test_students_are_planned_by_their_method():
     )
     config = config_of(*wisely)
     federation = Simulation(config).federation(0)
-    plan = student_plan(config, "pate", federation, 0)
+    plan = known(config, "pate", federation).student_plan()
     assert schooling_of(plan)[:-1] == ((20,) * 5, 5, 3, 6, 2, 6)
-    assert student_plan(config, "fedct", federation, 0) is None
+    assert known(config, "fedct", federation).student_plan() is None
     for other in ("pate.gamma=0.1", "pate.student_steps=7", "training.learning_rate=0.5"):
         assert (
-            student_plan(config_of(*wisely, other), "pate", federation, 0).identity != plan.identity
+            known(config_of(*wisely, other), "pate", federation).student_plan().identity
+            != plan.identity
         )
-    noisy = student_plan(config_of(*wisely, "pate.gamma=0.1"), "pate", federation, 0)
+    noisy = known(config_of(*wisely, "pate.gamma=0.1"), "pate", federation).student_plan()
     votes = np.zeros((5, 200), np.int32)
     labels = [schooling_of(one).vote(votes, jax.random.key(0))[0] for one in (plan, noisy)]
     assert (labels[0] == 0).all()
     assert (labels[1] > 0).any()
-    few = student_plan(config_of(*wisely, "cohort_size=2"), "pate", federation, 0)
+    few = known(config_of(*wisely, "cohort_size=2"), "pate", federation).student_plan()
     assert schooling_of(few).voters == 2
 
 

@@ -13,19 +13,18 @@ from threadpoolctl import threadpool_limits
 from toy_learner import clients, toy
 
 from jaxfed.algorithms.pate import noisy_vote, pate
-from jaxfed.audit.attacks import attacks
-from jaxfed.audit.evidence import AuditTargets, drawn_targets, sightings
+from jaxfed.audit.attacks import attacks, each
+from jaxfed.audit.observations import AuditTargets, drawn_targets, observations
 from jaxfed.audit.shadows import (
-    Schooling,
-    dealt,
+    EnsemblePlan,
     on_own_labels,
     shadow_answers,
     shadow_federation,
     shadow_memberships,
     student_answers,
+    teacher_parts,
 )
 from jaxfed.audit.surface import STUDENT
-from jaxfed.audit.verdict import each
 from jaxfed.federation.communication import Communication
 from jaxfed.learners import mixed, network
 from jaxfed.learners.client_fit import speaking
@@ -40,7 +39,7 @@ def vote(votes, key, *, gamma=0.0):
 
 
 def schooling(*sizes, voters=0, rounds=1, student_rounds=1, asks=vote):
-    return Schooling(sizes, voters or len(sizes), rounds, 1, student_rounds, 2, asks)
+    return EnsemblePlan(sizes, voters or len(sizes), rounds, 1, student_rounds, 2, asks)
 
 
 TOYS = clients()
@@ -62,13 +61,13 @@ def of_toys(number=4, *, teacher=warm, student=warm, seed=0, observed=(1,), key=
     is_in = shadow_memberships(66, 33, number, seed)
     lesson = schooling(9, 5, 12, 7, **how)
     given = TOYS, OF_TOYS, is_in
-    said = student_answers(teacher, student, *given, schooling=lesson, observed=observed, key=key)
+    said = student_answers(teacher, student, *given, ensemble=lesson, observed=observed, key=key)
     return said, is_in
 
 
 def test_everybody_in_has_one_teacher():
     is_in = shadow_memberships(60, 30, 6, seed=1)
-    parts = dealt(is_in, (20, 5, 5), KEY)
+    parts = teacher_parts(is_in, (20, 5, 5), KEY)
     np.testing.assert_array_equal(parts.sum(axis=0), is_in)
     assert parts.sum(axis=2).tolist() == [[20] * 6, [5] * 6, [5] * 6]
     assert (parts[:, 0] != parts[:, 2]).any()
@@ -78,7 +77,7 @@ def test_everybody_in_has_one_teacher():
 def test_a_shadow_is_a_run_of_the_method(voters):
     """Of clients that have a shadow's parts: its student learns what its own teachers say, nobody else's."""
     said, is_in = of_toys(voters=voters, rounds=2, student_rounds=2, observed=(1, 2, 3))
-    parts = dealt(is_in, (9, 5, 12, 7), KEY)
+    parts = teacher_parts(is_in, (9, 5, 12, 7), KEY)
     assert sorted(said) == [2, 3]  # before the vote there is no student
     x, given = TOYS.x[OF_TOYS.examples], {"learner": warm(), "server_learner": warm()}
     given |= {"public": TOYS.public_examples, "num_classes": CLASSES}
@@ -165,7 +164,7 @@ def test_networks_are_students_to_the_bit():
     made = partial(student_answers, lambda: learner, lambda: learner, federation, targets, is_in)
     runs = [
         made(
-            schooling=schooling(12, 12, rounds=2, student_rounds=2),
+            ensemble=schooling(12, 12, rounds=2, student_rounds=2),
             observed=observed,
             key=KEY,
         )
@@ -195,12 +194,12 @@ def areas(seed):
     before = method.init(key, federation)
     after, _ = method.round(before, federation.cohort(), key)
     views = method.views(before, after, federation.cohort(), key)
-    seen = sightings([view for view in views if view.message == STUDENT], federation, targets)
+    seen = observations([view for view in views if view.message == STUDENT], federation, targets)
     is_in = shadow_memberships(len(targets.example), 2 * OWN, SHADOWS, seed)
     ours, how = (federation, targets, is_in), {"observed": (1,), "key": key}
     own_labels = shadow_answers(lambda: learner, *ours, instructions=on_own_labels(1, 1), **how)
     played = student_answers(
-        lambda: learner, lambda: learner, *ours, schooling=schooling(OWN, OWN), **how
+        lambda: learner, lambda: learner, *ours, ensemble=schooling(OWN, OWN), **how
     )
     shadows = {"own_labels": own_labels[1], "played": played[1]}
     found = attacks({1: seen}, targets, federation.y[targets.examples], lambda *_: shadows)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from small_training import federation_of, training_of
 
-from jaxfed.audit.evidence import drawn_targets
+from jaxfed.audit.observations import drawn_targets
 from jaxfed.audit.shadows import (
     on_own_labels,
     shadow_answers,

@@ -19,9 +19,9 @@ from jaxfed.algorithms.pate import pate
 from jaxfed.algorithms.per_client_lp import per_client_lp
 from jaxfed.algorithms.pooled_lp import pooled_lp
 from jaxfed.algorithms.xclp import xclp
-from jaxfed.audit.evidence import AuditTargets
+from jaxfed.audit.observations import AuditTargets
 from jaxfed.audit.shadows import shadow_answers
-from jaxfed.audit.views import ANYBODY, CLIENT, COALITION, SERVER
+from jaxfed.audit.views import ANYBODY, CLIENT, COALITION, NOBODY, SERVER
 from jaxfed.data import Partition
 from jaxfed.federation.execution.settings import HERE
 
@@ -162,10 +162,9 @@ def test_before_the_vote_nothing_is_seen():
 
 def test_points_of_reference():
     _, (own,) = seen_of(shown(local_learning, learner=toy(), num_classes=NUM_CLASSES, steps=2))
-    assert not own.leaves
+    assert own.adversary == NOBODY
     method = shown(centralized, server_learner=toy(), num_classes=NUM_CLASSES, steps=2)
     after, (pooled,) = seen_of(method)
-    assert pooled.leaves
     assert pooled.client.tolist() == [-1]
     np.testing.assert_allclose(pooled.answers(X)[0], method.predict(after, X), atol=1e-6)
     assert shown(per_client_lp, **GRAPH).views is None
@@ -175,7 +174,7 @@ def test_labels_alone_are_marks_where_a_learner_has_no_more():
     learner = toy(has_probabilities=False)
     _, (own,) = seen_of(shown(local_learning, learner=learner, num_classes=NUM_CLASSES, steps=2))
     assert own.kind == "labels"
-    assert not own.leaves
+    assert own.adversary == NOBODY
 
 
 GRAPHS = {

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxfed.audit.evidence import drawn_targets
+from jaxfed.audit.observations import drawn_targets
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation

@@ -9,10 +9,9 @@ from kernel_regression import CLASSES, overfitted_clients, regression
 from shown_methods import shown
 
 from jaxfed.algorithms.distributed_distillation import distributed_distillation
-from jaxfed.audit.attacks import attacks
-from jaxfed.audit.evidence import drawn_targets, sightings
+from jaxfed.audit.attacks import attacks, each
+from jaxfed.audit.observations import drawn_targets, observations
 from jaxfed.audit.shadows import on_own_labels, shadow_answers, shadow_memberships
-from jaxfed.audit.verdict import each
 
 CLIENTS, OWN, PUBLIC, ROUNDS, SHADOWS, SEEDS = 4, 20, 120, 3, 24, 5
 
@@ -42,7 +41,7 @@ def areas(seed, *, learns=True):
         state, _ = method.round(before, played.cohort(), own_key)
         told.append(method.instructions(before, state, played.cohort(), own_key))
     views = method.views(before, state, played.cohort(), own_key)
-    seen = sightings(views, federation, targets)
+    seen = observations(views, federation, targets)
     is_in = shadow_memberships(len(targets.example), OWN, SHADOWS, seed)
     shadows = {
         how: shadow_answers(

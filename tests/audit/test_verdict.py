@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxfed.audit.attacks import Attacked
-from jaxfed.audit.verdict import each, messages, over_repeats, strongest
+from jaxfed.audit.attacks import Attacked, each, over_repeats, strongest
 from jaxfed.privacy.membership.roc import vulnerability
 
 MEMBER = np.arange(400) % 2 == 0
@@ -12,7 +11,7 @@ MEMBER = np.arange(400) % 2 == 0
 
 def attack(name, effect, seed=0, message="m"):
     rng = np.random.default_rng(seed)
-    return Attacked(message, True, 1, name, effect * MEMBER + rng.normal(size=len(MEMBER)))
+    return Attacked(message, 1, name, effect * MEMBER + rng.normal(size=len(MEMBER)))
 
 
 def test_the_stronger_of_two_is_chosen():
@@ -71,8 +70,3 @@ def test_repeats_are_averaged():
     assert mean.vulnerability.area.deviation == pytest.approx(expected)
     assert mean.attacks == (("m", 1, "a", ""),)
     assert np.isnan(over_repeats(verdicts[:1]).spread)
-
-
-def test_messages_are_kept_apart():
-    found = [attack("a", 1), attack("b", 1, message="n"), attack("c", 1)]
-    assert {name: len(of) for name, of in messages(found).items()} == {"m": 2, "n": 1}

@@ -8,7 +8,7 @@ from PIL import Image
 from small_simulations import prepared
 from tfds_files import prepared_tfds
 
-from jaxfed.audit.evidence import drawn_targets
+from jaxfed.audit.observations import drawn_targets
 from jaxfed.config import check, file
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.methods import all_keywords

@@ -7,7 +7,7 @@ import jaxfed
 from jaxfed.config import assembly, check, file
 from jaxfed.config.checks.reading import seen_by
 from jaxfed.errors import UsageError
-from jaxfed.experiment.costs.costs import method_costs
+from jaxfed.experiment.costs import method_costs
 from jaxfed.federation.clients import Federation
 from jaxfed.learners import LEARNERS
 

@@ -17,7 +17,7 @@ from jaxfed.algorithms.fedrgd import fedrgd
 from jaxfed.algorithms.fedsem import fedsem
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.protofssl.settings import PrototypeTask
-from jaxfed.audit.shadow_plans import AuditShadows, ShadowPlan
+from jaxfed.audit.shadows import AuditShadows, ShadowPlan
 from jaxfed.config import base, networks
 from jaxfed.data import partition
 from jaxfed.federation.clients import Federation

@@ -18,8 +18,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file
 from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.experiment.costs.answer_costs import answer_costs
-from jaxfed.experiment.costs.costs import method_costs
+from jaxfed.experiment.costs import answer_costs, method_costs
 from jaxfed.experiment.run.simulate import simulate
 from jaxfed.experiment.store import compilation_cache
 from jaxfed.experiment.store.workdir import open_workdir

@@ -22,8 +22,8 @@ from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.sections import TrainingSection
 from jaxfed.experiment.run import loop
 from jaxfed.experiment.run.loop import Experiment
-from jaxfed.experiment.run.method_rounds import Selected
 from jaxfed.experiment.run.progress import RunProgress
+from jaxfed.experiment.run.simulate import Selected
 from jaxfed.experiment.store.records import Run
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.clients import Federation

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxfed.host import save_schedule
+from jaxfed.host import checkpoint_writer
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.checkpoint_writer import CheckpointWriter
 
@@ -37,8 +37,8 @@ class Gated(Checkpoints):
 @pytest.fixture
 def gated(tmp_path, monkeypatch):
     """By this clock a save is due whenever the writer is free."""
-    monkeypatch.setattr(save_schedule, "_MOST_LOST", 0.0)
-    monkeypatch.setattr(save_schedule, "LARGEST_SHARE", 1e9)
+    monkeypatch.setattr(checkpoint_writer, "_MOST_LOST", 0.0)
+    monkeypatch.setattr(checkpoint_writer, "LARGEST_SHARE", 1e9)
     checkpoints = Gated(tmp_path)
     yield checkpoints
     checkpoints.gate.set()

@@ -15,7 +15,7 @@ from jaxfed.data import load
 from jaxfed.host import safe_files
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.location import file_to_write, folder_to_write, location
-from jaxfed.host.parallel import rendezvous
+from jaxfed.host.parallel import processes
 from jaxfed.models.pretrained import find_weights
 from jaxfed.reports.documents.report import write_report
 
@@ -46,7 +46,7 @@ PATHS = {
     "--workdir: is of type int; give a path, as text": at(3),
     "name_or_path: is of type NoneType; give a path": partial(load, None),
     "workdir: is of type list; give a path": partial(jaxfed.open, ["a", "b"]),
-    "file: is of type int; give a path": partial(jaxfed.load_predictor, 3),
+    "file: is of type int; give a path": partial(file_to_write, 3, "file"),
     "--workdir=...home directory": at("~nobody-of-this-name"),
     "--workdir=...File name too long": at(LONG),
     "--workdir=...null": at("a\0b"),
@@ -92,12 +92,14 @@ CHECKPOINTS = {
 
 def taken():
     with socket.create_server(("localhost", 0)) as server:
-        rendezvous.meet("localhost", server.getsockname()[1], 2, 0)
+        processes.connect(f"localhost:{server.getsockname()[1]}", 2, 0)
 
 
 PORTS = {
     "--coordinator=localhost:...: the port is in use": taken,
-    "--coordinator=no.such.host.invalid": partial(rendezvous.meet, "no.such.host.invalid", 9, 2, 1),
+    "--coordinator=no.such.host.invalid": partial(
+        processes.connect, "no.such.host.invalid:9", 2, 1
+    ),
 }
 
 

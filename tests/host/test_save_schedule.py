@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxfed.host.save_schedule import SaveSchedule
+from jaxfed.host.checkpoint_writer import SaveSchedule
 
 
 class Clock:

@@ -12,11 +12,11 @@ which faster methods find other clients (`jaxfed.federation.clock`). While the d
 host prepares the next cohort.
 
 Steps and checkpoints: an experiment numbers all its rounds as steps 1 .. num_repeats * methods * rounds.
-Each step appends its line to metrics.jsonl. After some steps (`jaxfed.host.save_schedule`) a checkpoint
-stores a snapshot of the state and a mark of metrics.jsonl. It is written while the next rounds run
-(`jaxfed.host.checkpoint_writer`). A process killed at any instant loses the rounds since the newest complete
-checkpoint: ten seconds of work or one round, more if states are slow to save. Lines of lost rounds are
-dropped when the experiment resumes. A process that receives a stop signal saves the current round first.
+Each step appends its line to metrics.jsonl. After some steps (`jaxfed.host.checkpoint_writer`) a checkpoint
+stores a snapshot of the state and a mark of metrics.jsonl. It is written while the next rounds run. A process
+killed at any instant loses the rounds since the newest complete checkpoint: ten seconds of work or one round,
+more if states are slow to save. Lines of lost rounds are dropped when the experiment resumes. A process that
+receives a stop signal saves the current round first.
 
 Model selection: a method that validates stores the state with the best `validation_accuracy`, or other
 `dataset.validation_measure` (the earlier one in a tie), beside the current one. After the last round only the
@@ -54,9 +54,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby, product
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
@@ -64,10 +63,10 @@ from jaxfed.config.assembly import in_time, make_algorithm
 from jaxfed.config.data.preprocessing import Report
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import BeyondMemory, UsageError
-from jaxfed.experiment.run.method_rounds import Plan, method_rounds
 from jaxfed.experiment.run.processes import agree
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.run.save_outputs import save_predictions, save_states
+from jaxfed.experiment.run.simulate import Plan, method_rounds
 from jaxfed.experiment.run.summary import Record, divergence, summarize
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.algorithm import (
@@ -91,32 +90,6 @@ class Observed(NamedTuple):
     federation: Federation
     played: Played
     last_round: int
-
-
-class Clients(Protocol):
-    """Clients of an experiment, as a `Simulation` makes them."""
-
-    @property
-    def numbers(self) -> np.ndarray:
-        """Index of each example of a federation in the data set."""
-        ...
-
-    @property
-    def names(self) -> dict[str, list[str]]:
-        """Names of classes and features, saved with a model."""
-        ...
-
-    def federation(self, seed: int, report: Any, folder: Any, /) -> Federation:
-        """Return the clients of the repeat with this seed."""
-        ...
-
-    def data_checksums(self) -> dict[str, str]:
-        """Return checksums of the data, to detect changes."""
-        ...
-
-    def class_counts(self, federation: Federation, /) -> dict[str, Any]:
-        """Return the contents of partition.json."""
-        ...
 
 
 class Made(NamedTuple):
@@ -216,7 +189,8 @@ class Experiment:
 
     Attributes:
         config: resolved and checked (`jaxfed.config.check`).
-        simulation: gives each repeat its clients.
+        simulation: a `Simulation`, or what has its `federation`, `numbers`, `names`, `data_checksums` and
+            `class_counts`.
         workdir: where metrics and checkpoints go.
         progress: displays every round.
         interruption: delays signals until the current round is saved.
@@ -227,7 +201,7 @@ class Experiment:
     """
 
     config: ConfigDict
-    simulation: Clients
+    simulation: Any
     workdir: Workdir
     progress: RunProgress
     interruption: Interruption

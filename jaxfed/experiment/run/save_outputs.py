@@ -35,7 +35,7 @@ from pathlib import Path
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.experiment.run.method_rounds import Selected
+from jaxfed.experiment.run.simulate import Selected
 from jaxfed.experiment.store.manifest import PREDICTED
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.algorithm import Predictions

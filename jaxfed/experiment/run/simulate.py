@@ -1,24 +1,28 @@
-"""Run a method on user-defined clients, without a config and without files.
+"""Rounds of one method: play them, measure their states, select the best one; and `simulate`, without files.
 
     federation = Federation.from_clients(clients, test=(x_test, y_test))
     training = Training(from_flax(Net, x_test.shape[1:]))
     result = simulate(fedavg(training=training), federation, rounds=50, cohort_size=10)
 
-The rounds are those of an experiment (`jaxfed.experiment.run.method_rounds`). The same seed produces
-bit-identical numbers to an experiment with one repeat.
+`simulate` runs a method on user-defined clients, without a config. Experiments consume the same rounds
+(`method_rounds`): the same seed produces bit-identical numbers to an experiment with one repeat. A state is
+measured after some rounds (`jaxfed.federation.rounds.is_judged`). The selected state is the best one on
+validation examples, or the last one without validation; it alone is evaluated on the test set in the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from jaxfed.errors import UsageError
-from jaxfed.experiment.run.method_rounds import Plan, method_rounds
 from jaxfed.federation.algorithm import (
     HAS_NO_MODEL,
     FederatedAlgorithm,
@@ -26,15 +30,226 @@ from jaxfed.federation.algorithm import (
     Predictions,
     ServerState,
     check_rounds,
+    has_diverged,
     rounds_of,
 )
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.clock.schedule import schedule_of
+from jaxfed.federation.clock.schedule import Schedule, schedule_of
 from jaxfed.federation.clock.settings import Clock
+from jaxfed.federation.rounds import Played, cohorts_of, is_judged, play, watched
 from jaxfed.federation.sampling import Sampling
 from jaxfed.settings import Count, CountOrZero, hinted
 
 _MOST_SHOWN = 3  # metrics of a method that is not tested
+
+
+class Selected(NamedTuple):
+    """A method's current state and, if it validates, the best so far. Checkpoints store this tuple.
+
+    Fields:
+        state: after the last finished round.
+        best: the best state by `dataset.validation_measure`, reduced to what evaluation reads
+            (`Outputs.evaluated`); () for a method that does not validate.
+        validation_accuracy: the measure of `best`; -1 before the first.
+        round: number of the round of `best`.
+    """
+
+    state: ServerState
+    best: ServerState
+    validation_accuracy: float
+    round: int
+
+    @property
+    def final(self) -> ServerState:
+        """The best state, or the newest one if the method does not validate."""
+        return self.best if self.is_selecting else self.state
+
+    @property
+    def is_selecting(self) -> bool:
+        """True if the method validates; its state may be any pytree, including a bare array."""
+        return not (isinstance(self.best, tuple) and not self.best)
+
+    @classmethod
+    def first(cls, algorithm: FederatedAlgorithm, state: ServerState) -> Selected:
+        """Return the selection before the first round."""
+        return cls(state, algorithm.outputs.evaluated(state) if algorithm.validate else (), -1.0, 0)
+
+    def after(
+        self,
+        round_number: int,
+        state: ServerState,
+        metrics: Metrics,
+        evaluated: Callable[[ServerState], ServerState] = lambda state: state,
+        measure: str = "accuracy",
+    ) -> Selected:
+        """Return the selection after a round; without validation examples the newest state is the best.
+
+        `evaluated` is that of the method, `measure` that of `dataset.validation_measure`.
+        """
+        accuracy = metrics.get(f"validation_{measure}", np.inf)
+        if accuracy <= self.validation_accuracy < np.inf:
+            return self._replace(state=state)
+        best = evaluated(state)
+        return Selected(state, best, float(accuracy), round_number)
+
+
+def validated(
+    algorithm: FederatedAlgorithm, state: ServerState, federation: Federation, measure: str | None
+) -> Metrics:
+    """Return a method's metrics on the validation examples, including the measure if one is given.
+
+    "auroc" is the area under the ROC curve: for two classes that of the second class, for more the mean over
+    one-versus-rest areas.
+
+    Raises:
+        UsageError: the measure needs probabilities of a method that has none.
+    """
+    metrics = algorithm.validate(state, federation) if algorithm.validate else {}
+    if not metrics or measure is None or f"validation_{measure}" in metrics:
+        return metrics
+    if measure != "auroc" or algorithm.predict is None:
+        raise UsageError(
+            f"{algorithm.name or 'the method'} does not measure it",
+            key="config.dataset.validation_measure",
+            value=measure,
+            allowed="use 'accuracy'",
+        )
+    # Here, because scikit-learn's measures take a second to import; few runs need them.
+    from sklearn.metrics import roc_auc_score
+
+    split = federation.validation[federation.y[federation.validation] >= 0]
+    truth, shares = federation.y[split], algorithm.predict(state, federation.examples(split))
+    classes = np.unique(truth) if federation.num_classes > 2 else [1]
+    areas = [roc_auc_score(truth == c, np.nan_to_num(shares[:, c])) for c in classes]
+    return {**metrics, "validation_auroc": float(np.mean(areas))}
+
+
+class Plan(NamedTuple):
+    """Rounds of a method, and when their states are measured.
+
+    Fields:
+        sampling: settings by which cohorts are drawn.
+        rounds: number of rounds.
+        evaluate_every: number of rounds from one evaluation to the next; 0: after the last round only.
+        evaluate_test: evaluate it on the test examples too, as `round_test_accuracy`; selects nothing.
+        measure: measure on validation examples that selects the state; None: accuracy, if it is measured.
+        schedule: schedule of the rounds in simulated time; None: no simulated time.
+    """
+
+    sampling: Sampling | ConfigDict
+    rounds: int
+    evaluate_every: int
+    evaluate_test: bool
+    measure: str | None = None
+    schedule: Schedule | None = None
+
+
+class Measured(NamedTuple):
+    """A finished round.
+
+    Fields:
+        selected: the states after it.
+        record: `round`, the round's metrics and those of its state, `seconds`. Round 0 is the initial state,
+            which has validation metrics alone. `diverged` is True in a round whose loss is not finite.
+        tested: after the last round, test metrics of the selected state, which the record has too; else {}.
+    """
+
+    selected: Selected
+    record: dict[str, Any]
+    tested: Metrics
+
+
+def method_rounds(
+    algorithm: FederatedAlgorithm,
+    federation: Federation,
+    plan: Plan,
+    seed: int,
+    *,
+    finished: int = 0,
+    resumed: Callable[[Selected], Selected] | None = None,
+    observe: Callable[[Played], None] = lambda played: None,
+    at_end: Callable[[ServerState, Federation], Metrics] | None = None,
+) -> Generator[Measured]:
+    """Play and measure a method's rounds; a round that diverges is the last one.
+
+    Args:
+        algorithm: the method.
+        federation: its clients.
+        plan: number of rounds, cohorts and measurements.
+        seed: determines all randomness.
+        finished: number of rounds that were played before.
+        resumed: returns the states after them, given others of their form; None: begin with the first.
+        observe: called with every round that has not diverged.
+        at_end: further metrics of the selected state after the last round.
+
+    Raises:
+        UsageError: the method cannot work with these clients or cohorts.
+    """
+    cohort_of = cohorts_of(algorithm, federation, plan.sampling, seed, plan.rounds)
+    if plan.schedule is not None:
+        cohort_of = plan.schedule.cohorts(federation)
+    key = jax.random.key(seed)
+    state = algorithm.init(jax.random.fold_in(key, 0), federation)
+    selected = Selected.first(algorithm, state)
+    if resumed is not None:
+        selected = resumed(selected)
+    elif algorithm.validate:
+        selected, quality, _ = _measured(algorithm, federation, plan, 0, state, selected)
+        yield Measured(selected, {"round": 0, **quality}, {})
+    del state  # or it would keep every row that changes
+    numbers = range(finished + 1, plan.rounds + 1)
+    playing = play(algorithm, selected.state, numbers, cohort_of=cohort_of, key=key)
+    if plan.schedule is not None:
+        playing = plan.schedule.timed(playing)
+    with closing(playing):
+        ended = time.perf_counter()
+        for played in playing:
+            number, metrics, tested = played.round, played.metrics, Metrics()
+            if has_diverged(metrics):
+                quality = {"diverged": True}
+            else:
+                observe(played)
+                selected, quality = selected._replace(state=played.after), {}
+                if is_judged(algorithm, number, plan.rounds, plan.evaluate_every):
+                    selected, quality, tested = _measured(
+                        algorithm, federation, plan, number, played.after, selected
+                    )
+                    if at_end is not None and number == plan.rounds:
+                        quality |= at_end(selected.final, federation)
+            before_this, ended = ended, time.perf_counter()
+            record = {"round": number, **metrics, **quality, "seconds": ended - before_this}
+            del played
+            yield Measured(selected, record, tested)
+            if "diverged" in quality:
+                return
+
+
+def _measured(
+    algorithm: FederatedAlgorithm,
+    federation: Federation,
+    plan: Plan,
+    number: int,
+    state: ServerState,
+    selected: Selected,
+) -> tuple[Selected, Metrics, Metrics]:
+    """Measure the state after a round, and after the last one the selected state on the test set."""
+    measure = plan.measure or "accuracy"
+    seen: Metrics = {}
+    if plan.evaluate_test or algorithm.validate is None:
+        seen = algorithm.evaluate(state, federation)
+    if algorithm.validate is None:
+        return selected, {**seen}, seen if number == plan.rounds else {}
+    metrics = {**validated(algorithm, state, federation, plan.measure)}
+    selected = selected.after(number, state, metrics, algorithm.outputs.evaluated, measure)
+    metrics |= watched(seen)
+    if number < plan.rounds:
+        return selected, metrics, {}
+    is_known = selected.best is state and plan.evaluate_test
+    tested = seen if is_known else algorithm.evaluate(selected.best, federation)
+    metrics |= {**tested, "selected_round": selected.round}
+    if np.isfinite(selected.validation_accuracy):  # there is a validation split
+        metrics[f"selected_validation_{measure}"] = selected.validation_accuracy
+    return selected, metrics, tested
 
 
 @dataclass(frozen=True, repr=False)

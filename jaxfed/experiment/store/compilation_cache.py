@@ -10,10 +10,8 @@ from __future__ import annotations
 import os
 import stat
 import warnings
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import jax
 from absl import logging
@@ -21,14 +19,6 @@ from absl import logging
 from jaxfed.data import cache
 from jaxfed.errors import UsageError
 from jaxfed.host.location import folder_to_write
-
-# Beginning of JAX's warning about a single program -> the line logged once for the folder.
-_WARNINGS = {
-    "Error writing persistent compilation cache entry": "programs that do not fit are not kept",
-    "Error reading persistent compilation cache entry": (
-        "such programs are compiled anew in every run, until this folder is deleted"
-    ),
-}
 
 
 def enable(setting: str = "auto") -> None:
@@ -40,8 +30,8 @@ def enable(setting: str = "auto") -> None:
     Raises:
         UsageError: as `folder`.
 
-    JAX warns of every program that it cannot write (on a full disk, for example) or read (a damaged file).
-    These warnings become one line for each kind.
+    Programs that cannot be written (on a full disk, for example) or read (a damaged file) are compiled. JAX
+    warns of every one, and so of hundreds: these warnings are turned off.
     """
     place = folder(setting)
     if place is None:
@@ -51,29 +41,7 @@ def enable(setting: str = "auto") -> None:
     jax.config.update("jax_compilation_cache_dir", str(place))
     # Small programs too: there are many, and together they take a second or two.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    if not isinstance(warnings.showwarning, _FirstOnly):
-        warnings.showwarning = _FirstOnly(place, warnings.showwarning)
-
-
-class _FirstOnly:
-    """Warning handler that reduces warnings about cached programs to one line for each kind.
-
-    All other warnings go to `show`.
-    """
-
-    def __init__(self, place: Path, show: Callable[..., None]) -> None:
-        self._place, self._show = place, show
-        self._told: set[str] = set()
-
-    def __call__(self, message: Warning | str, *where: Any, **more: Any) -> None:
-        text = str(message)
-        kind = next((kind for kind in _WARNINGS if text.startswith(kind)), "")
-        if not kind:
-            self._show(message, *where, **more)
-        elif kind not in self._told:
-            self._told.add(kind)
-            why = " ".join(text.partition("': ")[2].split())[:200]
-            logging.warning("%s: %s; %s", self._place, why, _WARNINGS[kind])
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
 
 
 def folder(setting: str) -> Path | None:

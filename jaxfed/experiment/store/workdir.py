@@ -12,7 +12,7 @@
     predictions/     METHOD-REPEAT.csv.gz, the method's predictions (`jaxfed.experiment.run.save_outputs`)
     audit/           observations of the attacks and their results (`jaxfed.audit`)
     plots/           pictures made at the end
-    tracking.jsonl   rounds that trackers have logged (`jaxfed.experiment.tracking.tracking`)
+    tracking.jsonl   the experiment's id at trackers (`jaxfed.experiment.tracking.tracker`)
     tensorboard/     METHOD-REPEAT/, event files (`jaxfed.experiment.tracking.tensorboard`)
     manifest.json    length and SHA-256 of each other file that is read after the end, except pictures
     network.json     of a run over a network: what its server knew of the clients' data (`network_run`)
@@ -62,16 +62,15 @@ _FREE = tuple(
 _OF_A_NETWORK = "deployment."  # limits of waiting; no result depends on them
 _PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
 _PREDICTIONS = "predictions"
-# Folders of observers that add results (`jaxfed.api.conduct`), to FOLDER/FOLDER.json.
-ATTACHED = ("audit",)
+AUDIT = "audit"  # folder, with audit.json
 TRACKING, TENSORBOARD, NETWORK = "tracking.jsonl", "tensorboard", "network.json"
 _OWN = (
     *(_SUMMARY, _METRICS, _PARTITION, _CHECKPOINTS, _PREPROCESSING, _STATES, _PREDICTIONS),
-    *(*ATTACHED, _PLOTS, TRACKING, TENSORBOARD, NETWORK, _DATA, MANIFEST),
+    *(AUDIT, _PLOTS, TRACKING, TENSORBOARD, NETWORK, _DATA, MANIFEST),
 )  # beside config.json
 _IN_MANIFEST = (
     *(_CONFIG, _DATA, _METRICS, _PARTITION, _PREDICTIONS, *STATES, NETWORK),
-    *(f"{name}/{name}.json" for name in ATTACHED),
+    f"{AUDIT}/{AUDIT}.json",
 )
 TO_RESUME = (_CONFIG, _DATA, _METRICS, _PARTITION, _CHECKPOINTS, _PREPROCESSING)
 

@@ -5,7 +5,6 @@ import it, so records are written to plain files here. A line of metrics.jsonl i
 once. Values are float32, as TensorBoard has them; metrics.jsonl has all digits.
 
     SCALARS    one chart a metric, one line a method and repeat; `final/` has the metrics of summary.json
-    TEXT       the config as a table
     HPARAMS    the config's settings beside the metrics
 """
 
@@ -79,22 +78,11 @@ def _scalars(metrics: Mapping[str, float]) -> Any:
 
 
 def _settings(run: TrackedRun) -> Any:
-    """Return the config as a table for TEXT and as settings for HPARAMS."""
-    from tensorboard.compat.proto.summary_pb2 import Summary
+    """Return the config as settings for HPARAMS."""
     from tensorboard.plugins.hparams.summary_v2 import hparams_pb
-    from tensorboard.plugins.text.metadata import create_summary_metadata
-    from tensorboard.util.tensor_util import make_tensor_proto
 
-    rows = [f"| {key} | {value} |" for key, value in run.config.items()]
-    table = "\n".join(["| key | value |", "| --- | --- |", *rows])
-    text = Summary.Value(
-        tag="config",
-        tensor=make_tensor_proto(table),
-        metadata=create_summary_metadata("", ""),
-    )
     plain = {
         key: value if isinstance(value, bool | int | float | str) else str(value)
         for key, value in run.config.items()
     }
-    settings = hparams_pb(plain, trial_id=run.id, start_time_secs=run.started)
-    return Summary(value=[text, *settings.value])
+    return hparams_pb(plain, trial_id=run.id, start_time_secs=run.started)

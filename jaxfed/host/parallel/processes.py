@@ -8,10 +8,13 @@ raised an error (`together`), that all have the same inputs (`check_same`), and 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,9 +23,11 @@ import jax
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.host.parallel.rendezvous import meet
 
 FROM_CLUSTER = "auto"
+LONGEST_WAIT = 300.0  # seconds, as in JAX
+_QUIET = 2.0  # seconds until a line says what is awaited
+_LOOK_AGAIN = 0.05
 # Errors of collectives and their service when a process is gone.
 _OF_OTHERS = re.compile(r"gloo|nccl|connection|coordination|heartbeat|unavailable|deadline", re.I)
 
@@ -36,17 +41,19 @@ def connect(
 ) -> None:
     """Connect to the run's other processes, before any device is used; a no-op without a coordinator.
 
-    All meet (`jaxfed.host.parallel.rendezvous`) before JAX's runtime connects them, except on a cluster.
+    JAX waits `LONGEST_WAIT` for missing processes, without a message, and ends this one with a trace if the
+    port is taken or time is up. So the address is checked before, except on a cluster.
 
     Args:
         coordinator: HOST:PORT of process 0, the same for all processes; "auto" takes all three from
             the cluster's environment (Slurm, Open MPI, Kubernetes and others that JAX knows).
         num_processes: their number.
         process_id: number of this one, from 0.
-        tell: receives a line with the missing processes.
+        tell: receives a line if process 0 is awaited.
 
     Raises:
-        UsageError: flags that do not fit together; no other process found.
+        UsageError: flags that do not fit together; a host that is not found, a port that is taken; process 0
+            is missing after `LONGEST_WAIT`.
     """
     numbers = {"--num_processes": num_processes, "--process_id": process_id}
     given = [flag for flag, number in numbers.items() if number is not None]
@@ -70,7 +77,7 @@ def connect(
             raise UsageError(f"--num_processes={num_processes}: use integers from 1 on")
         if not 0 <= process_id < num_processes:
             raise UsageError(f"--process_id={process_id}: use 0 to {num_processes - 1}")
-        meet(host, int(port), num_processes, process_id, tell=tell)
+        _check_address(coordinator, (host, int(port)), process_id, tell)
     # JAX would handle SIGTERM itself; here it requests a stop after this round.
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -80,6 +87,46 @@ def connect(
     except (RuntimeError, ValueError) as error:
         lacking = "no cluster is found in the environment: " * (coordinator == FROM_CLUSTER)
         raise UsageError(f"--coordinator={coordinator}: {lacking}{error}") from error
+
+
+def _check_address(
+    coordinator: str, address: tuple[str, int], process_id: int, tell: Callable[[str], None]
+) -> None:
+    """Check that process 0 can listen at its port; in the others wait until it does."""
+    host, port = address
+    try:
+        socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        if process_id == 0:
+            both = socket.has_dualstack_ipv6()
+            family = socket.AF_INET6 if both else socket.AF_INET
+            socket.create_server(("", port), family=family, dualstack_ipv6=both).close()
+            return
+    except OSError as error:
+        wrong = error.strerror or str(error)
+        if isinstance(error, socket.gaierror):
+            wrong = f"the host is not found: {wrong}"
+        elif error.errno == errno.EADDRINUSE:
+            wrong = "the port is in use; take another"
+        raise UsageError(f"--coordinator={coordinator}: {wrong}") from error
+    begun, has_told = time.monotonic(), False
+    while not _is_open(address):
+        waited = time.monotonic() - begun
+        if waited > LONGEST_WAIT:
+            raise UsageError(
+                f"--coordinator={coordinator}: process 0 did not start within {LONGEST_WAIT:g} seconds"
+            )
+        if waited > _QUIET and not has_told:
+            has_told = True
+            tell(f"--coordinator={coordinator}: waiting for process 0")
+        time.sleep(_LOOK_AGAIN)
+
+
+def _is_open(address: tuple[str, int]) -> bool:
+    try:
+        with socket.create_connection(address, timeout=1.0):
+            return True
+    except OSError:
+        return False
 
 
 def are_several() -> bool:

@@ -19,7 +19,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file as config_file
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.data import Dataset
-from jaxfed.experiment.run import method_rounds
+from jaxfed.experiment.run import simulate
 from jaxfed.experiment.run.loop import Experiment, legs
 from jaxfed.experiment.run.progress import RunProgress, results_table
 from jaxfed.experiment.run.summary import summarize
@@ -118,7 +118,7 @@ def test_lines_and_files(config, tmp_path):
 def test_seconds_are_all_that_passes(config, tmp_path, monkeypatch):
     """A round takes 1 s by this clock, judging it 10 and a save 100, which the next line has."""
     now = [0.0]
-    monkeypatch.setattr(method_rounds, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(simulate, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     plain = drift(num_classes=10)
 
     def taking(seconds, function):

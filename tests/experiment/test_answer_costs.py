@@ -4,7 +4,7 @@ import pytest
 from invoking import ROOT
 
 from jaxfed.config import file as config_file
-from jaxfed.experiment.costs.answer_costs import answer_costs, encodings
+from jaxfed.experiment.costs import answer_costs, encodings
 
 CONFIG = "ml_collections_configs/fedct.py"
 PARAMETERS = 784 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10  # Table 9

@@ -6,7 +6,7 @@ import pytest
 from invoking import ROOT, called
 
 from jaxfed.config import file as config_file
-from jaxfed.experiment.costs.costs import cohort_of, method_costs
+from jaxfed.experiment.costs import cohort_of, method_costs
 from launch import costs
 
 CONFIG = "ml_collections_configs/protofssl.py"

@@ -1,11 +1,11 @@
-"""Evidence of an attacker: the examples that it asks about, and a round's answers for them.
+"""Observations of an attacker: the examples that it asks about, a round's answers for them, and their files.
 
 Targets of membership inference are labeled examples of clients, the members, and as many held-out ones. Each
 member is matched with a held-out example of the same class. Otherwise the class alone would separate them, as
 a client may have only few classes. Unlabeled examples of clients are not members here, though methods train
 on them, too.
 
-A `Sighting` has a message's answers for the targets and the population. If a message consists of labels
+A `Observation` has a message's answers for the targets and the population. If a message consists of labels
 alone, perturbed copies of each target are queried as well (Choquette-Choo, Tramer, Carlini, Papernot,
 "Label-Only Membership Inference Attacks", ICML 2021):
 
@@ -18,14 +18,18 @@ A query has one copy of every target, so copies of one example are never in one 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from jaxfed.audit.views import SERVER, Kind, View
+from jaxfed.audit.views import SERVER, Instruction, Kind, View
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
+from jaxfed.host import safe_files, storage
 from jaxfed.random_streams import Stream
 
 RADII = (0.1, 0.3, 1.0)
@@ -112,13 +116,12 @@ def drawn_targets(
     )
 
 
-class Sighting(NamedTuple):
+class Observation(NamedTuple):
     """One kind of message, in one round.
 
     Fields:
         message: its name.
         kind: of answers.
-        leaves: True if a party other than the client has it.
         client: int32 [S]; -1 if it depends on all clients' examples.
         answers: float32 [S, n + m, C], for targets and population.
         norms: float32 [S, n] of gradients at the targets; [S, 0] without gradients.
@@ -130,7 +133,6 @@ class Sighting(NamedTuple):
 
     message: str
     kind: Kind
-    leaves: bool
     client: np.ndarray
     answers: np.ndarray
     norms: np.ndarray
@@ -147,9 +149,9 @@ class Sighting(NamedTuple):
         ]
 
 
-def sightings(
+def observations(
     views: Iterable[View], federation: Federation, targets: AuditTargets
-) -> list[Sighting]:
+) -> list[Observation]:
     """Query every view."""
     x = federation.x[targets.examples]
     own, label = federation.x[targets.example], federation.y[targets.example]
@@ -166,8 +168,8 @@ def sightings(
             if own.ndim > 2:
                 translated = _kept(view, first, _translated(own), label)
         client = np.asarray(view.client, np.int32)
-        told = view.message, view.kind, view.leaves, client, answers, norms
-        seen.append(Sighting(*told, translated, noisy, view.adversary))
+        told = view.message, view.kind, client, answers, norms
+        seen.append(Observation(*told, translated, noisy, view.adversary))
     return seen
 
 
@@ -200,3 +202,109 @@ def _noisy(x: np.ndarray) -> Iterator[np.ndarray]:
         moved = values + radius * scale * rng.standard_normal(x.shape, np.float32)
         moved = np.clip(moved, low, high)
         yield (np.rint(moved) if np.issubdtype(x.dtype, np.integer) else moved).astype(x.dtype)
+
+
+class Shadows(NamedTuple):
+    """Answers of shadow models for targets and population.
+
+    Fields:
+        is_in: bool [R, n], True if shadow r was trained on the target; none is trained on the population.
+        answers: float32 [R, n + m, C], probabilities, or marks of labels.
+    """
+
+    is_in: np.ndarray
+    answers: np.ndarray
+
+
+Place = tuple[str, int, int]  # method, repeat, round
+_One = TypeVar("_One", Observation, Instruction)
+
+
+@dataclass(frozen=True)
+class AuditFiles:
+    """Audit files of one experiment, under a folder."""
+
+    folder: Path
+
+    def save_observations(self, place: Place, seen: Sequence[Observation]) -> None:
+        """Save the observations of a round."""
+        _save(self._of("observations", place), dict(enumerate(seen)))
+
+    def observations(self, name: str, repeat: int) -> dict[int, list[Observation]]:
+        """Return round -> observations; empty if the method reveals nothing or has diverged."""
+        paths = self._rounds("observations", name, repeat)
+        there = {number: _listed(path, Observation) for number, path in paths.items()}
+        return {number: seen for number, seen in there.items() if seen}
+
+    def save_instructions(self, place: Place, instructions: Sequence[Instruction]) -> None:
+        """Save the instructions that a round sent to its clients."""
+        texts = (one._replace(network=json.dumps(one.network)) for one in instructions)  # type: ignore[arg-type]
+        _save(self._of("instructions", place), dict(enumerate(texts)))
+
+    def instructions(self, name: str, repeat: int) -> list[list[Instruction]]:
+        """Return the instructions of each round, beginning with the first.
+
+        Empty for a method that sends no public targets, and if the files of some rounds are missing.
+        """
+        there = self._rounds("instructions", name, repeat)
+        if list(there) != list(range(1, len(there) + 1)):
+            return []
+        return [
+            [
+                one._replace(network=tuple(map(tuple, json.loads(str(one.network)))))
+                for one in _listed(path, Instruction)
+            ]
+            for path in there.values()
+        ]
+
+    def save_shadows(self, name: str, said: Mapping[int, Shadows]) -> None:
+        """Save the predictions of shadow models after some rounds."""
+        _save(self._of("shadows", (name,)), said)
+
+    def shadows(self, name: str) -> dict[int, Shadows] | None:
+        """Return round -> predictions of the shadow models; None if they have not been computed."""
+        path = self._of("shadows", (name,))
+        if not path.exists():
+            return None
+        arrays = safe_files.arrays_of(path)
+        with safe_files.guarded(path):
+            numbers = [
+                int(one.removeprefix("is_in_")) for one in arrays if one.startswith("is_in_")
+            ]
+            return {n: Shadows(arrays[f"is_in_{n}"], arrays[f"answers_{n}"]) for n in numbers}
+
+    def _of(self, kind: str, place: Sequence[str | int]) -> Path:
+        return self.folder / kind / f"{'-'.join(map(str, place))}.npz"
+
+    def _rounds(self, kind: str, name: str, repeat: int) -> dict[int, Path]:
+        files = (self.folder / kind).glob(f"{name}-{repeat}-*.npz")
+        numbers = sorted(int(file.stem.rpartition("-")[2]) for file in files)
+        return {number: self._of(kind, (name, repeat, number)) for number in numbers}
+
+
+def _save(path: Path, each: Mapping[int, NamedTuple]) -> None:
+    """Write named tuples by their numbers, FIELD_NUMBER; fields that are None are left out."""
+    arrays = {
+        f"{field}_{number}": np.asarray(value)
+        for number, one in each.items()
+        for field, value in one._asdict().items()
+        if value is not None
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with storage.whole_file(path, "wb") as stream:
+        np.savez(stream, **arrays)  # type: ignore[arg-type]
+
+
+def _listed(path: Path, kind: type[_One]) -> list[_One]:
+    arrays = safe_files.arrays_of(path)
+    with safe_files.guarded(path):
+        first, *_ = kind._fields
+        number = sum(name.startswith(f"{first}_") for name in arrays)
+        return [
+            kind(**{f: _value(arrays[f"{f}_{i}"]) for f in kind._fields if f"{f}_{i}" in arrays})
+            for i in range(number)
+        ]
+
+
+def _value(array: np.ndarray) -> Any:
+    return array if array.ndim else array.item()

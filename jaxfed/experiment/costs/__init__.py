@@ -1,1 +1,0 @@
-"""The costs of a round for a client, counted without training."""
