@@ -264,7 +264,7 @@ def dataset_of(
         num_classes=len(names),
         class_names=names,
         **columns,
-        **natural_clients(*clients, len(y[1])),
+        **natural_clients(clients[0], clients[1], len(y[1])),
         **more,
     )
 

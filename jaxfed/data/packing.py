@@ -168,7 +168,7 @@ class _Writer:
 
     def _write_shape(self, number: int) -> None:
         assert self._like is not None
-        described = {"descr": np.lib.format.dtype_to_descr(self._like.dtype)}
+        described: dict[str, Any] = {"descr": np.lib.format.dtype_to_descr(self._like.dtype)}
         described |= {"fortran_order": False, "shape": (number, *self._like.shape[1:])}
         np.lib.format.write_array_header_1_0(self._stream, described)
 

@@ -271,7 +271,7 @@ def fed_isic2019(folder: Path, image_size: int | None = None) -> Dataset:
     makers = "FLamby's download_isic.py and resize_images.py make them"
     train, test = splits.values()
     check_there(table, train + test, f"; {makers}")
-    clients = natural_clients(*map(np.array, centers.values()), len(test))
+    clients = natural_clients(np.array(centers["train"]), np.array(centers["test"]), len(test))
     del clients["client_names"]  # they are numbers
     return decoded(
         *(folder, train, test, LESIONS_2019, image_size or _CROP),
