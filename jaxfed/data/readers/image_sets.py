@@ -271,7 +271,8 @@ def fed_isic2019(folder: Path, image_size: int | None = None) -> Dataset:
     makers = "FLamby's download_isic.py and resize_images.py make them"
     train, test = splits.values()
     check_there(table, train + test, f"; {makers}")
-    clients = natural_clients(np.array(centers["train"]), np.array(centers["test"]), len(test))
+    own, of_test = (np.array(numbers, np.int32) for numbers in centers.values())
+    clients = natural_clients(own, of_test, len(test))
     del clients["client_names"]  # they are numbers
     return decoded(
         *(folder, train, test, LESIONS_2019, image_size or _CROP),

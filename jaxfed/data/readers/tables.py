@@ -135,12 +135,12 @@ def read(
             where += ", the last of a file without a header, is the label"
         cells, class_names = table.texts(label), table.classes(label) or None
     y, y_test = np.split(np.array(cells, np.str_), [table.num_train])
-    splits = [(x[:own], y[:own]), (x_test, y_test)]
+    pairs = [(x[:own], y[:own]), (x_test, y_test)]
     if table.num_validation:
-        splits.append((x[own:], y[own:]))
+        pairs.append((x[own:], y[own:]))
     data = dataset_of(
         path,
-        splits,
+        pairs,
         where=where,
         class_names=class_names,
         clients=clients,
