@@ -62,14 +62,13 @@ class Holdings(NamedTuple):
         new = ClientRows.of(federation.partition.new).joined
         tested = federation.y[np.concatenate([federation.test, new])]
         of_each = np.bincount(tested[tested >= 0])
-        held = (
-            *federation.partition.sizes.sum(axis=1).tolist()[:2],
-            *(len(federation.server), len(federation.public)),
-            *(len(federation.validation), len(tested)),
-        )
+        labeled, unlabeled, _ = federation.partition.sizes.sum(axis=1).tolist()
+        server, public = len(federation.server), len(federation.public)
+        validation, test = len(federation.validation), len(tested)
+        held = labeled + unlabeled + server + validation + test + public * (not has_public_set)
         return cls(
-            *(federation.num_clients, *held),
-            dropped=len(y) - sum(held) + has_public_set * len(federation.public),
+            *(federation.num_clients, labeled, unlabeled, server, public, validation, test),
+            dropped=len(y) - held,
             without_label=int(np.count_nonzero(y < 0)),
             test_classes=tuple(of_each[of_each > 0].tolist()),
             test_rows=test_rows,

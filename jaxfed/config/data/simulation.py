@@ -387,5 +387,5 @@ def naming_public(name: str) -> Iterator[None]:
 def _loaded(config: ConfigDict, name: str, columns: Sequence[str], **more: Any) -> Dataset:
     """Load a data set; a reader registered under its name receives the section of that name."""
     options = config.get(name) if name in READERS else None
-    given = {key: config.dataset[key] or None for key in columns}
+    given: dict[str, Any] = {key: config.dataset[key] or None for key in columns}
     return load(name, root=config.dataset.root or None, options=options, **given | more)
