@@ -51,7 +51,7 @@ from jaxfed.settings import Ge, Note, NotNegative, Share
 from jaxfed.training.local.batches import class_counts, usable
 from jaxfed.training.local.losses import mean_where
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
-from jaxfed.training.round.round import federated_training
+from jaxfed.training.round.round import aggregate_of, federated_training
 from jaxfed.training.round.server_hooks import Control, Hook
 from jaxfed.training.server.aggregate import Aggregate
 from jaxfed.training.server.server_state import ServerState
@@ -84,7 +84,7 @@ def cbafed(
 
     Cost: FedAvg's, plus one forward pass over a client's data in each round; the server keeps two models.
     """
-    aggregate = training.server.aggregate
+    aggregate = aggregate_of(training)
     if residual_rounds:
         aggregate = residual_mean(aggregate, residual_rounds, training.labeled_only_rounds)
     training = training.with_server(aggregate=aggregate)

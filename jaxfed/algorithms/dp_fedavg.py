@@ -47,7 +47,7 @@ from jaxfed.privacy.sampled_gaussian import (
 )
 from jaxfed.training.privacy_budget import PRIVATE, Budget, Guarantee, check_private
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
-from jaxfed.training.round.round import federated_training
+from jaxfed.training.round.round import aggregate_of, federated_training
 from jaxfed.training.server.aggregate import over_cohort
 from jaxfed.training.server.clipped_mean import clipped_mean
 from jaxfed.training.server.server_state import ServerState
@@ -89,7 +89,7 @@ def dp_fedavg(
     noise = budget.noise
     if noise and drawn is not None:
         check_installed(drawn)
-    mean = clipped_mean(training.server.aggregate, clip=guarantee.clip, noise_multiplier=noise)
+    mean = clipped_mean(aggregate_of(training), clip=guarantee.clip, noise_multiplier=noise)
     training = training.with_server(aggregate=mean, weighting=over_cohort)
 
     def local_update(client: ClientRound) -> ClientUpdate:

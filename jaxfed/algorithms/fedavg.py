@@ -3,8 +3,8 @@
     w_k <- w;  E epochs of  w_k <- w_k - eta grad l(w_k; batch);   w <- w + sum_k p_k (w_k - w) / sum_k p_k
 
 p_k is by default the number of examples, and with pseudo-labels 1, as in XCLP's A.2
-(`ServerTraining.weighting`). The mean is `jaxfed.training.server.aggregate.weighted_mean`, the round
-`jaxfed.training.round.round.one_round`. Methods of this family differ in the labels that clients train on:
+(`ServerTraining.weighting`). The round, with its mean, is `jaxfed.training.round.round`. Methods of this
+family differ in the labels that clients train on:
 
   * `fedavg`: the given labels only.
   * `fedavg_xclp`: pseudo-labels by XCLP over the round's cohort (FedAvg+XCLP: Scott, Yeo, Lampert, TMLR 2023,

@@ -44,6 +44,7 @@ from jaxfed.training.local.batches import is_unlabeled, usable
 from jaxfed.training.local.consistency import Term, Views, confident
 from jaxfed.training.local.losses import Pointwise, mean_where
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
+from jaxfed.training.round.round import aggregate_of
 from jaxfed.training.round.two_views import two_view_training, two_view_update
 from jaxfed.training.server.aggregate import Aggregate, weighted_sum
 from jaxfed.training.specification import Training
@@ -72,7 +73,7 @@ def feddb(
 
     Cost: FixMatch's, plus one forward pass over the weak view, and two over a client's data in each round.
     """
-    training = training.with_server(aggregate=debiased_mean(training.server.aggregate))
+    training = training.with_server(aggregate=debiased_mean(aggregate_of(training)))
     pointwise = training.local.pointwise
     update = two_view_update(
         lambda client: debiased(mean_prediction(client, client.model), threshold, pointwise),

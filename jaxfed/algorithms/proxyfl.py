@@ -66,9 +66,9 @@ from jaxfed.training.local.consistency import passed
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState, labeled_mean, mean_where, unit
 from jaxfed.training.pseudo_labels.prototypes import euclidean
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, plain_update
-from jaxfed.training.round.round import federated_training
+from jaxfed.training.round.round import aggregate_of, federated_training, weighted_mean
 from jaxfed.training.round.server_hooks import Messages, UploadStore, sent_to_all
-from jaxfed.training.server.aggregate import Aggregate, in_all, weighted_mean
+from jaxfed.training.server.aggregate import Aggregate, in_all
 from jaxfed.training.specification import Training
 
 
@@ -108,7 +108,7 @@ def proxyfl(
     server computes Q C^2 D per client.
     """
     kernel, _, num_classes = dense_head(training.model, "proxyfl")
-    tuned = with_tuned_proxies(training.server.aggregate, kernel, tuning_steps, tuning_rate)
+    tuned = with_tuned_proxies(aggregate_of(training), kernel, tuning_steps, tuning_rate)
     training = training.with_server(aggregate=tuned)
 
     def local_update(client: ClientRound) -> ClientUpdate:

@@ -49,8 +49,8 @@ from jaxfed.training.local import losses
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState
 from jaxfed.training.mean_teacher import kept_or_first, taught_steps
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, plain_update
-from jaxfed.training.round.round import federated_training
-from jaxfed.training.server.aggregate import Aggregate, weighted_mean
+from jaxfed.training.round.round import aggregate_of, federated_training, weighted_mean
+from jaxfed.training.server.aggregate import Aggregate
 from jaxfed.training.server.clipped_mean import norm
 from jaxfed.training.server.server_state import together
 from jaxfed.training.specification import Training
@@ -94,7 +94,7 @@ def rscfed(
 
     Cost: one more forward pass in each step; each client keeps a model.
     """
-    aggregate = sub_consensus(training.server.aggregate, draws, draw_size, beta)
+    aggregate = sub_consensus(aggregate_of(training), draws, draw_size, beta)
     training = training.with_server(aggregate=aggregate)
     loss = mean_teacher(training, unlabeled_weight, temperature)
 

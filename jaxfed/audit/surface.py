@@ -128,7 +128,7 @@ def _averaged(parts: Parts) -> Views:
     the client's model (`Classifier.of_client`).
     """
     view, classifier = parameter_views(parts.classifier), parts.classifier
-    recording = replace(parts, training=parts.training.with_server(aggregate=_RECORDING))
+    recording = replace(parts, aggregate=_RECORDING)
     stages = cache(partial(simulated, recording, trained))
 
     def views(played: Played) -> list[View]:

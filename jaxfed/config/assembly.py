@@ -51,8 +51,8 @@ from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.pseudo_labels.label_sources import BY_XCLP, PSEUDO_LABELS, LabelSources
-from jaxfed.training.server import aggregate
-from jaxfed.training.server.aggregate import adaptive
+from jaxfed.training.round.round import server_optimizer
+from jaxfed.training.server.aggregate import WEIGHTINGS, adaptive
 from jaxfed.training.server.server_training import ServerTraining
 from jaxfed.training.specification import Training
 from jaxfed.xclp.one_shot.cross_validation import cross_validated
@@ -227,8 +227,8 @@ class Ingredients:
                 batch_statistics=wanted.batch_statistics,
             ),
             server=ServerTraining(
-                aggregate=aggregate.server_optimizer(_server_optimizer(wanted)),
-                weighting=aggregate.WEIGHTINGS.get(wanted.weighting),  # None: that of the paper
+                aggregate=server_optimizer(_server_optimizer(wanted)),
+                weighting=WEIGHTINGS.get(wanted.weighting),  # None: that of the paper
                 examples=federation.server_examples,
                 batches=Batches("joint", of_server, wanted.server_epochs),
             ),

@@ -9,7 +9,7 @@ from small_training import KEY, RATE, assert_same, federation_with, rounds_of, t
 
 from jaxfed.algorithms.cbafed import cbafed, labels, residual_mean, scaled_shares, thresholds
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.server.aggregate import server_optimizer
+from jaxfed.training.round.round import aggregate_of, server_optimizer
 
 BASE, HIGHEST, RARE = 0.5, 0.55, 0.06
 WHOLE = Batches("joint", size=64, epochs=3)  # every batch is all that a client has
@@ -129,7 +129,7 @@ def test_a_round_of_nobody_changes_no_model():
 def test_without_residual_rounds_the_server_keeps_one_model():
     _, federation = federation_with([([0, 1, 2], 3)])
     algorithm = cbafed(training=training_of(WHOLE), residual_rounds=0)
-    assert algorithm.init(KEY, federation).optimizer == training_of(WHOLE).server.aggregate.init(
+    assert algorithm.init(KEY, federation).optimizer == aggregate_of(training_of(WHOLE)).init(
         algorithm.init(KEY, federation).model, KEY
     )
 

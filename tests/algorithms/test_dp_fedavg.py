@@ -26,6 +26,7 @@ from jaxfed.privacy.sampled_gaussian import (
 )
 from jaxfed.training import privacy_budget
 from jaxfed.training.local.batches import Batches
+from jaxfed.training.round.round import server_optimizer
 from jaxfed.training.server import aggregate
 from jaxfed.training.server.clipped_mean import clipped_mean
 
@@ -131,7 +132,7 @@ def test_noise_of_clients_has_its_deviation():
     state = LINEAR.init(KEY)
     deltas = jax.tree.map(lambda leaf: jnp.zeros((5, *leaf.shape)), state)
     weights = jnp.array([1.0, 1, 0, 1, 1])
-    mean = clipped_mean(aggregate.server_optimizer(optax.sgd(1.0)), clip=2.0, noise_multiplier=1.5)
+    mean = clipped_mean(server_optimizer(optax.sgd(1.0)), clip=2.0, noise_multiplier=1.5)
 
     def change(key, number):
         start = mean.init(state, KEY)._replace(key=key, round=number)

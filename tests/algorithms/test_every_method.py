@@ -160,7 +160,7 @@ def watched(monkeypatch):
 
         return called
 
-    def server_optimizer(optimizer, made=aggregate.server_optimizer):
+    def server_optimizer(optimizer, made=assembly.server_optimizer):
         plain = made(optimizer)
         return plain._replace(apply=watch("aggregate", plain.apply))
 
@@ -172,7 +172,7 @@ def watched(monkeypatch):
     for field, named in (("pointwise", POINTWISE), ("weighting", aggregate.WEIGHTINGS)):
         for name in named:
             monkeypatch.setitem(named, name, watch(field, named[name]))
-    monkeypatch.setattr(aggregate, "server_optimizer", server_optimizer)
+    monkeypatch.setattr(assembly, "server_optimizer", server_optimizer)
     by_examples = watch("weighting", aggregate.by_examples)
     monkeypatch.setattr(server_training, "by_examples", by_examples)
     monkeypatch.setattr(Training, "with_defaults", lambda training, unread: training)

@@ -21,7 +21,8 @@ from jaxfed.testing.method_checks import MethodChecks, assert_equal
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
-from jaxfed.training.server.aggregate import by_examples, server_optimizer
+from jaxfed.training.round.round import server_optimizer
+from jaxfed.training.server.aggregate import by_examples
 from jaxfed.training.server.server_training import ServerTraining
 from jaxfed.training.specification import Training
 

@@ -21,7 +21,7 @@ from small_training import KEY, RATE, assert_same, double, federation_with, roun
 from jaxfed.algorithms.rscfed import distance_weights, group, mean_teacher, rscfed, sub_consensus
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import Batch
-from jaxfed.training.server.aggregate import server_optimizer
+from jaxfed.training.round.round import server_optimizer
 from jaxfed.training.server.server_state import together
 
 BETA, WEIGHT, T, AVERAGE = 6.0, 0.7, 0.5, 0.6

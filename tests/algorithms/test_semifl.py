@@ -30,6 +30,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches, ClientData, _beside_all
 from jaxfed.training.local.losses import Batch
+from jaxfed.training.round.round import server_optimizer
 from jaxfed.training.server import aggregate
 from jaxfed.training.specification import Training
 
@@ -187,7 +188,7 @@ def made():
         server_examples=federation.server_examples,
         server_batches=Batches("joint", 6, 1),
         weighting=aggregate.uniformly,
-        aggregate=aggregate.server_optimizer(optax.sgd(1.0, momentum=0.5)),
+        aggregate=server_optimizer(optax.sgd(1.0, momentum=0.5)),
     )
     algorithm = semifl(
         training=training,

@@ -17,6 +17,7 @@ from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.fedsem import fedsem
 from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.training.local.batches import Batches
+from jaxfed.training.round.round import server_optimizer
 from jaxfed.training.server import aggregate
 from jaxfed.training.server.aggregate import adaptive
 
@@ -47,7 +48,7 @@ def descended(w, client, rate, correction=0.0):
 
 def played(make, **changes):
     """The states of the method's rounds."""
-    given = {"aggregate": aggregate.server_optimizer(optax.sgd(SERVER_RATE))} | changes
+    given = {"aggregate": server_optimizer(optax.sgd(SERVER_RATE))} | changes
     training = training_of(WHOLE, weighting=aggregate.uniformly, **given)
     return rounds_of(make(training=training), FEDERATION, len(COHORTS), COHORTS)
 
@@ -96,7 +97,7 @@ def test_server_optimizers(name):
     optimizer = (
         optax.sgd(rate, momentum=0.9) if name == "momentum" else adaptive(name, rate, tau=0.01)
     )
-    states = played(fedavg, aggregate=aggregate.server_optimizer(optimizer))
+    states = played(fedavg, aggregate=server_optimizer(optimizer))
     w, expected = weights_of(states[0].model), []
     m, v = np.zeros_like(w), np.full_like(w, 0.01**2)
     for number, cohort in enumerate(COHORTS):

@@ -19,7 +19,7 @@ from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.audit.views import ANYBODY, SERVER
 from jaxfed.federation.cohort import padded
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.server import aggregate
+from jaxfed.training.round.round import server_optimizer
 
 FEDERATION = federation_of([10, 7, 5], num_labeled=5)
 X, Y = FEDERATION.x[FEDERATION.test], FEDERATION.y[FEDERATION.test]
@@ -69,7 +69,7 @@ def test_an_upload_is_the_round_of_its_client_alone(name):
 
 
 def test_the_servers_optimizer_changes_no_upload():
-    step = aggregate.server_optimizer(optax.sgd(0.1))
+    step = server_optimizer(optax.sgd(0.1))
     other = shown(fedavg, training=training_of(BATCHES, batch_norm=True, aggregate=step))
     seen = [
         algorithm.views(*played(algorithm, None, rounds=1)) for algorithm in (made("fedavg"), other)

@@ -19,6 +19,7 @@ from jaxfed.training.pseudo_labels.pseudo_label import WITHIN_CLIENTS
 from jaxfed.training.round.client_round import LocalUpdate
 from jaxfed.training.round.labels_at_server import ServerWithLabels
 from jaxfed.training.round.server_hooks import Classifier, Control, Hook, Messages
+from jaxfed.training.server.aggregate import Aggregate
 from jaxfed.training.server.client_rows import rows_for
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training, num_outputs
@@ -41,6 +42,7 @@ class Parts:
     server: ServerWithLabels | None
     classifier: Classifier
     takes_all: bool
+    aggregate: Aggregate
 
     def stage(self, rounds_done: int) -> int:
         """Return the stage of the next round, 1 or 2; without pseudo-labels all rounds are of stage 1."""
@@ -81,7 +83,7 @@ class Parts:
         clients, optimizers = rows_for(num_rows, rows, training.execution.host)
         state = ServerState(
             model=model,
-            optimizer=training.server.aggregate.init(model, key),
+            optimizer=self.aggregate.init(model, key),
             teacher=(),
             control=self.control.init(parameters),
             clients=clients,

@@ -2,10 +2,10 @@
 
     labels    of the round, given ones and pseudo-labels       (`jaxfed.training.pseudo_labels.pseudo_label`)
     delta_k   client k's local update on them                  (`jaxfed.training.round.client_round`)
-    w <- w + optimizer( sum_k p_k delta_k / sum_k p_k )        (`jaxfed.training.server.aggregate`)
+    w <- w + optimizer( sum_k p_k delta_k / sum_k p_k )        (`server_optimizer`, `weighted_mean`)
 
-`one_round` is the round on the host, `trained` its part that is compiled as one program, `stepped` the mean's
-step. A method is a `LocalUpdate`, the name of its source of labels, and the parts that it adds
+`one_round` is the round on the host, `trained` its part that is compiled as one program. A method is a
+`LocalUpdate`, the name of its source of labels, and the parts that it adds
 (`jaxfed.training.round.server_hooks`). `jaxfed.training.round.runner` runs the program in one process;
 `jaxfed.training.round.network` plays the same round between a server and clients.
 """
@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Sides
@@ -40,8 +41,9 @@ from jaxfed.training.round.server_hooks import (
     Messages,
     network_classifier,
 )
-from jaxfed.training.server.aggregate import WEIGHTINGS, in_all, weighted_mean
+from jaxfed.training.server.aggregate import WEIGHTINGS, Aggregate, in_all, weighted_sum
 from jaxfed.training.server.server_state import ServerState, is_finite, with_statistics
+from jaxfed.training.server.server_training import SERVER_LEARNING_RATE
 from jaxfed.training.specification import Training
 
 
@@ -87,7 +89,7 @@ def federated_training(
     classifier = classifier or network_classifier(training)
     parts = Parts(
         *(training, local_update, pseudo_label, init_client, control, messages, tuple(hooks)),
-        *(server, classifier, takes_all),
+        *(server, classifier, takes_all, aggregate_of(training)),
     )
     return FederatedAlgorithm(
         parts.checked_state,
@@ -99,11 +101,7 @@ def federated_training(
 
 
 def one_round(
-    parts: Parts,
-    stages: Sequence[Stage],
-    state: ServerState,
-    cohort: Cohort,
-    key: jax.Array,
+    parts: Parts, stages: Sequence[Stage], state: ServerState, cohort: Cohort, key: jax.Array
 ) -> tuple[ServerState, Metrics]:
     """Return the state after a round of a method, and the round's metrics."""
     training, server = parts.training, parts.server
@@ -209,9 +207,8 @@ def stepped(
         deltas, weights, server_metrics = parts.server.beside_clients(
             updates, state, shared, own, key
         )
-    # Average, by `weighted_mean`, and step.
-    aggregate = parts.training.server.aggregate
-    model, optimizer = aggregate.apply(state.model, deltas, weights, state.optimizer)
+    # Average, and step: FedAvg's is `server_optimizer`.
+    model, optimizer = parts.aggregate.apply(state.model, deltas, weights, state.optimizer)
     control = state.control
     if jax.tree.leaves(control):
         anyone, number = jnp.any(weights > 0), state.num_training[stage - 1]
@@ -223,6 +220,54 @@ def stepped(
     metrics |= {"clients": jnp.sum(used > 0), "learning_rate": shared.learning_rate}
     after = state._replace(model=model, optimizer=optimizer, control=control, round=state.round + 1)
     return after, metrics | server_metrics
+
+
+def server_optimizer(optimizer: optax.GradientTransformation) -> Aggregate:
+    """FedAvg's step: a server optimizer's, on the clients' mean change.
+
+        mean = sum_k p_k delta_k / sum_k p_k,    w <- w + optimizer(-mean)
+
+    delta_k is client minus server, so its negative is what an optimizer calls a gradient: SGD with rate 1 is
+    FedAvg (McMahan et al., AISTATS 2017), with momentum FedAvgM (Hsu, Qi, Brown, 2019), an `adaptive`
+    optimizer FedAdam and its kin. BatchNorm's running statistics are no parameters: they take the plain mean.
+    Without clients (all weights 0) the model stays as it is.
+    """
+
+    def init(model: nnx.State, key: jax.Array) -> Any:
+        del key
+        return optimizer.init(nnx.split_state(model, nnx.Param, ...)[0])
+
+    def apply(
+        model: nnx.State, deltas: nnx.State, weights: jax.Array, state: Any
+    ) -> tuple[nnx.State, Any]:
+        parameters, statistics = nnx.split_state(model, nnx.Param, ...)
+        step, moved = nnx.split_state(weighted_mean(deltas, weights), nnx.Param, ...)
+        gradient = jax.tree.map(jnp.negative, step)
+        updates, new_state = optimizer.update(gradient, state, parameters)
+        updated = optax.apply_updates(parameters, updates)
+        statistics = jax.tree.map(jnp.add, statistics, moved)
+        anyone = jnp.any(weights > 0)
+        return jax.tree.map(
+            lambda new, old: jnp.where(anyone, new, old),
+            (nnx.merge_state(updated, statistics), new_state),
+            (model, state),
+        )
+
+    return Aggregate(init, apply)
+
+
+def weighted_mean(stacked: Any, weights: jax.Array) -> Any:
+    """sum_k p_k x_k / sum_k p_k over the leading axis of every leaf; zeros where all p_k are 0.
+
+    In full float32 on every device: GPUs would otherwise round factors to TF32's 11 bits.
+    """
+    share = weights / jnp.where(jnp.any(weights > 0), jnp.sum(weights), 1)
+    return jax.tree.map(lambda x: weighted_sum(share, x), stacked)
+
+
+def aggregate_of(training: Training) -> Aggregate:
+    """Return the server's step of a training, by default FedAvg's."""
+    return training.server.aggregate or server_optimizer(optax.sgd(SERVER_LEARNING_RATE))
 
 
 def with_measured(

@@ -1,11 +1,6 @@
-"""Aggregation of the clients' updates at the server: a weighted mean, then a server optimizer's step.
+"""The clients' weights p_k in the server's mean, and adaptive server optimizers.
 
-    mean = sum_k p_k delta_k / sum_k p_k,    w <- w + server_optimizer(-mean)
-
-delta_k is client minus server, so its negative is what an optimizer calls a gradient: SGD with rate 1
-is FedAvg (McMahan et al., AISTATS 2017), with momentum FedAvgM (Hsu, Qi, Brown, 2019); `adaptive` is FedAdam
-and its kin. Parameters take that step. BatchNorm's running statistics are no parameters: with "averaged" they
-take the plain mean; with "static" they do not go through the server at all.
+The mean itself is `jaxfed.training.round.round.weighted_mean`.
 """
 
 from __future__ import annotations
@@ -27,7 +22,7 @@ Weighting = Callable[[ClientData], jax.Array]  # a client's weight in the mean, 
 
 
 class Aggregate(NamedTuple):
-    """The server's step.
+    """The server's step from the clients' updates.
 
     Fields:
         init: model, key of the run -> the step's state before the first round.
@@ -37,41 +32,6 @@ class Aggregate(NamedTuple):
 
     init: Callable[[nnx.State, jax.Array], Any]
     apply: Callable[[nnx.State, nnx.State, jax.Array, Any], tuple[nnx.State, Any]]
-
-
-def server_optimizer(optimizer: optax.GradientTransformation) -> Aggregate:
-    """Apply an optimizer to the weighted mean; without clients (all weights 0) the model stays as it is."""
-
-    def init(model: nnx.State, key: jax.Array) -> Any:
-        del key
-        return optimizer.init(nnx.split_state(model, nnx.Param, ...)[0])
-
-    def apply(
-        model: nnx.State, deltas: nnx.State, weights: jax.Array, state: Any
-    ) -> tuple[nnx.State, Any]:
-        parameters, statistics = nnx.split_state(model, nnx.Param, ...)
-        step, moved = nnx.split_state(weighted_mean(deltas, weights), nnx.Param, ...)
-        gradient = jax.tree.map(jnp.negative, step)
-        updates, new_state = optimizer.update(gradient, state, parameters)
-        updated = optax.apply_updates(parameters, updates)
-        statistics = jax.tree.map(jnp.add, statistics, moved)
-        anyone = jnp.any(weights > 0)
-        return jax.tree.map(
-            lambda new, old: jnp.where(anyone, new, old),
-            (nnx.merge_state(updated, statistics), new_state),
-            (model, state),
-        )
-
-    return Aggregate(init, apply)
-
-
-def weighted_mean(stacked: Any, weights: jax.Array) -> Any:
-    """sum_k p_k x_k / sum_k p_k over the leading axis of every leaf; zeros where all p_k are 0.
-
-    In full float32 on every device: GPUs would otherwise round factors to TF32's 11 bits.
-    """
-    share = weights / jnp.where(jnp.any(weights > 0), jnp.sum(weights), 1)
-    return jax.tree.map(lambda x: weighted_sum(share, x), stacked)
 
 
 def weighted_sum(weights: jax.Array, values: jax.Array) -> jax.Array:

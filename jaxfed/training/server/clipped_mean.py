@@ -8,6 +8,7 @@ step is post-processing of the noisy mean: it costs no privacy.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ import optax
 from flax import nnx
 
 from jaxfed.random_streams import Stream
-from jaxfed.training.server.aggregate import Aggregate, weighted_mean
+from jaxfed.training.server.aggregate import Aggregate, weighted_sum
 
 
 class ClippedMean(NamedTuple):
@@ -59,7 +60,8 @@ def clipped_mean(inner: Aggregate, *, clip: float, noise_multiplier: float) -> A
         median = jnp.nan_to_num(jnp.nanmedian(jnp.where(counts, norms, jnp.nan)))
         most = jnp.float32(clip)
         factors = shrinking(norms, most)
-        mean = weighted_mean(jax.vmap(scaled)(deltas, factors), counts.astype(jnp.float32))
+        shares = counts.astype(jnp.float32) / number
+        mean = jax.tree.map(partial(weighted_sum, shares), jax.vmap(scaled)(deltas, factors))
         if noise_multiplier:
             key = jax.random.fold_in(state.key, state.round)
             mean = noisy(mean, key, noise_multiplier * most / number)

@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-import optax
 
 from jaxfed.data.given_examples import pair_of
 from jaxfed.errors import UsageError
 from jaxfed.settings import Described, check
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.server.aggregate import Aggregate, Weighting, by_examples, server_optimizer
+from jaxfed.training.server.aggregate import Aggregate, Weighting, by_examples
 
 SERVER_LEARNING_RATE = 1.0  # the new model is the mean of the clients' models
-_MEAN = server_optimizer(optax.sgd(SERVER_LEARNING_RATE))
 _BATCHES_OF_CLIENTS: Any = None  # computed by `Training`
 
 
@@ -27,7 +25,8 @@ class ServerTraining:
     """The server's step from the clients' updates, and its training on labels of its own.
 
     Attributes:
-        aggregate: the server's step.
+        aggregate: the server's step; None: FedAvg's (`jaxfed.training.round.round.server_optimizer` of SGD
+            with rate 1).
         weighting: a client's weight in the server's mean, a number from 0 on; one of one's own is checked
             after each round. None: that of the method's paper (`jaxfed.federation.method`), by examples for a
             method that declares none.
@@ -36,9 +35,10 @@ class ServerTraining:
         batches: of the server's own training; by default `LocalTraining.labeled_batches`.
     """
 
-    aggregate: Annotated[
-        Aggregate, Described("an Aggregate, such as server_optimizer(optax.sgd(1.0))")
-    ] = _MEAN
+    aggregate: (
+        Annotated[Aggregate, Described("an Aggregate, such as server_optimizer(optax.sgd(1.0))")]
+        | None
+    ) = None
     weighting: (
         Annotated[Weighting, Described("a function of a client's data, such as by_examples")] | None
     ) = None

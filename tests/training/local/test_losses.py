@@ -14,6 +14,7 @@ from jaxfed.models.wrapping import in_precision, normalized
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import ClientData
 from jaxfed.training.local.losses import Batch
+from jaxfed.training.round.round import server_optimizer
 from jaxfed.training.server import aggregate
 
 KEY = jax.random.key(0)
@@ -131,8 +132,8 @@ def stacked():
 
 def test_server_momentum_moves_parameters_and_the_mean_moves_statistics():
     model, deltas, weights = stacked()
-    server = aggregate.server_optimizer(optax.sgd(0.5, momentum=0.9))
-    state = server.init(model)
+    server = server_optimizer(optax.sgd(0.5, momentum=0.9))
+    state = server.init(model, KEY)
     mean, statistics = np.array([0.25, 1.5]), np.array([1.0, 3.0])
     once, state = server.apply(model, deltas, weights, state)
     np.testing.assert_allclose(once["w"][...], 1 + 0.5 * mean, rtol=1e-6)
@@ -145,8 +146,8 @@ def test_server_momentum_moves_parameters_and_the_mean_moves_statistics():
 def test_without_clients_model_and_optimizer_state_stay():
     """Momentum would move the model on, and decay as if a step had been taken."""
     model, deltas, weights = stacked()
-    server = aggregate.server_optimizer(optax.sgd(0.1, momentum=0.9))
-    before = server.apply(model, deltas, weights, server.init(model))
+    server = server_optimizer(optax.sgd(0.1, momentum=0.9))
+    before = server.apply(model, deltas, weights, server.init(model, KEY))
     after = server.apply(before[0], deltas, jnp.zeros(3), before[1])
     jax.tree.map(np.testing.assert_array_equal, after, before)
 

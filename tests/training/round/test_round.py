@@ -33,6 +33,7 @@ from jaxfed.training.local.batches import Batches
 from jaxfed.training.pseudo_labels import propagated_labels
 from jaxfed.training.pseudo_labels.propagated_labels import all_examples
 from jaxfed.training.pseudo_labels.pseudo_label import embedding
+from jaxfed.training.round.round import server_optimizer
 from jaxfed.training.server import aggregate
 from jaxfed.training.server.client_rows import gather, scatter
 
@@ -60,7 +61,7 @@ def normalized(make, labeled_only_rounds=0, **settings):
         labeled_only_rounds=labeled_only_rounds,
         clients_multiple=4,
         weighting=aggregate.uniformly,
-        aggregate=aggregate.server_optimizer(optax.sgd(0.5, momentum=0.9)),
+        aggregate=server_optimizer(optax.sgd(0.5, momentum=0.9)),
     )
     return make(training=training, **settings)
 
