@@ -84,17 +84,7 @@ def labeled_jointly(
     key: jax.Array,
     communication: Communication,
 ) -> LabeledByClients:
-    """Have the clients label their examples; those that leave are no part of the round.
-
-    Args:
-        source: the simulation's.
-        ask: reaches the clients.
-        federation: as the server knows it.
-        state: before the round.
-        cohort: the clients that are asked.
-        key: typed, of the labeling.
-        communication: counts the messages.
-    """
+    """Have the clients label their examples by XCLP; who leaves is no part of the round."""
     p = replace(source.parameters, seed=drawn_seed(key))
     number, message = int(state.round) + 1, _embed(state, key)
     asked = {int(client): message for client in np.asarray(cohort.client_id) if client >= 0}

@@ -1,9 +1,9 @@
 """A round of training on a network: a client's side, the server's side, and the messages between them.
 
-    step        the server sends     client j computes                           client j replies
-    "update"    `Request`            labels by its own source, a local update    `Reply`
-    "measure"   `Request`, its new   its "static" statistics of the model        these, number of examples
-    "show"      model alone          its upload after the mean (`AfterMean`)     the upload and its bytes
+    step        the server sends         client j computes                           client j replies
+    "update"    `Request`                labels by its own source, a local update    `Reply`
+    "measure"   the round's new model    its "static" statistics of it               these, number of examples
+    "show"      the round's new model    its upload after the mean (`AfterMean`)     the upload and its bytes
 
 The round is the simulation's (`jaxfed.training.round.round`), with clients that are asked for their updates.
 One that does not reply has left the round, as if it had not been drawn. A step is a pure function of the
