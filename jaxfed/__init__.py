@@ -21,7 +21,7 @@ _NAMES = {
     "Federation": "jaxfed.federation.clients",
     "Training": "jaxfed.training.specification",
     "LocalTraining": "jaxfed.training.local.local_training",
-    "ServerTraining": "jaxfed.training.server.server_training",
+    "ServerTraining": "jaxfed.training.specification",
     "LabelSources": "jaxfed.training.pseudo_labels.label_sources",
     "ClientExecution": "jaxfed.training.client_execution",
     "Batches": "jaxfed.training.local.local_training",

@@ -53,8 +53,7 @@ from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.pseudo_labels.label_sources import BY_XCLP, PSEUDO_LABELS, LabelSources
 from jaxfed.training.round.round import server_optimizer
 from jaxfed.training.server.aggregate import WEIGHTINGS, adaptive
-from jaxfed.training.server.server_training import ServerTraining
-from jaxfed.training.specification import Training
+from jaxfed.training.specification import ServerTraining, Training
 from jaxfed.xclp.one_shot.cross_validation import cross_validated
 
 Factory = Callable[..., FederatedAlgorithm]

@@ -72,8 +72,7 @@ from jaxfed.training.local.losses import POINTWISE
 from jaxfed.training.pseudo_labels.label_sources import LabelSources
 from jaxfed.training.pseudo_labels.pseudo_label import Confidence
 from jaxfed.training.server.aggregate import SECOND_MOMENTS, WEIGHTINGS
-from jaxfed.training.server.server_training import SERVER_LEARNING_RATE
-from jaxfed.training.specification import Training
+from jaxfed.training.specification import SERVER_LEARNING_RATE, Training
 from jaxfed.xclp.settings.parameters import MEASURES
 
 OTHER_PUBLIC = "a public_fraction above 0, or a public_dataset"

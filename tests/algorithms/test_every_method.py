@@ -34,9 +34,10 @@ from jaxfed.testing.method_checks import (
     started,
     trains,
 )
+from jaxfed.training import specification
 from jaxfed.training.local.augmentation import compose
 from jaxfed.training.local.losses import POINTWISE
-from jaxfed.training.server import aggregate, client_rows, server_training
+from jaxfed.training.server import aggregate, client_rows
 from jaxfed.training.specification import UNREAD_BY_LEARNERS, Training
 
 ESTIMATORS = "learner.name=logistic_regression"
@@ -174,7 +175,7 @@ def watched(monkeypatch):
             monkeypatch.setitem(named, name, watch(field, named[name]))
     monkeypatch.setattr(assembly, "server_optimizer", server_optimizer)
     by_examples = watch("weighting", aggregate.by_examples)
-    monkeypatch.setattr(server_training, "by_examples", by_examples)
+    monkeypatch.setattr(specification, "by_examples", by_examples)
     monkeypatch.setattr(Training, "with_defaults", lambda training, unread: training)
     return read
 

@@ -23,8 +23,7 @@ from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.round.round import server_optimizer
 from jaxfed.training.server.aggregate import by_examples
-from jaxfed.training.server.server_training import ServerTraining
-from jaxfed.training.specification import Training
+from jaxfed.training.specification import ServerTraining, Training
 
 SECOND = Clock(seconds_per_example=1.0)
 SIZES = (2, 3, 7, 13, 17)

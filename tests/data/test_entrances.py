@@ -21,7 +21,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.learners import LEARNERS, network
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.local_training import LocalTraining
-from jaxfed.training.server.server_training import ServerTraining
+from jaxfed.training.specification import ServerTraining
 from jaxfed.xclp.inputs import checked
 
 C = 3

@@ -43,8 +43,7 @@ from jaxfed.training.round.server_hooks import (
 )
 from jaxfed.training.server.aggregate import WEIGHTINGS, Aggregate, in_all, weighted_sum
 from jaxfed.training.server.server_state import ServerState, is_finite, with_statistics
-from jaxfed.training.server.server_training import SERVER_LEARNING_RATE
-from jaxfed.training.specification import Training
+from jaxfed.training.specification import SERVER_LEARNING_RATE, Training
 
 
 def federated_training(
