@@ -294,7 +294,7 @@ def training_sides(
                 clients = AskedClients(client, stage, ask, federation, compiled, cohort, labels)
                 return trained(parts, stage, clients, state, *others)
 
-            return Stage(label, run)
+            return label, run
 
         stages = served(1, labels_at_clients), served(2, labels)
         return client.init_server, partial(one_round, parts, stages)
@@ -422,7 +422,8 @@ class AskedClients:
         if step in AFTER_MEAN:
             return found
         labeled = client.labels[stage - 1](view, cohort, key, Communication())
-        return Reply(*found[1:], dict(labeled.metrics), jnp.float32(0))
+        _, update, trains = found
+        return Reply(update, trains, dict(labeled.metrics), jnp.float32(0))
 
     def _num_examples(self, client: int) -> int:
         assert self.federation.census is not None

@@ -30,28 +30,12 @@ from jaxfed.random_streams import Stream
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.batches import ClientData, usable
 from jaxfed.training.local.local_training import measured_statistics
-from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
+from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, Shared
 from jaxfed.training.round.parts import Parts
 from jaxfed.training.server.aggregate import check_weights
 from jaxfed.training.server.client_rows import gather, of_cohort, scatter, written_back
-from jaxfed.training.server.server_state import (
-    ServerState,
-    client_keys,
-)
-
-
-class Stage(NamedTuple):
-    """One of a run's two stages, in this process or on a network.
-
-    Fields:
-        label: the labeling by the stage's source.
-        run: `jaxfed.training.round.round.trained`, a function of the state, the cohort, its labels, and the
-            further arguments from `received` on.
-    """
-
-    label: PseudoLabel
-    run: Callable[..., Outcome]
+from jaxfed.training.server.server_state import ServerState, client_keys
 
 
 class Outcome(NamedTuple):
@@ -72,6 +56,12 @@ class Outcome(NamedTuple):
     uploads: Any
     client_id: Array
     weights: Any = ()
+
+
+# One of a run's two stages, in this process or on a network: the labeling by its source, and
+# `jaxfed.training.round.round.trained` as a function of the state, the cohort, its labels, and the further
+# arguments from `received` on.
+Stage = tuple[Callable[..., Any], Callable[..., Outcome]]
 
 
 def placed(cohort: Cohort, execution: ClientExecution) -> Cohort:
@@ -119,7 +109,7 @@ def _simulated(parts: Parts, trained: Callable[..., Outcome], stage: int) -> Sta
         check_weights(found.weights, found.client_id)
         return found._replace(state=written_back(state, found.state, cohort.client_id))
 
-    return Stage(label, run)
+    return label, run
 
 
 class CohortClients:
