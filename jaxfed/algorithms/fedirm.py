@@ -39,7 +39,6 @@ The teacher stays at the client.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +53,7 @@ from jaxfed.training.local import losses
 from jaxfed.training.local.batches import ClientData, usable
 from jaxfed.training.local.local_training import client_logits
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState
-from jaxfed.training.mean_teacher import kept_or_first, ramp_up, taught_steps
+from jaxfed.training.mean_teacher import Teacher, ramp_up, taught_steps
 from jaxfed.training.pseudo_labels.prototypes import (
     Prototypes,
     class_means,
@@ -67,13 +66,6 @@ from jaxfed.training.round.server_hooks import Messages, UploadStore, sent_to_al
 from jaxfed.training.server.server_state import together
 from jaxfed.training.specification import Training
 from jaxfed.xclp.steps.prediction import entropy
-
-
-class Teacher(NamedTuple):
-    """State of a client: its mean teacher, and the number of steps that it has followed, int32."""
-
-    model: nnx.State
-    steps: jax.Array
 
 
 @method(
@@ -118,7 +110,7 @@ def fedirm(
     )
 
     def local_update(client: ClientRound) -> ClientUpdate:
-        own, rounds = client.state, client.shared.round.astype(jnp.float32)
+        rounds = client.shared.round.astype(jnp.float32)
         loss = relation_loss(
             training,
             client.received,
@@ -127,13 +119,12 @@ def fedirm(
             max_entropy=max_entropy,
             passes=passes,
         )
-        teacher = kept_or_first(own.steps, own.model, client.model)
-        trained = taught_steps(client, loss, teacher, own.steps, average)
-        online, teacher = trained.state["online"], trained.state["target"]
-        relations = client_relations(training.model, online, client.data, client.key, temperature)
+        trained, teacher = taught_steps(client, loss, average)
+        own = trained.state, client.data, client.key
+        relations = client_relations(training.model, *own, temperature)
         return client.update(
-            trained._replace(state=online),
-            client_state=Teacher(teacher, own.steps + trained.num_steps),
+            trained,
+            client_state=teacher,
             upload=relations,
             sent={"relations": message_bytes(relations)},
         )

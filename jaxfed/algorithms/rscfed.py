@@ -47,20 +47,13 @@ from jaxfed.random_streams import Stream
 from jaxfed.settings import Count, NotNegative, Positive, Share
 from jaxfed.training.local import losses
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState
-from jaxfed.training.mean_teacher import kept_or_first, taught_steps
+from jaxfed.training.mean_teacher import Teacher, taught_steps
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, plain_update
 from jaxfed.training.round.round import aggregate_of, federated_training, weighted_mean
 from jaxfed.training.server.aggregate import Aggregate
 from jaxfed.training.server.clipped_mean import norm
 from jaxfed.training.server.server_state import together
 from jaxfed.training.specification import Training
-
-
-class Teacher(NamedTuple):
-    """A client's state between rounds: t_k, parameters alone, and s, int32 scalar."""
-
-    parameters: nnx.State
-    steps: jax.Array
 
 
 @method(
@@ -98,25 +91,18 @@ def rscfed(
     training = training.with_server(aggregate=aggregate)
     loss = mean_teacher(training, unlabeled_weight, temperature)
 
+    def parameters_of(network: nnx.State) -> nnx.State:
+        return nnx.filter_state(network, nnx.Param)
+
     def local_update(client: ClientRound) -> ClientUpdate:
-        own = client.state
-        parameters, statistics = nnx.split_state(client.model, nnx.Param, ...)
-        teacher = kept_or_first(own.steps, own.parameters, parameters)
-        teacher = nnx.merge_state(teacher, statistics)
-        trained = taught_steps(client, loss, teacher, own.steps, average)
-        kept = nnx.filter_state(trained.state["target"], nnx.Param)
-        return client.update(
-            trained._replace(state=trained.state["online"]),
-            client_state=Teacher(kept, own.steps + trained.num_steps),
-        )
+        trained, teacher = taught_steps(client, loss, average, parameters_of)
+        return client.update(trained, client_state=teacher)
 
     return federated_training(
         training,
         local_update,
         pseudo_label="unlabeled",
-        init_client=lambda model, federation, key: Teacher(
-            nnx.filter_state(model, nnx.Param), jnp.int32(0)
-        ),
+        init_client=lambda model, *_: Teacher(parameters_of(model), jnp.int32(0)),
         server_update=plain_update(training.loss),
     )
 

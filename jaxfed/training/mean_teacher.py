@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -84,30 +84,45 @@ def online_only(optimizer: optax.GradientTransformation) -> optax.GradientTransf
     return optax.GradientTransformation(lambda both: optimizer.init(both["online"]), update)
 
 
+class Teacher(NamedTuple):
+    """A client's state: its mean teacher, and the number of steps that it has followed, int32 scalar."""
+
+    model: nnx.State
+    steps: jax.Array
+
+
 def taught_steps(
-    client: ClientRound, loss: Loss, teacher: nnx.State, steps: jax.Array, average: float
-) -> Trained:
-    """Local steps on states {online, target} beside a teacher that the client keeps over rounds.
+    client: ClientRound,
+    loss: Loss,
+    average: float,
+    kept: Callable[[nnx.State], nnx.State] = lambda network: network,
+) -> tuple[Trained, Teacher]:
+    """Local steps on states {online, target} beside the client's own teacher.
 
     Args:
-        client: the client; the online network starts as the received model.
+        client: the client, whose state is a `Teacher`; the online network starts as the received model.
         loss: a function of states {online, target}.
-        teacher: the target.
-        steps: number of steps in earlier rounds, int32 scalar.
         average: the target keeps the weight min(1 - 1/n, average) in its n-th step of all rounds.
+        kept: the part of a network that the teacher keeps; the rest is received in each round.
+
+    Returns:
+        The result of the steps with the online network alone, and the teacher after them.
     """
-    plain = client.training.local.optimizer
+    own, received, plain = client.state, client.model, client.training.local.optimizer
+    teacher = nnx.merge_state(received, kept_or_first(own.steps, own.model, kept(received)))
 
     def follow(parameters: nnx.State, step: jax.Array, _: jax.Array) -> nnx.State:
-        number = (steps + step + 1).astype(jnp.float32)
+        number = (own.steps + step + 1).astype(jnp.float32)
         return followed(parameters, jnp.minimum(1 - 1 / number, average))
 
-    return client.steps(
+    trained = client.steps(
         loss,
-        start=together(online=client.model, target=teacher),
+        start=together(online=received, target=teacher),
         optimizer=lambda rate: online_only(plain(rate)),
         after_step=follow,
     )
+    after = Teacher(kept(trained.state["target"]), own.steps + trained.num_steps)
+    return trained._replace(state=trained.state["online"]), after
 
 
 def kept_or_first(steps: jax.Array, own: nnx.State, received: nnx.State) -> nnx.State:

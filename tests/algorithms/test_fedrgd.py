@@ -1,15 +1,25 @@
-"""FedRGD: groups, and the diversity of gradients. Rounds in NumPy: test_fedrgd_rounds."""
+"""FedRGD: groups, the diversity of gradients, and rounds in NumPy with every division into groups."""
 
+from functools import partial
 from itertools import combinations
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
-from float64_training import affine
+from float64_training import (
+    affine,
+    cross_entropy,
+    gradient,
+    logits,
+    softmax,
+    the_one_that_fits,
+    weights_of,
+)
 from scipy import stats
-from small_training import KEY, assert_close, assert_same, double, federation_of, training_of
+from small_training import KEY, RATE, assert_close, assert_same, double, federation_of, training_of
 
 from jaxfed.algorithms.fedrgd import Groups, _memberships, fedrgd, gradient_diversity
 from jaxfed.algorithms.fixmatch import fixmatch
@@ -148,3 +158,137 @@ def test_gradient_diversity():
     assert float(gradient_diversity(beside, counts)) == pytest.approx(1 / 3)
     zeros = jax.tree.map(jnp.zeros_like, same)
     assert float(gradient_diversity(zeros, counts)) == 0
+
+
+THRESHOLD, STEPS, MOMENTUM = 0.6, 3, 0.9
+
+
+def five_clients(at_server):
+    """Five clients: one unsure of everything, one without examples; labels at the server or two at each."""
+    rng = np.random.default_rng(2)
+    w = rng.standard_normal((4, 3))
+    x = rng.standard_normal((6, 6, 4)).astype(np.float32)
+    x[3] *= 1e-3
+    y = (x @ w).argmax(axis=-1)
+    clients = []
+    for k, size in enumerate([6, 4, 5, 6, 0]):
+        known = np.full(size, -1)
+        if not at_server and k != 3:
+            known[:2] = y[k, : min(2, size)]
+        clients.append((3 * x[k, :size], known))
+    return clients, Federation.from_clients(
+        clients,
+        server=(x[5], y[5]) if at_server else None,
+        test=(x[5], y[5]),
+        num_classes=3,
+    )
+
+
+def stepped(w, loss_at, rate):
+    """SGD with Nesterov's momentum, v <- m v + g, w <- w - rate (g + m v), on losses made anew each step."""
+    velocity = 0
+    for _ in range(STEPS):
+        slope = gradient(loss_at(w), w)
+        velocity = MOMENTUM * velocity + slope
+        w = w - rate * (slope + MOMENTUM * velocity)
+    return w
+
+
+def client_loss(x, y):
+    """At weights: FixMatch's term of what has no label, and cross-entropy of what has one.
+
+    The labeled view is twice the one that labels it.
+    """
+    x = x.astype(np.float64)
+
+    def at(w):
+        p = softmax(logits(w, x))
+        open_rows, given = y < 0, y >= 0
+        sure, label = open_rows & (p.max(axis=1) >= THRESHOLD), p.argmax(axis=1)
+
+        def loss(v):
+            value = 0 * v[0]
+            if sure.any():
+                value = value + cross_entropy(v, 2 * x[sure], label[sure]) * np.mean(
+                    sure[open_rows]
+                )
+            if given.any():
+                value = value + cross_entropy(v, x[given], y[given])
+            return value
+
+        return loss
+
+    return at
+
+
+def mean_of(members, sizes, weighting):
+    """Of models by client, the server's among them."""
+    weights = None if weighting == "uniform" else [sizes[k] for k in members]
+    return np.average(list(members.values()), axis=0, weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("at_server", "weighting"),
+    [
+        pytest.param(True, "uniform", marks=pytest.mark.slow),
+        (True, "examples"),
+        (False, "uniform"),
+        (False, "examples"),
+    ],
+)
+@pytest.mark.sample(1)
+def test_rounds_are_those_of_one_division_into_groups(at_server, weighting):
+    held, federation = five_clients(at_server)
+    training = training_of(
+        Batches("joint", 6, 1, steps=STEPS),
+        optimizer=partial(optax.sgd, momentum=MOMENTUM, nesterov=True),
+        strong_augment=double,
+        clients_multiple=5,  # cohorts of four and five clients share a program
+        weighting=aggregate.WEIGHTINGS[weighting],
+        server_examples=federation.server_examples,
+        server_batches=Batches("joint", 6, 1, steps=STEPS),
+    )
+    algorithm = fedrgd(training=training, num_groups=2, threshold=THRESHOLD)
+    state = algorithm.init(KEY, federation)
+    w = weights_of(state.model)
+    groups = np.stack([w, w])
+    sizes = {k: len(y) for k, (_, y) in enumerate(held)} | {"server": 6}
+    for number, taking_part in enumerate([[0, 1, 2, 3, 4], [0, 2, 3, 4], [0, 1, 2, 3]]):
+        rate = RATE / (1 + number)
+        state, metrics = algorithm.round(
+            state, federation.cohort(taking_part), jax.random.fold_in(KEY, number)
+        )
+        trained = {
+            (k, i): stepped(groups[i], client_loss(*held[k]), rate)
+            for k in taking_part
+            for i in (0, 1)
+            if len(held[k][0])
+        }
+        own = {}
+        if at_server:
+            x, y = federation.server_examples
+            own = {"server": stepped(w, client_loss(x, y), rate)}
+        candidates = []
+        half = len(taking_part) // 2
+        for size in {half, len(taking_part) - half}:
+            for first in combinations(taking_part, size):
+                members = [
+                    own
+                    | {
+                        k: trained[k, i]
+                        for k in taking_part
+                        if (k in first) != i and (k, i) in trained
+                    }
+                    for i in (0, 1)
+                ]
+                if not all(members):
+                    continue
+                means = np.stack([mean_of(group, sizes, weighting) for group in members])
+                changes = np.stack(list((members[0] | members[1]).values())) - w
+                diversity = np.sum(changes**2) / np.sum(changes.sum(axis=0) ** 2)
+                candidates.append((means, means.mean(axis=0), diversity))
+        found = (weights_of(state.optimizer.model), weights_of(state.model))
+        groups, w, diversity = the_one_that_fits(candidates, found, atol=1e-4)
+        assert float(metrics["gradient_diversity"]) == pytest.approx(diversity, rel=1e-3)
+        sent = metrics["communication"]
+        assert sent["upload_bytes"] == sent["download_bytes"] == len(taking_part) * 4 * w.size

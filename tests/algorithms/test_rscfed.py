@@ -84,7 +84,7 @@ def test_two_rounds_are_the_equations():
         found = states[number + 1]
         np.testing.assert_allclose(weights_of(found.model), w, rtol=2e-4, atol=2e-5)
         np.testing.assert_allclose(
-            weights_of(found.clients.parameters)[:3], teachers, rtol=2e-4, atol=2e-5
+            weights_of(found.clients.model)[:3], teachers, rtol=2e-4, atol=2e-5
         )
         np.testing.assert_array_equal(found.clients.steps, [steps] * 3 + [0])
         assert np.abs(w - plain).max() > 1e-3
@@ -184,7 +184,7 @@ def test_running_statistics_are_outside_of_distances_and_teachers():
     )
     _, federation = federation_with([([0, 1], 4)])
     state = rscfed(training=training_of(WHOLE, batch_norm=True)).init(KEY, federation)
-    assert not jax.tree.leaves(nnx.filter_state(state.clients.parameters, nnx.BatchStat))
+    assert not jax.tree.leaves(nnx.filter_state(state.clients.model, nnx.BatchStat))
 
 
 def test_it_sends_what_fedavg_sends():
