@@ -211,45 +211,10 @@ def test_judgement():
     np.testing.assert_allclose(labels_alone, votes / 4, rtol=1e-6)
 
 
-def test_a_table_of_labels_alone_asks_once():
-    learner, asked = toy(has_probabilities=False), []
-
-    def counted(state, client_id, x):
-        asked.append(len(x))
-        return learner.predict(state, client_id, x)
-
-    algorithm = method(learner._replace(predict=counted))
+def test_a_table_of_labels_alone_is_sure_of_them():
+    algorithm = method(toy(has_probabilities=False))
     state = rounds_of(algorithm, 1)[0][-1]
-    asked.clear()
-    table = algorithm.outputs.predictions(state, FEDERATION)
-    assert asked == [20]
-    np.testing.assert_array_equal(table.confidence, 1)
-
-
-@pytest.mark.parametrize("has_probabilities", [True, False])
-def test_what_a_state_was_measured_by_is_not_asked_for_again(has_probabilities):
-    learner, asked = toy(has_probabilities=has_probabilities), []
-
-    def counted(state, client_id, x):
-        asked.append(len(x))
-        return learner.predict(state, client_id, x)
-
-    algorithm = method(learner._replace(predict=counted))
-    first, second = rounds_of(algorithm, 2)[0][1:]
-    tables = [algorithm.outputs.predictions(state, FEDERATION) for state in (first, second)]
-    algorithm.evaluate(second, FEDERATION)
-    asked.clear()
-    assert_equal(algorithm.outputs.predictions(second, FEDERATION), tables[1])
-    assert asked == []
-    # Of another state, of other examples, or once more, it is.
-    algorithm.evaluate(second, FEDERATION)
-    assert_equal(algorithm.outputs.predictions(first, FEDERATION), tables[0])
-    fewer = replace(FEDERATION, test=FEDERATION.test[:5])
-    assert len(algorithm.outputs.predictions(second, fewer).label) == 4 * 5
-    assert_equal(algorithm.outputs.predictions(second, FEDERATION), tables[1])
-    asked.clear()
-    assert_equal(algorithm.outputs.predictions(second, FEDERATION), tables[1])
-    assert asked == [20]
+    np.testing.assert_array_equal(algorithm.outputs.predictions(state, FEDERATION).confidence, 1)
 
 
 def test_clients_are_judged_on_their_own_unlabeled_points():
