@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from jaxfed.api import opening
+from jaxfed.api import run
 from jaxfed.config import file as config_file
 from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
@@ -124,7 +124,7 @@ def test_a_checkpoint_has_the_rows_of_clients_that_took_part_and_selection_none(
 
 
 def test_the_selected_state_and_the_last_one_predict(whole):
-    result = opening.open(whole)
+    result = run.open(whole)
     x = result.federation().x[:3]
     for last in (False, True):
         probabilities = result.model("scaffold", last=last)(x)
