@@ -25,7 +25,7 @@ _NAMES = {
     "LabelSources": "jaxfed.training.pseudo_labels.label_sources",
     "ClientExecution": "jaxfed.training.client_execution",
     "Batches": "jaxfed.training.local.local_training",
-    "Clock": "jaxfed.federation.clock.settings",
+    "Clock": "jaxfed.federation.clock",
     "from_flax": "jaxfed.models.flax_modules",
     "UsageError": "jaxfed.errors",
 }

@@ -23,7 +23,6 @@ class Stream(IntEnum):
     CLIENT_STATES = 0x636C7374  # states that clients start with
     CLOCK_DRAWS = 0x636C6472  # clients drawn again in a round, or between the server's steps
     CLOCK_SPEEDS = 0x636C7370  # clients' speeds in simulated time
-    CLOCK_WINDOWS = 0x636C7769  # hours at which clients are available
     COMPARED_CLIENTS = 0x636F6D70  # pairs of clients whose points XCLP compares
     DROPOUT = 0x6C656176  # clients that leave a round of FedCT
     EXTRA_CLIENT_NOISE = 0x72656C61  # randomized labels in an extra client's labeling

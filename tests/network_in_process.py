@@ -7,7 +7,17 @@ import numpy as np
 
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.data import Partition
+from jaxfed.federation.census import census_of, counts_of
 from jaxfed.testing.method_checks import SEED, arranged
+
+
+def counted(federation):
+    """The numbers that a network's clients send before its first round."""
+    rows = map(federation.points, range(federation.num_clients))
+    labels = federation.partition.labeled
+    return census_of(
+        [counts_of(federation.x[own], labeled) for own, labeled in zip(rows, labels, strict=True)]
+    )
 
 
 def of_client(federation, client):
@@ -29,7 +39,7 @@ def of_client(federation, client):
         test=nobody[0],
         server=nobody[0],
         public=np.arange(len(points), len(held)),
-        census=federation.counted(),
+        census=counted(federation),
         room=None,
     )
 
@@ -38,7 +48,7 @@ def of_server(federation):
     """The federation as the server holds it: held-out and public examples, and counts of the clients'."""
     nobody = (np.zeros(0, np.int64),) * federation.num_clients
     there = federation.with_partition(Partition(nobody, nobody, nobody))
-    return dataclasses.replace(there, census=federation.counted())
+    return dataclasses.replace(there, census=counted(federation))
 
 
 PLAIN = (bytes, str, bool, int, float)

@@ -235,7 +235,6 @@ TOGETHER: tuple[tuple[str, ...], ...] = (
     ("clock.over_selection=1.5", "clock.seconds_per_example=1"),
     ("sampling=groups", *ON_CLOCK),
     _with("dp_fedavg", *ON_CLOCK, "clock.deadline=100"),
-    _with("dp_fedavg", *ON_CLOCK, "clock.availability=diurnal"),
     _with("dp_fedavg_records", *ON_CLOCK, "clock.over_selection=1.5"),
     _with("fedbuff"),
     _with("fedbuff", "fedbuff.concurrency=6", *ON_CLOCK),

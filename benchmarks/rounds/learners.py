@@ -40,7 +40,7 @@ from jaxfed.host.parallel.devices import num_cores
 from jaxfed.learners import LEARNERS, Learner, Taught
 from jaxfed.learners.networks import NetworkState
 from jaxfed.models.mlp import mlp
-from jaxfed.models.wrapping import normalized
+from jaxfed.models.model import normalized
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining, rebuilt
 from jaxfed.training.specification import Training

@@ -23,7 +23,7 @@ from jaxfed.audit.observations import AuditTargets
 from jaxfed.audit.shadows import shadow_federation, shadow_memberships
 from jaxfed.learners import LEARNERS
 from jaxfed.models.mlp import mlp
-from jaxfed.models.wrapping import normalized
+from jaxfed.models.model import normalized
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.specification import Training

@@ -31,7 +31,7 @@ from jaxfed.config.views import change_of, check_augmentation
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.clock.schedule import Schedule, schedule_of
+from jaxfed.federation.clock import Schedule, schedule_of
 from jaxfed.federation.execution.client_map import (
     MapClients,
     client_map,
@@ -40,8 +40,7 @@ from jaxfed.federation.execution.client_map import (
     fastest_strategy,
     is_one_cpu,
 )
-from jaxfed.federation.execution.memory import require
-from jaxfed.federation.execution.settings import HERE, Execution, ReportProgress
+from jaxfed.federation.execution.settings import HERE, Execution, ReportProgress, require
 from jaxfed.federation.method import Method
 from jaxfed.federation.sampling import Participation, Sampling, participation
 from jaxfed.learners import INGREDIENTS, LEARNERS, Learner, mixed

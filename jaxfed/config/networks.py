@@ -26,16 +26,16 @@ from jaxfed.config.methods import (
 from jaxfed.errors import UsageError
 from jaxfed.federation.census import feature_sums, mean_and_deviation
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.clock.settings import BUILT_IN
+from jaxfed.federation.clock import ALWAYS
 from jaxfed.federation.communication import num_bytes_of
-from jaxfed.federation.execution.memory import require
+from jaxfed.federation.execution.settings import require
 from jaxfed.host.checkpoint import Checkpoint, Checkpoints
 from jaxfed.host.location import location
 from jaxfed.host.storage import file_checksum
 from jaxfed.models import MODELS, Model
 from jaxfed.models.efficientnet import NETWORKS, Network
+from jaxfed.models.model import DTYPES, in_precision, normalized, of_first_row
 from jaxfed.models.pretrained import find_weights, read_weights
-from jaxfed.models.wrapping import DTYPES, in_precision, normalized, of_first_row
 from jaxfed.random_streams import Stream
 from jaxfed.settings import settings_of, takes_any
 
@@ -217,7 +217,7 @@ def checksums(config: ConfigDict) -> dict[str, str]:
     Cost: each file is read once, 1 GB/s.
     """
     files = {}
-    if config.clock.availability not in BUILT_IN:
+    if config.clock.availability != ALWAYS:
         table = location(config.clock.availability, "config.clock.availability")
         if not table.is_file():
             raise refused(config, "clock.availability", "no such file")

@@ -8,7 +8,7 @@ default that a class of the library has too is read from that class. All others 
 of XCLP's paper. Classes of other sections:
 
     of methods, learners and networks    none: their keys are the keywords of the factories
-    clock                                `jaxfed.federation.clock.settings.Clock`
+    clock                                `jaxfed.federation.clock.Clock`
     xclp, per_client_lp                  none: their keys are settings of a labeling
                                          (`jaxfed.xclp.settings.parameters`)
 
@@ -30,14 +30,14 @@ from jaxfed.data import SCHEMES, Classes, Dirichlet, DirichletMixture, Sizes, Ta
 from jaxfed.data.partitioning.distribution import Skew
 from jaxfed.data.partitioning.schemes import Quantity, Rows
 from jaxfed.errors import UsageError, section
-from jaxfed.federation.clock.settings import Clock
-from jaxfed.federation.execution import memory
+from jaxfed.federation.clock import Clock
 from jaxfed.federation.execution.client_map import STRATEGIES
+from jaxfed.federation.execution.settings import Limit
 from jaxfed.federation.sampling import SAMPLINGS
 from jaxfed.learners import LEARNERS
 from jaxfed.models import MODELS
 from jaxfed.models.layers import Convolution
-from jaxfed.models.wrapping import DTYPES
+from jaxfed.models.model import DTYPES
 from jaxfed.paper_numbers import PAPER_TABLES
 from jaxfed.settings import (
     Allowed,
@@ -527,7 +527,7 @@ class ExecutionSection(Section):
     convolution: Convolution = "auto"
     precision: Annotated[str, OneOf(DTYPES)] = "float32"
     workers: Annotated[int, Ge(0), Le(1024), Note("0 is none")] = 0
-    memory_limit: memory.Limit = None
+    memory_limit: Limit = None
     compilation_cache: Annotated[str, Allowed(bool, "'auto', 'off' or a folder")] = "auto"
     plots: bool = True
 

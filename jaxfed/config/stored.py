@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 GONE: dict[str, Any] = {
     "labeled_cohorts": True,
     "labeled_share": "ceiling",
+    "clock.online_share": 0.5,
     "dp_fedavg.bound": "fixed",
     "dp_fedavg_records.chunk": 16,
     "dp_fedavg_records.records": "poisson",

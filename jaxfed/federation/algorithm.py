@@ -14,7 +14,7 @@ loop that calls `round`; `jaxfed.algorithms` has the methods, one file each.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -31,42 +31,16 @@ ServerState = Any  # a pytree of arrays: whatever a method carries from round to
 Metrics = dict[str, Any]  # name -> number, or a nested dict of numbers
 
 
-class Init(Protocol):
-    """Makes the server's state before the first round."""
-
-    def __call__(self, key: jax.Array, federation: Federation) -> ServerState:
-        """Return the state the first round starts from; `key` is a typed JAX key."""
-        ...
-
-
-class Round(Protocol):
-    """Advances the server's state by one round with one cohort."""
-
-    def __call__(
-        self, state: ServerState, cohort: Cohort, key: jax.Array
-    ) -> tuple[ServerState, Metrics]:
-        """Return the new state and the round's metrics.
-
-        Plain Python around jitted stages, so that a secure protocol on the host can sit between two
-        of them. Metrics hold numbers only; bytes on the wire go under the name `communication`.
-        """
-        ...
-
-
-class Evaluate(Protocol):
-    """Measures a state against the truth that the algorithm itself never saw."""
-
-    def __call__(self, state: ServerState, federation: Federation) -> Metrics:
-        """Return metrics such as `test_accuracy`; changes nothing."""
-        ...
-
-
-class Predict(Protocol):
-    """Class probabilities of any examples, by a trained state."""
-
-    def __call__(self, state: ServerState, x: np.ndarray) -> np.ndarray:
-        """Return probabilities of the classes, float32 [n, C], of examples [n, ...]."""
-        ...
+# key, a typed JAX key, and the federation -> the state before the first round
+Init = Callable[[jax.Array, Federation], ServerState]
+# state, cohort, key -> the state after a round with this cohort, and metrics of the round. It is plain Python
+# around jitted stages, so that a secure protocol on the host can sit between two. Metrics are numbers;
+# bytes on the wire go under the name `communication`.
+Round = Callable[[ServerState, Cohort, jax.Array], tuple[ServerState, Metrics]]
+# state, federation -> metrics such as `test_accuracy`, against the truth that the algorithm itself never saw
+Evaluate = Callable[[ServerState, Federation], Metrics]
+# state, examples [n, ...] -> probabilities of the classes, float32 [n, C]
+Predict = Callable[[ServerState, np.ndarray], np.ndarray]
 
 
 class Predictions(NamedTuple):
@@ -86,9 +60,6 @@ class Predictions(NamedTuple):
     role: np.ndarray
     label: np.ndarray
     confidence: np.ndarray
-
-
-PredictionsOf = Callable[[ServerState, Federation], Predictions]
 
 
 class Sides(NamedTuple):
@@ -172,7 +143,7 @@ class Outputs(NamedTuple):
 
     evaluated: Callable[[ServerState], ServerState] = lambda state: state
     clients: Evaluate | None = None
-    predictions: PredictionsOf | None = None
+    predictions: Callable[[ServerState, Federation], Predictions] | None = None
 
 
 class FederatedAlgorithm(NamedTuple):

@@ -1,7 +1,7 @@
 """Numbers about all clients' examples that one side of a network knows.
 
-    census = federation.counted()                         # where all clients' examples are
-    Federation(x, y, partition, num_classes, census=...)  # own examples, and numbers about everybody's
+    census = census_of([counts_of(x, labels) for x, labels in clients])
+    Federation(x, y, partition, num_classes, census=census)  # own examples, and numbers about everybody's
 
 Batch sizes, sampling, padded shapes and the normalization of inputs depend on these numbers. On a network
 each client sends `ClientCounts` to the server before the first round, and receives the `Census` of all.
@@ -77,17 +77,6 @@ def counts_of(x: np.ndarray, labels: np.ndarray, *, sums: bool = True) -> Client
     return ClientCounts(len(x), len(labels), feature_sums(x, np.arange(len(x))) if sums else None)
 
 
-def most_of_a_class(labels: np.ndarray, owner: np.ndarray) -> int:
-    """The largest number of labels of one class at one client; 0 without labels.
-
-    Args:
-        labels: int [n], from 0 on.
-        owner: int [n], the client of each, from 0 on.
-    """
-    groups = owner * (int(labels.max(initial=0)) + 1) + labels
-    return int(np.unique(groups, return_counts=True)[1].max(initial=0))
-
-
 def census_of(clients: Sequence[ClientCounts]) -> Census:
     """Join the counts of all clients, in the order of their numbers."""
     examples, labels, sums = zip(*clients, strict=True)
@@ -129,10 +118,9 @@ def mean_and_deviation(sums: FeatureSums, *, of_bytes: bool) -> tuple[np.ndarray
 
 
 def _sums(x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The sum and the sum of squares, float64 [c]."""
     total, square = np.zeros(x.shape[-1]), np.zeros(x.shape[-1])
     axes = tuple(range(x.ndim - 1))
-    for part in _parts(rows, 4096):
+    for part in np.array_split(rows, max(1, len(rows) // 4096)):
         values = gathered(x, part).astype(np.float64)
         total += values.sum(axis=axes)
         square += np.square(values).sum(axis=axes)
@@ -141,18 +129,10 @@ def _sums(x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _sums_of_bytes(x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     per_example = math.prod(x.shape[1:])
-    total, square = np.zeros(per_example, np.uint64), np.zeros(per_example, np.uint64)
-    for part in _parts(rows, 256):  # small enough for the caches
+    sums = np.zeros((2, per_example), np.uint64)
+    for part in np.array_split(rows, max(1, len(rows) // 256)):  # fits the caches
         values = gathered(x, part).reshape(len(part), per_example)
-        total += values.sum(axis=0, dtype=np.uint64)
-        square += np.square(values, dtype=np.uint16).sum(axis=0, dtype=np.uint64)
-    by_entry = -1, x.shape[-1]
-    return (
-        total.reshape(by_entry).sum(axis=0).astype(np.float64),
-        square.reshape(by_entry).sum(axis=0).astype(np.float64),
-    )
-
-
-def _parts(rows: np.ndarray, size: int) -> list[np.ndarray]:
-    """Split rows into parts of about `size` each."""
-    return np.array_split(rows, max(1, len(rows) // size))
+        sums[0] += values.sum(axis=0, dtype=np.uint64)
+        sums[1] += np.square(values, dtype=np.uint16).sum(axis=0, dtype=np.uint64)
+    total, square = sums.reshape(2, -1, x.shape[-1]).sum(axis=1).astype(np.float64)
+    return total, square

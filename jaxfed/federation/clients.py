@@ -16,9 +16,8 @@ from jaxfed.data.client_rows import ClientRows, Partition, sizes_of
 from jaxfed.data.dataset import UNLABELED as UNLABELED
 from jaxfed.data.mapped_rows import MappedRows, gathered, is_mapped
 from jaxfed.errors import UsageError
-from jaxfed.federation.census import Census, census_of, counts_of, most_of_a_class
-from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.ragged import length_for, stacked
+from jaxfed.federation.census import Census, added, feature_sums, mean_and_deviation
+from jaxfed.federation.cohort import Cohort, length_for, stacked
 
 _PADDING_ALLOWED = 2.0  # ratio of padded rows to examples above which examples are `Ragged`
 _SMALL = 4096  # rows up to which the cost of padding is negligible
@@ -104,15 +103,14 @@ class Federation:
                 of clients, an argument that is no pair of examples and labels.
         """
         examples = given_examples.GivenExamples("from_clients", num_classes)
-        num_clients, num_new = 0, 0
-        for part in given_examples.each_of(clients, "from_clients: `clients`"):
-            examples.add(part, "clients[{}]")
-            num_clients += 1
-        for part in given_examples.each_of(() if new is None else new, "from_clients: `new`"):
-            examples.add(part, "new[{}]")
-            num_new += 1
+        numbers = []
+        for name, each in (("clients", clients), ("new", () if new is None else new)):
+            numbers.append(0)
+            for part in given_examples.each_of(each, f"from_clients: `{name}`"):
+                examples.add(part, f"{name}[{{}}]")
+                numbers[-1] += 1
+        num_clients, num_new = numbers
         if num_new != (0 if new is None else num_clients) or not num_clients:
-            num_new = num_clients if new is None else num_new
             raise UsageError(
                 f"from_clients: {num_clients} clients and {num_new} of their new points; one client "
                 "is needed at least, and as many of both"
@@ -123,17 +121,15 @@ class Federation:
             "server": server,
             "public": given_examples.with_unknown_classes(public, "from_clients: `public`"),
         }
+        others = {name: part for name, part in others.items() if part is not None}
         for name, part in others.items():
-            if part is not None:
-                examples.add(part, name)
+            examples.add(part, name)
         x, y, sizes = examples.joined()
         held, sizes = np.split(sizes, [num_clients + num_new])
-        ends = iter(len(x) - sizes.sum() + np.cumsum(sizes))
-        counts = iter(sizes)
-        apart: dict[str, Any] = {
-            name: _no_points() if part is None else np.arange(-next(counts), 0) + next(ends)
-            for name, part in others.items()
-        }
+        starts = held.sum() + np.cumsum(sizes) - sizes
+        apart: dict[str, Any] = {"public": _no_points(), "server": _no_points()}
+        for name, start, size in zip(others, starts, sizes, strict=True):
+            apart[name] = np.arange(start, start + size)
         classes = given_examples.num_classes_of("from_clients", int(y.max(initial=-1)), num_classes)
         known_to_all = y[apart["public"]]
         given_examples.check_labels_of(
@@ -194,7 +190,9 @@ class Federation:
     def max_labels_of_a_class(self) -> int:
         """The largest number of labels of one class at a client that is here; 0 without any labels."""
         labeled = ClientRows.of(self.partition.labeled)
-        return most_of_a_class(self.y[labeled.joined], labeled.owner)
+        labels = self.y[labeled.joined]
+        groups = labeled.owner * (int(labels.max(initial=0)) + 1) + labels
+        return int(np.unique(groups, return_counts=True)[1].max(initial=0))
 
     @property
     def label_counts(self) -> list[int]:
@@ -242,20 +240,12 @@ class Federation:
         On a network each client sends its sums (`Census`), or a `UsageError` says that one did not; a
         simulation counts no bytes for them.
         """
-        from jaxfed.federation.census import added, feature_sums, mean_and_deviation
-
         here = feature_sums(self.x, np.concatenate([self.partition.joined.joined, self.server]))
         if self.census is not None:
             if self.census.sums is None:
                 raise UsageError("a client has sent no sums of features to normalize inputs by")
             here = added([self.census.sums, feature_sums(self.x, self.server)])
         return mean_and_deviation(here, of_bytes=self.x.dtype == np.uint8)
-
-    def counted(self) -> Census:
-        """Count every client's examples, all of which are here."""
-        rows = enumerate(self.partition.labeled)
-        own = [(self.points(client), labeled) for client, labeled in rows]
-        return census_of([counts_of(self.x[all_], self.y[labels]) for all_, labels in own])
 
     def examples_like_these(self, x: npt.ArrayLike, asked: str) -> np.ndarray:
         """Return examples [n, ...] as an array of the clients' shape, kind and scale; errors name `asked`.
@@ -382,16 +372,13 @@ class Federation:
                 f"config.federation.left_out_client={client}: use 0 to {self.num_clients - 1}, "
                 "or -1 to leave no client out"
             )
-        part = self.partition
-
-        def only(indices: np.ndarray, keep: bool) -> np.ndarray:
-            return indices if keep else indices[:0]
-
-        others = [j != client for j in range(self.num_clients)]
         points = self.points(client)
         is_known = self.y[points] != UNLABELED
-        unlabeled = list(part.unlabeled)
-        unlabeled[client] = points[~is_known]
-        new = (part.new[j][:0] if other else points[is_known] for j, other in enumerate(others))
-        labeled = tuple(map(only, part.labeled, others))
-        return self.with_partition(Partition(labeled, tuple(unlabeled), tuple(new)))
+        labeled, unlabeled, _ = (list(kind) for kind in self.partition)
+        new = [points[:0]] * self.num_clients
+        labeled[client], unlabeled[client], new[client] = (
+            points[:0],
+            points[~is_known],
+            points[is_known],
+        )
+        return self.with_partition(Partition(tuple(labeled), tuple(unlabeled), tuple(new)))

@@ -6,6 +6,7 @@ payload, without headers, and without compression except a method's own (entries
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,31 +21,27 @@ class Communication:
     as upload and once as download.
     """
 
-    upload: dict[str, int] = field(default_factory=dict)
-    download: dict[str, int] = field(default_factory=dict)
+    upload: Counter[str] = field(default_factory=Counter)
+    download: Counter[str] = field(default_factory=Counter)
 
     def up(self, kind: str, num_bytes: int) -> None:
         """Count `num_bytes` sent by clients as messages of this kind."""
-        self.upload[kind] = self.upload.get(kind, 0) + int(num_bytes)
+        self.upload[kind] += int(num_bytes)
 
     def down(self, kind: str, num_bytes: int) -> None:
         """Count `num_bytes` received by clients as messages of this kind."""
-        self.download[kind] = self.download.get(kind, 0) + int(num_bytes)
+        self.download[kind] += int(num_bytes)
 
     def add(self, other: Communication) -> None:
         """Add the bytes that the other has counted."""
-        for kind, num_bytes in other.upload.items():
-            self.up(kind, num_bytes)
-        for kind, num_bytes in other.download.items():
-            self.down(kind, num_bytes)
+        self.upload.update(other.upload)
+        self.download.update(other.download)
 
     def since(self, earlier: Communication) -> Communication:
         """Bytes counted since `earlier`, a previous copy of this count."""
-        later = Communication()
-        for kind, num_bytes in self.upload.items():
-            later.up(kind, num_bytes - earlier.upload.get(kind, 0))
-        for kind, num_bytes in self.download.items():
-            later.down(kind, num_bytes - earlier.download.get(kind, 0))
+        later = Communication(self.upload.copy(), self.download.copy())
+        later.upload.subtract(earlier.upload)
+        later.download.subtract(earlier.download)
         return later
 
     def metrics(self) -> dict[str, int | dict[str, int]]:

@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 from jaxfed.errors import UsageError
 
 Action = Literal["send", "receive"]
+_ENTRY = re.compile(r"(?:(\d+)|(\d+(?:\.\d+)?)%)@(\w+)", re.ASCII)
 
 
 class DroppedOut(Exception):
@@ -59,17 +60,18 @@ def parsed(
     refused = partial(UsageError, key=key, owner=owner)
     if isinstance(entries, str) or not isinstance(entries, Sequence):
         raise refused(value=entries, allowed="use a tuple of 'CLIENT@STAGE'")
-    departures = []
+    departures, last = [], list(stages)[-1]
     for entry in entries:
-        departure = _parsed(entry, stages)
-        if departure is None:
-            last = list(stages)[-1]
+        found = _ENTRY.fullmatch(entry) if isinstance(entry, str) else None
+        client, percent, stage = found.groups() if found else (None, None, "")
+        share = float(percent or 0) / 100
+        if stage not in stages or share > 1:
             raise refused(
                 value=entry,
                 allowed=f"use 'CLIENT@STAGE' or 'SHARE%@STAGE', such as '3@{last}' or '20%@{last}', with "
                 f"stages {', '.join(stages)}",
             )
-        departures.append(departure)
+        departures.append(Departure(None if client is None else int(client), share, stage))
     named = [departure.client for departure in departures if departure.client is not None]
     for client in named:
         if named.count(client) > 1:
@@ -89,21 +91,3 @@ def check_departures(departures: Sequence[Departure], num_clients: int, key: str
         raise UsageError(
             f"client {most}: at most {num_clients - 1} of {num_clients} clients", key=key
         )
-
-
-def _parsed(entry: object, stages: Mapping[str, Stage]) -> Departure | None:
-    """Parse one entry; None if it is no departure."""
-    found = (
-        re.fullmatch(r"(\d+)@(\w+)|(\d+(?:\.\d+)?)%@(\w+)", entry, re.ASCII)
-        if isinstance(entry, str)
-        else None
-    )
-    if not found:
-        return None
-    client, own_stage, share, shared_stage = found.groups()
-    departure = Departure(
-        None if client is None else int(client),
-        float(share or 0) / 100,
-        own_stage or shared_stage,
-    )
-    return departure if departure.stage in stages and departure.share <= 1 else None

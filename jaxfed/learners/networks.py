@@ -31,9 +31,8 @@ from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.cohort import Array, Cohort, padded
+from jaxfed.federation.cohort import Array, Cohort, Ragged, apart, joined, padded
 from jaxfed.federation.execution.client_map import jitted
-from jaxfed.federation.ragged import Ragged, apart, joined
 from jaxfed.kernels.arrays import permuted
 from jaxfed.kernels.devices import in_batches
 from jaxfed.learners.learner import (

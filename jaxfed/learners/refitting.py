@@ -28,9 +28,8 @@ from threadpoolctl import threadpool_limits
 from jaxfed.errors import UsageError
 from jaxfed.estimators.client_model import ClientModel, Recipe, Task, fitted_or_why, reason
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.cohort import Array, Cohort
+from jaxfed.federation.cohort import Array, Cohort, own_examples
 from jaxfed.federation.execution.settings import HERE, Execution, digest_of
-from jaxfed.federation.ragged import own_examples
 from jaxfed.host.parallel.workers import Mapped, worker_processes
 from jaxfed.host.row_table import RowTable
 from jaxfed.learners.learner import Fitted, Learner, LearnerError, Taught, check_classes

@@ -11,14 +11,15 @@ inverted bottleneck on c channels, expansion e, window k:
     y = norm(conv 1 x 1, e c -> o),  + x where the shapes agree
 
 B activates by swish; Lite (made for integer hardware) has no squeeze-excitation and activates by ReLU6.
-Padding is TensorFlow's "SAME", which the released
-weights were trained with; the norm is batch normalization with epsilon 1e-3.
+Padding is TensorFlow's "SAME", which the released weights were trained with; the norm is batch normalization
+with epsilon 1e-3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -125,10 +126,8 @@ def prepare(images: jax.Array, network: Network, image_size: int | None = None) 
     size = IMAGE_SIZE if image_size is None else image_size
     images = jnp.asarray(images, jnp.float32)
     resized = jax.image.resize(images, (images.shape[0], size, size, images.shape[-1]), "bicubic")
-    normalized = (resized - jnp.asarray(network.mean).reshape(1, 1, 1, 3)) / jnp.asarray(
-        network.deviation
-    ).reshape(1, 1, 1, 3)
-    return normalized
+    mean, deviation = (jnp.asarray(of).reshape(1, 1, 1, 3) for of in network[:2])
+    return (resized - mean) / deviation
 
 
 def efficientnet(
@@ -157,27 +156,21 @@ def efficientnet(
     return from_module(build)
 
 
-def _for_images(
-    name: str, input_shape: Sequence[int], num_classes: int | None, convolution: Convolution
+def for_images(
+    name: str,
+    input_shape: Sequence[int],
+    num_classes: int | None,
+    *,
+    convolution: Convolution = "auto",
 ) -> Model:
+    """Build `efficientnet` for images (H, W, 3) of any size; raises a UsageError for others."""
     *_, channels = image_shape(name, input_shape)
     if channels != 3:
         raise UsageError(f"{name} takes images of 3 channels, not of {channels}")
     return efficientnet(name, num_classes=num_classes, convolution=convolution)
 
 
-def efficientnet_b0(
-    input_shape: Sequence[int], num_classes: int | None, *, convolution: Convolution = "auto"
-) -> Model:
-    """EfficientNet-B0 for images (H, W, 3) of any size; see `efficientnet`."""
-    return _for_images("efficientnet_b0", input_shape, num_classes, convolution)
-
-
-def efficientnet_lite0(
-    input_shape: Sequence[int], num_classes: int | None, *, convolution: Convolution = "auto"
-) -> Model:
-    """EfficientNet-Lite0 for images (H, W, 3) of any size; see `efficientnet`."""
-    return _for_images("efficientnet_lite0", input_shape, num_classes, convolution)
+efficientnet_b0, efficientnet_lite0 = (partial(for_images, name) for name in NETWORKS)
 
 
 def _conv(

@@ -19,6 +19,7 @@ are those of the authors' code: PyTorch's defaults, and the rates of dropout. Wh
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -40,7 +41,7 @@ from jaxfed.models.model import Model, from_module
 from jaxfed.settings import Count
 
 
-class _Stage(NamedTuple):
+class Stage(NamedTuple):
     """Convolutions up to a pooling: their outputs, whether each has a norm, dropout after it."""
 
     channels: tuple[int, ...]
@@ -48,10 +49,10 @@ class _Stage(NamedTuple):
     dropout: float
 
 
-class _Plan(NamedTuple):
+class Plan(NamedTuple):
     """A network. dense: size of the layer before the classifier, 0 without one."""
 
-    stages: tuple[_Stage, ...]
+    stages: tuple[Stage, ...]
     norm_last: bool
     channel_dropout: bool
     dense: int = 0
@@ -59,7 +60,8 @@ class _Plan(NamedTuple):
     dense_dropout: float = 0.0
 
 
-def fedct_cifar10(
+def fedct(
+    plan: Plan,
     input_shape: Sequence[int],
     num_classes: int | None,
     *,
@@ -67,12 +69,11 @@ def fedct_cifar10(
     groups: Count = 32,
     convolution: Convolution = "auto",
 ) -> Model:
-    """Table 8: six convolutions, each with ReLU then norm; a dense layer of features (D = 128).
-
-    Dropout is 0.5, 0.6 and 0.7 after the stages and 0.8 before the classifier.
+    """Build a network.
 
     Args:
-        input_shape: (H, W, c), 8 pixels a side or more; (32, 32, 3) in the paper.
+        plan: its layers.
+        input_shape: (H, W, c), of a pixel or more after all pools.
         num_classes: C; None leaves out the classifier.
         norm: "batch" as in the paper, "group" or "none".
         groups: of "group".
@@ -80,82 +81,7 @@ def fedct_cifar10(
 
     Raises:
         UsageError: no images, or too small ones; an unknown option.
-
-    Cost: 551,722 parameters and 1,152 statistics; 40e6 multiply-adds for an image of 32 x 32.
     """
-    both = (True, True)
-    stages = (
-        _Stage((32, 32), both, 0.5),
-        _Stage((64, 64), both, 0.6),
-        _Stage((128, 128), both, 0.7),
-    )
-    plan = _Plan(stages, True, False, dense=128, dense_norm=True, dense_dropout=0.8)
-    return _network(plan, input_shape, num_classes, norm, groups, convolution)
-
-
-def fedct_svhn(
-    input_shape: Sequence[int],
-    num_classes: int | None,
-    *,
-    norm: Norm = "batch",
-    groups: Count = 32,
-    convolution: Convolution = "auto",
-) -> Model:
-    """Table 12: as `fedct_cifar10`, with a norm on the first convolution of each stage only.
-
-    Dropout is 0.3 of channels after the stages and 0.4 before the classifier. Arguments and errors
-    are those of `fedct_cifar10`.
-
-    Cost: 551,018 parameters and 448 statistics; 40e6 multiply-adds for an image of 32 x 32.
-    """
-    first = (True, False)
-    stages = (
-        _Stage((32, 32), first, 0.3),
-        _Stage((64, 64), first, 0.3),
-        _Stage((128, 128), first, 0.3),
-    )
-    plan = _Plan(stages, True, True, dense=128, dense_dropout=0.4)
-    return _network(plan, input_shape, num_classes, norm, groups, convolution)
-
-
-def fedct_scans(
-    input_shape: Sequence[int],
-    num_classes: int | None,
-    *,
-    norm: Norm = "batch",
-    groups: Count = 32,
-    convolution: Convolution = "auto",
-) -> Model:
-    """Tables 10 and 11 (Pneumonia and MRI): convolutions with norm then ReLU, and a classifier.
-
-    Features are the flattened last activation, D = 64 (H / 4) (W / 4).
-
-    Args:
-        input_shape: (H, W, c); (224, 224, 3) for Pneumonia, (150, 150, 3) for MRI.
-        num_classes: C; None leaves out the classifier.
-        norm: "batch" as in the paper, "group" or "none".
-        groups: of "group".
-        convolution: see `jaxfed.models.layers.find_convolution`.
-
-    Raises:
-        UsageError: no images, or too small ones; an unknown option.
-
-    Cost: 1.4e9 multiply-adds for an image of 224 x 224, 0.64e9 for 150 x 150.
-    """
-    stages = (_Stage((32, 64), (True, True), 0.0), _Stage((64,), (True,), 0.0))
-    return _network(
-        _Plan(stages, False, False), input_shape, num_classes, norm, groups, convolution
-    )
-
-
-def _network(
-    plan: _Plan,
-    input_shape: Sequence[int],
-    num_classes: int | None,
-    norm: Norm,
-    groups: int,
-    convolution: Convolution,
-) -> Model:
     scale = 2 ** len(plan.stages)
     height, width, channels = image_shape("this network", input_shape, smallest=scale)
     num_pixels = (height // scale) * (width // scale)
@@ -167,10 +93,42 @@ def _network(
     return from_module(build)
 
 
+_BOTH, _FIRST = (True, True), (True, False)
+# Table 8, images of 32 x 32: each convolution with ReLU then norm; a dense layer of features (D = 128).
+# 551,722 parameters and 1,152 statistics; 40e6 multiply-adds an image.
+_CIFAR10 = Plan(
+    (Stage((32, 32), _BOTH, 0.5), Stage((64, 64), _BOTH, 0.6), Stage((128, 128), _BOTH, 0.7)),
+    norm_last=True,
+    channel_dropout=False,
+    dense=128,
+    dense_norm=True,
+    dense_dropout=0.8,
+)
+# Table 12, images of 32 x 32: as Table 8, with a norm on the first convolution of a stage only, and dropout
+# of channels. 551,018 parameters and 448 statistics; 40e6 multiply-adds an image.
+_SVHN = Plan(
+    (Stage((32, 32), _FIRST, 0.3), Stage((64, 64), _FIRST, 0.3), Stage((128, 128), _FIRST, 0.3)),
+    norm_last=True,
+    channel_dropout=True,
+    dense=128,
+    dense_dropout=0.4,
+)
+# Tables 10 (Pneumonia, 224 x 224) and 11 (MRI, 150 x 150): convolutions with norm then ReLU; a classifier.
+# Features are the flattened last activation, D = 64 (H / 4) (W / 4). 1.4e9 and 0.64e9 multiply-adds an image.
+_SCANS = Plan(
+    (Stage((32, 64), _BOTH, 0.0), Stage((64,), (True,), 0.0)),
+    norm_last=False,
+    channel_dropout=False,
+)
+fedct_cifar10, fedct_svhn, fedct_scans = (
+    partial(fedct, each) for each in (_CIFAR10, _SVHN, _SCANS)
+)
+
+
 class _FedCT(nnx.Module):
     def __init__(
         self,
-        plan: _Plan,
+        plan: Plan,
         layers: Layers,
         in_channels: int,
         num_pixels: int,

@@ -18,7 +18,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.errors
 import flax.linen
@@ -77,30 +77,26 @@ def from_flax(
         )
     model = _model(parts)
     _check(model, parts.name, tuple(input_shape))
-    if parts.has_features and parts.has_call:
+    if parts.has_features and callable(parts.methods):
         _check_features(model, parts, tuple(input_shape))
     return model
 
 
-class _Parts:
-    """A network's name, initial state, and call: (method, state, x, key) -> (output, state).
+class _Parts(NamedTuple):
+    """A network's name, methods, initial state, and call: (method, state, x, key) -> (output, state).
 
     `key` is None in evaluation.
     """
 
-    def __init__(
-        self,
-        name: str,
-        methods: Any,
-        init: Callable[[jax.Array], nnx.State],
-        call: Callable[..., tuple[jax.Array, nnx.State]],
-    ) -> None:
-        self.name, self.init, self.call = name, init, call
+    name: str
+    methods: Any
+    init: Callable[[jax.Array], nnx.State]
+    call: Callable[..., tuple[jax.Array, nnx.State]]
+
+    @property
+    def has_features(self) -> bool:
         # Methods of the class: a submodule named `features` may need other arguments.
-        self.has_features = all(
-            callable(getattr(type(methods), n, None)) for n in ("features", "head")
-        )
-        self.has_call = callable(methods)
+        return all(callable(getattr(type(self.methods), n, None)) for n in ("features", "head"))
 
 
 def _model(parts: _Parts) -> Model:
@@ -162,7 +158,9 @@ def _nnx_parts(module: nnx.Module | Callable[[nnx.Rngs], nnx.Module]) -> _Parts:
             network.eval()
         else:
             network.train()
-            nnx.reseed(network, **{stream: rngs() for stream in _streams(network)})
+            keys = nnx.to_flat_state(nnx.state(network, nnx.RngKey))
+            streams_used = sorted({variable.tag for _, variable in keys})
+            nnx.reseed(network, **{stream: rngs() for stream in streams_used})
         function = getattr(network, method)
         output = function(x, **_mode(name, function, rngs))
         return output, nnx.state(network, (nnx.Param, nnx.BatchStat))
@@ -177,12 +175,6 @@ def _bare_arrays(network: nnx.Module) -> Iterator[tuple[str, Any]]:
             for attribute, value in vars(node).items():
                 if isinstance(value, (jax.Array, np.ndarray, jax.ShapeDtypeStruct)):
                     yield ".".join(map(str, (*path, attribute))), value
-
-
-def _streams(network: nnx.Module) -> list[str]:
-    """The names of a network's streams of random numbers."""
-    keys = nnx.to_flat_state(nnx.state(network, nnx.RngKey))
-    return sorted({variable.tag for _, variable in keys})
 
 
 def _linen_parts(module: flax.linen.Module, input_shape: tuple[int, ...]) -> _Parts:
@@ -209,7 +201,7 @@ def _linen_parts(module: flax.linen.Module, input_shape: tuple[int, ...]) -> _Pa
     def call(
         method: str, state: nnx.State, x: jax.Array, key: jax.Array | None
     ) -> tuple[jax.Array, nnx.State]:
-        variables, function = _variables_of(state), getattr(module, method)
+        variables, function = nnx.to_pure_dict(state), getattr(module, method)
         if key is None:
             logits: Any = module.apply(variables, x, method=method, **_mode(name, function, None))
             return logits, state
@@ -234,11 +226,6 @@ def _state_of(variables: Mapping[str, Any]) -> nnx.State:
             if variables.get(collection)
         }
     )
-
-
-def _variables_of(state: nnx.State) -> dict[str, Any]:
-    """The same state as Linen's nested arrays."""
-    return nnx.to_pure_dict(state)
 
 
 def _mode(name: str, function: Callable[..., Any], rngs: nnx.Rngs | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A model as pure functions of its state, and the conversion of a Flax module to it.
+"""A model as pure functions of its state, the conversion of a Flax module to it, and models that wrap models.
 
 A state is a pytree of float32 `nnx.Param` leaves, which are trained, and `nnx.BatchStat` leaves: the
 running mean and variance of every BatchNorm. Training updates them, and only evaluation reads them. A model
@@ -14,17 +14,13 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
+DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
-class InTraining(Protocol):
-    """Features or logits in training mode."""
-
-    def __call__(
-        self, state: nnx.State, x: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
-        """Return features [n, D] or logits [n, C], and the state with updated running statistics."""
-        ...
+# state, x, key -> features [n, D] or logits [n, C] in training mode, and the state with updated statistics
+InTraining = Callable[[nnx.State, jax.Array, jax.Array], tuple[jax.Array, nnx.State]]
 
 
 class Model(NamedTuple):
@@ -136,4 +132,71 @@ def from_module(build: Callable[[nnx.Rngs], Network], *, by_example: bool = Fals
         head=head,
         train_features=train_features,
         by_example=by_example,
+    )
+
+
+def normalized(model: Model, mean: np.ndarray, deviation: np.ndarray) -> Model:
+    """The model of (x - mean) / deviation, where x are floats, or bytes read as [0, 1].
+
+    `mean` and `deviation` have one float for each entry of the last axis. Because the model normalizes, data
+    are stored and moved as bytes, and augmentation gets images in [0, 1].
+    """
+    mean, scale = np.asarray(mean, np.float32), 1 / np.asarray(deviation, np.float32)
+
+    def prepare(x: jax.Array) -> jax.Array:
+        shape = (1,) * (x.ndim - 1) + (-1,)
+        return (x - mean.reshape(shape)) * scale.reshape(shape)
+
+    return _prepared(model, prepare)
+
+
+def of_first_row(model: Model) -> Model:
+    """Return the model of x[:, 0], for examples [B, rows, D]; examples [B, D] stay as they are."""
+
+    def first(x: jax.Array) -> jax.Array:
+        return x[:, 0] if x.ndim == 3 else x
+
+    return _prepared(model, first)
+
+
+def in_precision(model: Model, dtype: Any) -> Model:
+    """The model whose features are computed in `dtype` (bfloat16), parameters and inputs rounded.
+
+    Norms (`jaxfed.models.layers`) and the head still compute in float32. Parameters are stored in float32, as
+    are their gradients and the running statistics; features are float32.
+    """
+
+    def rounded(state: nnx.State) -> nnx.State:
+        parameters, statistics = nnx.split_state(state, nnx.Param, ...)
+        parameters = jax.tree.map(lambda w: w.astype(dtype), parameters)
+        return nnx.merge_state(parameters, statistics)
+
+    def features(state: nnx.State, x: jax.Array) -> jax.Array:
+        return model.features(rounded(state), x.astype(dtype)).astype(jnp.float32)
+
+    def train_features(
+        state: nnx.State, x: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        trained, changed = model.train_features(rounded(state), x.astype(dtype), key)
+        parameters, _ = nnx.split_state(state, nnx.Param, ...)
+        _, moved = nnx.split_state(changed, nnx.Param, ...)
+        return trained.astype(jnp.float32), nnx.merge_state(parameters, moved)
+
+    return compose(
+        init=model.init,
+        features=features,
+        head=model.head,
+        train_features=train_features,
+        by_example=model.by_example,
+    )
+
+
+def _prepared(model: Model, prepare: Callable[[jax.Array], jax.Array]) -> Model:
+    """The model of prepare(x)."""
+    return compose(
+        init=model.init,
+        features=lambda state, x: model.features(state, prepare(x)),
+        head=model.head,
+        train_features=lambda state, x, key: model.train_features(state, prepare(x), key),
+        by_example=model.by_example,
     )

@@ -13,7 +13,6 @@ Nothing in the file shows that, and its features look plausible.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -141,18 +140,10 @@ def read_weights(
 
 def _pytorch_name(path: tuple[Any, ...]) -> str:
     """("blocks", 3, "project_norm", "var") -> "_blocks.3._bn2.running_var"."""
-    return ".".join(_pytorch_parts(path))
-
-
-def _pytorch_parts(path: tuple[Any, ...]) -> Iterator[str]:
-    *layers, variable = path
+    *layers, variable = map(str, path)
     if layers[0] == "blocks":
-        yield "_blocks"
-        yield str(layers[1])
-        yield _BLOCK_LAYERS[str(layers[2])]
-    else:
-        yield _LAYERS[str(layers[0])]
-    yield _VARIABLES[str(variable)]
+        return f"_blocks.{layers[1]}.{_BLOCK_LAYERS[layers[2]]}.{_VARIABLES[variable]}"
+    return f"{_LAYERS[layers[0]]}.{_VARIABLES[variable]}"
 
 
 def _check_names(path: str | os.PathLike[str], *, wanted: set[str], present: set[str]) -> None:

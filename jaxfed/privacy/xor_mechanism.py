@@ -31,7 +31,8 @@ with n_uc the number of clients with label c. A consensus of B and one of n_hat 
 authors' code takes the first largest entry of each client's row as its vote. This loses more, and as ties go
 to the smallest class, it is biased toward it.
 
-`jaxfed.privacy.label_release` spends the same eps on whole labels. docs/threat-model.md has both measured.
+Randomized response on labels (`jaxfed.privacy.randomized_response`) spends the same eps on whole labels.
+docs/threat-model.md has both measured.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def flip_probability(
     """p of bits that differ in at most `sensitivity` places between neighbors.
 
     Raises:
-        UsageError: epsilon that is not positive, no bits, or no classes.
+        UsageError: as `bit_epsilon`.
     """
     return rr.flip_probability(bit_epsilon(epsilon, sensitivity, num_classes, condition))
 
@@ -64,12 +65,16 @@ def bit_epsilon(
     """|theta|: the budget of one of `sensitivity` bits.
 
     Raises:
-        UsageError: as `flip_probability`.
+        UsageError: epsilon that is not positive, no bits, or no classes.
     """
-    _check(sensitivity, num_classes)
+    if sensitivity < 1 or num_classes < 1:
+        raise UsageError(
+            f"sensitivity={sensitivity}, num_classes={num_classes}: use integers from 1 on"
+        )
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise UsageError(f"epsilon={epsilon}: use finite numbers above 0")
-    return epsilon / (sensitivity * _norm(num_classes, condition))
+    norm = {"exact": 1.0, "paper": math.sqrt(num_classes)}[condition]
+    return epsilon / (sensitivity * norm)
 
 
 def one_hot(labels: np.ndarray, num_classes: int) -> np.ndarray:
@@ -98,7 +103,7 @@ def release(
         bool [U, C].
 
     Raises:
-        UsageError: as `flip_probability`.
+        UsageError: as `bit_epsilon`.
     """
     return rr.randomize_marks(
         marks, draw, bit_epsilon(epsilon, sensitivity, marks.shape[1], condition)
@@ -108,14 +113,3 @@ def release(
 def unbiased_counts(sums: np.ndarray, num_clients: int, flip_probability: float) -> np.ndarray:
     """n_hat, float64 [U, C], from summed bits B, integers [U, C], over `num_clients` clients."""
     return (np.asarray(sums) - num_clients * flip_probability) / (1 - 2 * flip_probability)
-
-
-def _norm(num_classes: int, condition: Condition) -> float:
-    return {"exact": 1.0, "paper": math.sqrt(num_classes)}[condition]
-
-
-def _check(sensitivity: int, num_classes: int) -> None:
-    if sensitivity < 1 or num_classes < 1:
-        raise UsageError(
-            f"sensitivity={sensitivity}, num_classes={num_classes}: use integers from 1 on"
-        )

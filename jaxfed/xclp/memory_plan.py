@@ -44,7 +44,7 @@ def planned_part(
 
     Cost: compiling the search, which the labeling then reuses.
     """
-    if not execution.limit.is_watched:
+    if not execution.is_watched:
         return None
     mesh, part = execution.mesh, None
     devices = 1 if mesh is None else mesh.size
@@ -52,7 +52,7 @@ def planned_part(
     n += -n % devices
     stages = {"codes": lsh.codes_bytes(num_later or num_points, dim, p.num_bits)}
     if p.has_session:
-        execution.limit.take_stages(what, stages)
+        execution.take_stages(what, stages)
         return None
     columns = max(p.num_classes, 0 if num_later or p.influence == "labels" else COLUMN_BLOCK)
     if num_later:
@@ -63,13 +63,13 @@ def planned_part(
         neighbors = approximate_hamming_knn_footprint(n, words, k).total
     else:
         neighbors = hamming_knn_footprint(n, words, k, mesh=mesh).total
-        if neighbors > execution.limit.num_bytes and mesh is None:
-            part = knn_in_parts.part_within(execution.limit.num_bytes, num_points, words, k)
+        if neighbors > execution.device_bytes and mesh is None:
+            part = knn_in_parts.part_within(execution.device_bytes, num_points, words, k)
             neighbors = knn_in_parts.footprint_of_parts(part, words, k).total
     stages |= {
         f"neighbors in parts of {part:,} points" if part else "neighbors": neighbors,
         "graph": graph_bytes(n // devices, k),
         "propagation": propagation_bytes(n // devices, k, columns),
     }
-    execution.limit.take_stages(what, stages)
+    execution.take_stages(what, stages)
     return part

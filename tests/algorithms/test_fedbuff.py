@@ -11,8 +11,7 @@ from plain_fedbuff import arrivals
 
 import jaxfed
 from jaxfed.algorithms.fedbuff import slots_of
-from jaxfed.federation.clock.schedule import schedule_of
-from jaxfed.federation.clock.settings import Clock
+from jaxfed.federation.clock import Clock, schedule_of
 from jaxfed.federation.execution.client_map import client_map
 from jaxfed.federation.rounds import play
 from jaxfed.federation.sampling import Sampling

@@ -10,7 +10,7 @@ from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.sections import section_of
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.loop import first_repeat
-from jaxfed.federation.clock.settings import Clock
+from jaxfed.federation.clock import Clock
 
 CONFIG = "ml_collections_configs/federated_optimization.py"
 TIMED = "clock.seconds_per_example=0.01"

@@ -22,7 +22,7 @@ ORDER = "an order of 3 examples each would take 1.2 MB of memory, there are 1 MB
     ],
 )
 def test_epochs_are_refused_as_they_were_set(monkeypatch, override, key):
-    monkeypatch.setattr("jaxfed.federation.execution.memory.available_bytes", lambda: 10**6)
+    monkeypatch.setattr("jaxfed.federation.execution.settings.available_bytes", lambda: 10**6)
     config = file.load(
         "fedavg_xclp.py", ["algorithm=fedavg", "preprocessing.kind=identity", override]
     )
@@ -55,7 +55,7 @@ def test_epochs_are_refused_as_they_were_set(monkeypatch, override, key):
     ],
 )
 def test_arrays_of_a_chosen_method_are_refused_before_any_runs(monkeypatch, overrides, refused):
-    monkeypatch.setattr("jaxfed.federation.execution.memory.available_bytes", lambda: 10**6)
+    monkeypatch.setattr("jaxfed.federation.execution.settings.available_bytes", lambda: 10**6)
     config = file.load("fedavg_xclp.py", overrides)
     clients = [(np.zeros((3, 2), np.float32), np.array([0, 1, 0]))] * 2
     federation = Federation.from_clients(clients, test=clients[0])
@@ -73,7 +73,7 @@ def test_copies_of_all_parts_are_demanded(monkeypatch, kind):
     x = np.ones((20, 3), np.uint8)
     config = file.load("fedavg_xclp.py", [f"preprocessing.kind={kind}"])
     parts = Parts(train=x, test=x[:10], public=x)
-    available = "jaxfed.federation.execution.memory.available_bytes"
+    available = "jaxfed.federation.execution.settings.available_bytes"
     monkeypatch.setattr(available, lambda: 4 * 3 * (20 + 10 + 20))
     check_copies(parts, config)
     monkeypatch.setattr(available, lambda: 4 * 3 * (20 + 10 + 20) - 1)

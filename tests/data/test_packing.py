@@ -17,6 +17,7 @@ from jaxfed.data import Dataset, load, mapped_rows, pack
 from jaxfed.data.mapped_rows import is_mapped
 from jaxfed.data.packing import _Writer
 from jaxfed.errors import UsageError
+from jaxfed.federation.census import Census
 from jaxfed.federation.clients import Federation
 from jaxfed.kernels.devices import rows_at_once
 
@@ -150,7 +151,7 @@ def test_new_points_are_a_configs_test_split(tmp_path):
 
 def test_one_side_of_a_network_and_features_are_not_packed(tmp_path):
     whole = Federation.from_clients(CLIENTS)
-    for change in ({"census": whole.counted()}, {"predicted": whole.y}):
+    for change in ({"census": Census(1, 1, None)}, {"predicted": whole.y}):
         with pytest.raises(UsageError, match=f"`{next(iter(change))}`, which a folder cannot hold"):
             pack(replace(whole, **change), tmp_path / "clients")
 

@@ -43,7 +43,7 @@ def of(row):
 
 def in_8_gb(call):
     def called():
-        there = "jaxfed.federation.execution.memory.available_bytes"
+        there = "jaxfed.federation.execution.settings.available_bytes"
         with mock.patch(there, return_value=8 * 10**9):
             call()
 
@@ -149,7 +149,7 @@ SIMULATED = {
         lambda: ALGORITHMS["xclp"](num_classes=3, num_bits=64), X
     ),
     "clock: the privacy guarantee of dp_fedavg counts on cohorts that are drawn from": timed(
-        "dp_fedavg", availability="diurnal"
+        "dp_fedavg", availability="t.csv"
     ),
     "clock: ... of dp_fedavg_records": timed("dp_fedavg_records", over_selection=2.0),
 }

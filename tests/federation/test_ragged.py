@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.cohort import arranged, padded
-from jaxfed.federation.ragged import (
+from jaxfed.federation.cohort import (
     Ragged,
     apart,
+    arranged,
     by_extent,
     joined,
     length_for,
     own_examples,
+    padded,
     stacked,
 )
 

@@ -10,9 +10,7 @@ import refusals
 
 from jaxfed.federation.algorithm import Asynchronous, Course, FederatedAlgorithm
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.clock.clients import availability_of
-from jaxfed.federation.clock.schedule import schedule_of
-from jaxfed.federation.clock.settings import Clock
+from jaxfed.federation.clock import Clock, read_windows, schedule_of
 from jaxfed.federation.execution.client_map import client_map
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.federation.sampling import Sampling
@@ -87,9 +85,8 @@ CLOCK = {
     "Clock.deadline=-1.0: use numbers from 0 on": rounds(deadline=-1.0),
     "Clock.over_selection=0.5: use numbers from 1 on": rounds(over_selection=0.5),
     "Clock.over_selection=2.0: all clients take part already": rounds(over_selection=2.0),
-    "Clock.online_share=0.0: use numbers above 0": rounds(online_share=0.0),
     "Clock.speed_spread=nan: use numbers from 0 on": rounds(speed_spread=float("nan")),
-    "Clock.availability='': use 'always', 'diurnal' or a CSV": rounds(availability=""),
+    "Clock.availability='': use 'always' or a CSV": rounds(availability=""),
     "...nobody finishes round 1 in 1000 draws, with deadline=4.0, availability='t.csv'; the": (
         rounds(deadline=4.0, windows="1,10,11\n")
     ),
@@ -111,7 +108,7 @@ CLOCK = {
 def trace(table, name="t.csv"):
     def call():
         Path("t.csv").write_bytes(table)
-        availability_of(Clock(seconds_per_example=1.0, availability=name), 4, 0)
+        read_windows(name, 4)
 
     return call
 
@@ -128,7 +125,7 @@ TRACE = {
     "...: line 2: '0,1'; use a client's number and two numbers": trace(HEAD + b"0,1\n"),
     "...: line 2: client 0 has a window until 5": trace(HEAD + b"0,4,9\n1,0,1\n0,1,5\n"),
     "...: no text in UTF-8; use 'always'": trace(b"\xff\xfe\x00"),
-    "...: No such file or directory; use 'always', 'diurnal' or": trace(b"", "missing.csv"),
+    "...: No such file or directory; use 'always' or": trace(b"", "missing.csv"),
     "...: Is a directory; use 'always'": trace(b"", "."),
     "...: no text in UTF-8": trace(b"", "\0"),
 }
@@ -139,7 +136,7 @@ def beyond_memory():
         return jax.jit(map_clients(lambda shared, client: client + shared))
 
     vmap = partial(client_map, strategy="vmap")
-    run = LITTLE.limit.fitted("a round", program, vmap, lambda _, x: len(x))
+    run = LITTLE.fitted("a round", program, vmap, lambda _, x: len(x))
     run(jnp.float32(1), np.ones((8, 200), np.float32))
 
 
@@ -148,8 +145,8 @@ EXECUTION = {
     f"execution.memory_limit={given!r}: use bytes": partial(Execution, memory_limit=given)
     for given in ("", "-1", 0, "0.1", "4 QB", True, 1.5, "1e9")
 } | {
-    "...'1 kB': a step takes ... least; use 1001 bytes": lambda: LITTLE.limit.take("a step", 1001),
-    "...the device has": lambda: Execution(tell=[].append).limit.take("a step", 1 << 60),
+    "...'1 kB': a step takes ... least; use 1001 bytes": lambda: LITTLE.take("a step", 1001),
+    "...the device has": lambda: Execution(tell=[].append).take("a step", 1 << 60),
     "...a round, 1 client at a time, takes": beyond_memory,
     "...'loop'...'vmap', 'map', 'shard_map'": lambda: client_map(len, strategy="loop"),
 }

@@ -21,7 +21,7 @@ from jaxfed.models.layers import (
     pooled_conv,
     unit_vectors,
 )
-from jaxfed.models.wrapping import in_precision, normalized
+from jaxfed.models.model import in_precision, normalized
 
 
 def test_batch_norm_moves_by_its_momentum_towards_the_batch():

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from threat_model import table
 
-from jaxfed.privacy import composition, label_release
+from jaxfed.privacy import composition
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy import xor_mechanism as xor
 
@@ -19,7 +19,7 @@ from jaxfed.privacy import xor_mechanism as xor
 @pytest.mark.parametrize("epsilon", [0.1, 3.0])
 def test_the_promise_is_attained_and_nowhere_more(epsilon, rows, num_classes):
     """Over all pairs of 3 labels that differ in up to r, and all answers."""
-    keep, _ = rr.answer_probabilities(label_release.row_epsilon(epsilon, rows), num_classes)
+    keep, _ = rr.answer_probabilities(epsilon / rows, num_classes)
     other = (1 - keep) / (num_classes - 1)
     everything = np.array(list(itertools.product(range(num_classes), repeat=3)))
     likelihood = np.prod(
@@ -32,16 +32,18 @@ def test_the_promise_is_attained_and_nowhere_more(epsilon, rows, num_classes):
 
 def test_answers_and_counts():
     labels = np.tile([0, 0, 1, -1], 5000)
-    answered = label_release.release(labels, 6.0, 4, 3, rr.from_key(jax.random.key(0)))
+    answered = rr.randomize_labels(labels, rr.from_key(jax.random.key(0)), 3, 6.0 / 4)
     assert (answered[labels < 0] == -1).all()
     keep, _ = rr.answer_probabilities(6.0 / 4, 3)
     hits = int(np.sum(answered[labels == 1] == 1))
     assert stats.binomtest(hits, 5000, keep).pvalue > 1e-6
     histogram = np.sum(answered[:, None] == np.arange(3), axis=0)
-    counts = label_release.unbiased_counts(histogram[None], 6.0, 4, 3)[0]
+    counts = rr.unbiased(histogram[None], 3, 6.0 / 4)[0]
     deviation = math.sqrt(15_000 * 0.25) / (keep - (1 - keep) / 2)
     assert np.abs(counts - [10_000, 5000, 0]).max() < 6 * deviation
-    assert (label_release.release(labels, 6.0, 4, 3) != answered).any()  # the system's noise
+    assert (
+        rr.randomize_labels(labels, rr.from_system, 3, 6.0 / 4) != answered
+    ).any()  # the system's noise
 
 
 def test_releases_add_up():
@@ -71,7 +73,7 @@ def consensus_percent(epsilon, rows, num_examples=4000):
     marks = xor.one_hot(truth, 10)
     bits = [xor.release(marks, epsilon, 2 * rows, draw) for draw in sources]
     first = [xor.one_hot(each.argmax(axis=1), 10) for each in bits]
-    answers = [label_release.release(truth, epsilon, rows, 10, draw) for draw in sources]
+    answers = [rr.randomize_labels(truth, draw, 10, epsilon / rows) for draw in sources]
     answered = [xor.one_hot(each, 10) for each in answers]
     return [
         f"{100 * np.mean(np.sum(votes, axis=0).argmax(axis=1) == truth):.1f}"

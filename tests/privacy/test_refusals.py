@@ -11,7 +11,7 @@ import numpy as np
 import refusals
 
 from jaxfed import xclp
-from jaxfed.privacy import composition, label_release, prototype_inversion, sampled_gaussian
+from jaxfed.privacy import composition, prototype_inversion, sampled_gaussian
 from jaxfed.privacy import label_sensitivity as sensitivity
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy import xor_mechanism as xor
@@ -68,7 +68,6 @@ NOISE = {
     "...releases=0: use": partial(delta_of, 1.0, 1.0, 1.0, releases=0),
     "...delta=0.0: use": partial(epsilon_of, 0.0, 1.0, 1.0),
     "mean_sensitivity(norm=1.0, count=0): use": partial(mean_sensitivity, 1.0, 0),
-    "...rows=0": partial(label_release.row_epsilon, 1.0, 0),
     "...epsilon=-1.0": partial(composition.basic, -1.0, 2),
     "...delta=0.0": partial(composition.approximate, 1.0, 2, 0.0),
     "...num_public=0": partial(sensitivity.trivial_rows, 0),

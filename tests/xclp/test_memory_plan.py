@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from jaxfed.errors import BeyondMemory
-from jaxfed.federation.execution.memory import MemoryLimit, bytes_text
-from jaxfed.federation.execution.settings import Execution
+from jaxfed.federation.execution.settings import Execution, bytes_text
 from jaxfed.kernels import conjugate_gradient, knn, knn_in_parts
 from jaxfed.kernels.devices import footprint
 from jaxfed.kernels.graph import graph_bytes, normalized_graph
@@ -31,12 +30,11 @@ def plan_of(limit, p=None):
     """Points of a part, and bytes of each stage."""
     found = []
 
-    class Limit(MemoryLimit):
+    class Watched(Execution):
         def take_stages(self, what, stages):
             found.append(stages)
 
-    execution = Execution(memory_limit=limit)
-    execution.__dict__["limit"] = Limit(limit)
+    execution = Watched(memory_limit=limit)
     p = p or Parameters(**SETTINGS)
     part = memory_plan.planned_part("labeling", POINTS, 48, p, execution)
     return part, found[0]

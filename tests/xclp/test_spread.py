@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from dense_xclp import clustered_clients
 
-from jaxfed.federation.execution.settings import HERE, Execution, ResultCache
+from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.kernels import knn
 from jaxfed.kernels.devices import mesh_of, points_mesh
 from jaxfed.xclp import Parameters, cross_client_label_propagation
@@ -62,7 +62,7 @@ def test_labels_over_two_devices_are_those_of_one(meshes, switches):
 def test_neighbors_over_devices_are_remembered():
     rng = np.random.default_rng(0)
     bits = rng.integers(0, 2**32, (10, 2), dtype=np.uint32)
-    remembering = Execution(memory=ResultCache(), num_devices=2)
+    remembering = Execution(memory={}, num_devices=2)
     found = [remembering.once(knn.hamming_knn, remembering.spread(bits), 3) for _ in range(2)]
     assert found[0] is found[1]
 

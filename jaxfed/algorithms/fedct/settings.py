@@ -1,6 +1,6 @@
 """Settings of FedCT: the vote, and noise on the labels that clients send, with its guarantee (DP-FedCT).
 
-    M_k   = release(v_k)   at every client that votes      (`jaxfed.privacy.xor_mechanism`, `label_release`)
+    M_k   = release(v_k)   at every client that votes      (`xor_mechanism`, `randomized_response`)
     B     = sum_k M_k      in the clear, or under masks
     n_hat = the estimated votes for each class, by B       which a consensus takes as its tally
 
@@ -31,8 +31,8 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.departures import Departure
-from jaxfed.privacy import label_release, xor_mechanism
 from jaxfed.privacy import randomized_response as rr
+from jaxfed.privacy import xor_mechanism
 from jaxfed.privacy.composition import approximate, basic
 from jaxfed.privacy.label_sensitivity import BITS_A_ROW, stability_bound
 from jaxfed.privacy.xor_mechanism import Condition
@@ -194,7 +194,7 @@ class LabelPrivacy:
             draw: source of the noise.
         """
         if self.release == "randomized_response":
-            sent = label_release.release(labels, self.epsilon, rows, num_classes, draw)
+            sent = rr.randomize_labels(labels, draw, num_classes, self.epsilon / rows)
             return xor_mechanism.one_hot(sent, num_classes)
         marks, bits = xor_mechanism.one_hot(labels, num_classes), BITS_A_ROW * rows
         return xor_mechanism.release(marks, self.epsilon, bits, draw, condition=self.condition)
@@ -207,7 +207,7 @@ class LabelPrivacy:
             flip = xor_mechanism.flip_probability(self.epsilon, bits, num_classes, self.condition)
             counts = xor_mechanism.unbiased_counts(total, number, flip)
         else:
-            counts = label_release.unbiased_counts(total, self.epsilon, rows, num_classes)
+            counts = rr.unbiased(total, num_classes, self.epsilon / rows)
         return counts.astype(np.float32)
 
     def metrics(self, releases: int, rows: int) -> dict[str, float]:

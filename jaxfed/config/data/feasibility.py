@@ -16,7 +16,7 @@ from jaxfed.data import Dataset
 from jaxfed.data.features import check_images
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.execution.memory import require
+from jaxfed.federation.execution.settings import require
 from jaxfed.models.efficientnet import NUM_FEATURES
 from jaxfed.training.pseudo_labels.label_sources import settings_section
 

@@ -74,7 +74,7 @@ from jaxfed.federation.algorithm import (
     rounds_of,
 )
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.clock.schedule import Schedule
+from jaxfed.federation.clock import Schedule
 from jaxfed.federation.rounds import Played
 from jaxfed.host.checkpoint import Checkpoint, Checkpoints
 from jaxfed.host.checkpoint_writer import CheckpointWriter

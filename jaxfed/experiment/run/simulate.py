@@ -34,8 +34,7 @@ from jaxfed.federation.algorithm import (
     rounds_of,
 )
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.clock.schedule import Schedule, schedule_of
-from jaxfed.federation.clock.settings import Clock
+from jaxfed.federation.clock import Clock, Schedule, schedule_of
 from jaxfed.federation.rounds import Played, cohorts_of, is_judged, play, watched
 from jaxfed.federation.sampling import Sampling
 from jaxfed.settings import Count, CountOrZero, hinted

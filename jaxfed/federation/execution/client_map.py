@@ -18,7 +18,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxfed.errors import UsageError
 from jaxfed.host.parallel.devices import cores_are_devices
 
-MapClients = Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]
+ClientStep = Callable[[Any, Any], Any]
+MapClients = Callable[[ClientStep], ClientStep]
 STRATEGIES = ("vmap", "map", "shard_map")
 
 
@@ -51,12 +52,12 @@ def even_devices(num_clients: int) -> int:
 
 
 def client_map(
-    fn: Callable[[Any, Any], Any],
+    fn: ClientStep,
     *,
     strategy: str = "vmap",
     chunk_size: int | None = None,
     mesh: Mesh | None = None,
-) -> Callable[[Any, Any], Any]:
+) -> ClientStep:
     """Lift `fn(shared, client)` to `mapped(shared, clients)` over clients stacked on axis 0.
 
     Args:
@@ -77,22 +78,23 @@ def client_map(
     """
     if strategy == "vmap":
         return jax.vmap(fn, in_axes=(None, 0))
+    if strategy not in STRATEGIES:
+        allowed = ", ".join(map(repr, STRATEGIES))
+        raise UsageError(f"execution.strategy={strategy!r}: choose one of {allowed}")
+
+    def mapped(shared: Any, clients: Any) -> Any:
+        return jax.lax.map(lambda client: fn(shared, client), clients, batch_size=chunk_size)
+
     if strategy == "map":
-        return _one_after_another(fn, chunk_size)
-    if strategy == "shard_map":
-        if mesh is None:
-            mesh = Mesh(jax.devices(), ("clients",))
-        clients = PartitionSpec("clients")
-        return jax.shard_map(
-            _one_after_another(fn, chunk_size),
-            mesh=mesh,
-            in_specs=(PartitionSpec(), clients),
-            out_specs=clients,
-            # Loops that start from shared values would need a cast in every client's step.
-            check_vma=False,
-        )
-    raise UsageError(
-        f"execution.strategy={strategy!r}: choose one of {', '.join(map(repr, STRATEGIES))}"
+        return mapped
+    spread = PartitionSpec("clients")
+    return jax.shard_map(
+        mapped,
+        mesh=Mesh(jax.devices(), ("clients",)) if mesh is None else mesh,
+        in_specs=(PartitionSpec(), spread),
+        out_specs=spread,
+        # Loops that start from shared values would need a cast in every client's step.
+        check_vma=False,
     )
 
 
@@ -107,10 +109,12 @@ def at_once(map_clients: MapClients, num_clients: int) -> int:
 def in_chunks(map_clients: MapClients, number: int) -> MapClients:
     """The same `map_clients` with `number` clients at a time; "vmap" becomes "map" over chunks."""
     assert isinstance(map_clients, partial)
-    keywords = {"strategy": "vmap", **map_clients.keywords}
-    strategy = "map" if keywords["strategy"] == "vmap" else keywords["strategy"]
-    chunk_size = number if number > 1 else None
-    return partial(client_map, **{**keywords, "strategy": strategy, "chunk_size": chunk_size})
+    strategy = map_clients.keywords.get("strategy", "vmap")
+    changed = {
+        "strategy": "map" if strategy == "vmap" else strategy,
+        "chunk_size": number if number > 1 else None,
+    }
+    return partial(client_map, **map_clients.keywords | changed)
 
 
 def jitted(program: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -136,15 +140,6 @@ def on_first_device(leaf: jax.Array) -> jax.Array:
     return jnp.asarray(np.asarray(leaf))
 
 
-def _one_after_another(
-    fn: Callable[[Any, Any], Any], chunk_size: int | None
-) -> Callable[[Any, Any], Any]:
-    def mapped(shared: Any, clients: Any) -> Any:
-        return jax.lax.map(lambda client: fn(shared, client), clients, batch_size=chunk_size)
-
-    return mapped
-
-
 def size_buckets(sizes: Any, *, smallest: int = 1) -> list[tuple[np.ndarray, int]]:
     """Group clients by size, to compile few shapes and compute little padding.
 
@@ -156,17 +151,11 @@ def size_buckets(sizes: Any, *, smallest: int = 1) -> list[tuple[np.ndarray, int
         (rows, capacity) pairs: the clients of a bucket, and the power of two that all of them fit in.
         Empty clients are in no bucket. A client is padded to less than twice its size, or `smallest`.
     """
-    sizes = np.asarray(sizes)
-    capacities = np.array(
-        [max(smallest, 1 << (int(size) - 1).bit_length()) if size else 0 for size in sizes]
-    )
-    return [
-        (np.flatnonzero(capacities == capacity), int(capacity))
-        for capacity in np.unique(capacities[capacities > 0])
-    ]
+    fits = [max(smallest, 1 << (int(size) - 1).bit_length()) if size else 0 for size in sizes]
+    return [(np.flatnonzero(np.equal(fits, most)), most) for most in sorted({*fits} - {0})]
 
 
-def core_each(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def core_each(fn: ClientStep) -> ClientStep:
     """Lift `fn(shared, client)` to `mapped(shared, clients)`, as `client_map` does, outside of `jax.jit`.
 
     For a CPU whose cores are devices. `client_map` spreads a cohort evenly in one program: of five clients on
@@ -183,7 +172,9 @@ def core_each(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     Cost: one compilation per core, of a program for one client; one copy of `shared` per core, and copies of
     the clients' parts in and out.
     """
-    program, one_of, stacked = jax.jit(fn), jax.jit(_one_of), jax.jit(_stacked)
+    program = jax.jit(fn)
+    one_of = jax.jit(lambda clients, place: jax.tree.map(lambda leaf: leaf[place], clients))
+    stacked = jax.jit(lambda *each: jax.tree.map(lambda *leaves: jnp.stack(leaves), *each))
 
     def mapped(shared: Any, clients: Any) -> Any:
         number = len(jax.tree.leaves(clients)[0])
@@ -203,11 +194,3 @@ def core_each(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 def fastest_apart() -> Callable[..., Any] | None:
     """`core_each` if it is faster than `client_map`, by `launch.bench --kernel=learners`; else None."""
     return core_each if is_one_cpu() and cores_are_devices() else None
-
-
-def _one_of(clients: Any, place: jax.Array) -> Any:
-    return jax.tree.map(lambda leaf: leaf[place], clients)
-
-
-def _stacked(*clients: Any) -> Any:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *clients)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxfed.federation.ragged import Ragged, by_extent
+from jaxfed.federation.cohort import Ragged, by_extent
 from jaxfed.settings import Count, Ge, Note, check, check_value, when
 
 

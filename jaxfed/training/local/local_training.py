@@ -23,7 +23,7 @@ import optax
 from flax import nnx
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.ragged import Ragged, by_extent
+from jaxfed.federation.cohort import Ragged, by_extent
 from jaxfed.settings import Described, advice, check
 from jaxfed.training.local.augmentation import check_levels
 from jaxfed.training.local.batches import (

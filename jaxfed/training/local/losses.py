@@ -21,8 +21,8 @@ import numpy as np
 from flax import nnx
 
 from jaxfed.errors import UsageError
+from jaxfed.federation.cohort import Ragged
 from jaxfed.federation.communication import num_bytes_of
-from jaxfed.federation.ragged import Ragged
 from jaxfed.kernels.neighbors.blocks import even_size, sum_over_blocks
 from jaxfed.models.model import Model, as_float
 from jaxfed.settings import Described

@@ -30,11 +30,10 @@ from jaxfed import xclp
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Metrics
 from jaxfed.federation.clients import UNLABELED
-from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.cohort import Cohort, Ragged, own_examples
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.client_map import MapClients, jitted
 from jaxfed.federation.execution.settings import HERE, Execution
-from jaxfed.federation.ragged import Ragged, own_examples
 from jaxfed.kernels import lsh
 from jaxfed.kernels.conjugate_gradient import Convergence
 from jaxfed.training.pseudo_labels.prototypes import class_means
@@ -178,7 +177,7 @@ class _InOneProgram:
     def _compiled(self, program: Callable[..., Any]) -> Callable[..., Any]:
         if self._is_spread:  # a jitted program would run on one device
             return program
-        return self._execution.limit.sized("labeling in a round", jax.jit(program))
+        return self._execution.sized("labeling in a round", jax.jit(program))
 
     def _labels(
         self, vectors: jax.Array, y: jax.Array, valid: jax.Array, key: jax.Array

@@ -31,10 +31,9 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Metrics
 from jaxfed.federation.clients import UNLABELED
-from jaxfed.federation.cohort import Array, Cohort
+from jaxfed.federation.cohort import ROWS_AT_ONCE, Array, Cohort, Ragged, length_for
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.client_map import MapClients, jitted
-from jaxfed.federation.ragged import ROWS_AT_ONCE, Ragged, length_for
 from jaxfed.training.local.losses import Augment, view
 from jaxfed.training.server.server_state import ServerState, client_keys
 

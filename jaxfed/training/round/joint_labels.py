@@ -22,9 +22,8 @@ import numpy as np
 
 from jaxfed.errors import ProtocolError
 from jaxfed.federation.clients import UNLABELED, Federation
-from jaxfed.federation.cohort import Cohort, arranged
+from jaxfed.federation.cohort import Cohort, arranged, own_examples
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.ragged import own_examples
 from jaxfed.federation.sides import Ask, ClientSide
 from jaxfed.secure.session.network import exchanges
 from jaxfed.training.pseudo_labels.propagated_labels import XclpLabels

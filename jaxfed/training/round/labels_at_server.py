@@ -19,9 +19,8 @@ from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import UNLABELED
-from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.cohort import Cohort, Ragged
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.ragged import Ragged
 from jaxfed.random_streams import Stream
 from jaxfed.training.local.batches import ClientData
 from jaxfed.training.local.local_training import measured_statistics

@@ -23,9 +23,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.cohort import Array, Cohort, arranged
+from jaxfed.federation.cohort import Array, Cohort, Ragged, apart, arranged, joined, on_device
 from jaxfed.federation.execution.client_map import MapClients, is_one_cpu, jitted, on_first_device
-from jaxfed.federation.ragged import Ragged, apart, joined, on_device
 from jaxfed.random_streams import Stream
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.batches import ClientData, usable
@@ -95,7 +94,7 @@ def _simulated(parts: Parts, trained: Callable[..., Outcome], stage: int) -> Sta
 
         return jitted(whole)
 
-    program = execution.host.limit.fitted(
+    program = execution.host.fitted(
         "training in a round",
         program_of,
         execution.map_clients,

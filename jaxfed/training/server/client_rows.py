@@ -22,8 +22,7 @@ import numpy as np
 
 from jaxfed.errors import BeyondMemory
 from jaxfed.federation.cohort import Array
-from jaxfed.federation.execution.memory import bytes_text
-from jaxfed.federation.execution.settings import Execution
+from jaxfed.federation.execution.settings import Execution, bytes_text
 from jaxfed.host.row_table import Interleaved, RowTable
 
 # Bytes of all clients' states that are copied in a tenth of a millisecond.

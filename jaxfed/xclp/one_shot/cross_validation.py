@@ -27,7 +27,7 @@ import numpy as np
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.execution.settings import HERE, Execution, ResultCache
+from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.random_streams import Stream
 from jaxfed.xclp.one_shot.transduction import Transduction
 from jaxfed.xclp.settings.parameters import MEASURES
@@ -69,7 +69,7 @@ def cross_validated(
     report = execution.counting("settings of cross-validation") or (lambda done, total: None)
 
     def round(state: Transduction, cohort: Cohort, key: jax.Array) -> tuple[Transduction, Metrics]:
-        remembering = replace(execution, memory=ResultCache())
+        remembering = replace(execution, memory={})
         methods = [make(settings, remembering) for settings in candidates]
         fold = folds(cohort, num_folds, int(jax.random.bits(jax.random.fold_in(key, Stream.FOLDS))))
         is_labeled = fold >= 0

@@ -23,14 +23,13 @@ from jaxfed.federation.algorithm import (
     Round,
 )
 from jaxfed.federation.clients import UNLABELED, Federation
-from jaxfed.federation.cohort import Cohort, chosen
+from jaxfed.federation.cohort import Cohort, chosen, own_examples
 from jaxfed.federation.evaluate import (
     accuracy,
     balanced_accuracy,
     expected_calibration_error,
     over_clients,
 )
-from jaxfed.federation.ragged import own_examples
 
 
 class Transduction(NamedTuple):

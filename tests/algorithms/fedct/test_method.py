@@ -13,8 +13,8 @@ from jaxfed.algorithms.fedct import fedct
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS, mixed
 from jaxfed.learners.client_fit import take_turn
-from jaxfed.privacy import label_release, xor_mechanism
 from jaxfed.privacy import randomized_response as rr
+from jaxfed.privacy import xor_mechanism
 from jaxfed.privacy.composition import approximate
 from jaxfed.testing.method_checks import assert_equal, padded
 
@@ -266,9 +266,7 @@ def test_noise_is_the_mechanisms_own(release, sums):
                 np.eye(NUM_CLASSES, dtype=bool)[votes], epsilon, 2 * rows, draw
             )
         else:
-            one = np.eye(NUM_CLASSES)[
-                label_release.release(votes, epsilon, rows, NUM_CLASSES, draw)
-            ]
+            one = np.eye(NUM_CLASSES)[rr.randomize_labels(votes, draw, NUM_CLASSES, epsilon / rows)]
         tally += one
     counts = tally
     if release == "xor":  # where no class is left above nothing, none is said

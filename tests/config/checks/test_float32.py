@@ -8,7 +8,7 @@ from jaxfed.config.check import check
 from jaxfed.config.sections import shared_settings
 from jaxfed.data import SCHEMES
 from jaxfed.errors import UsageError
-from jaxfed.federation.clock.settings import Clock
+from jaxfed.federation.clock import Clock
 from jaxfed.federation.method import checked, method_settings, plain
 from jaxfed.learners import LEARNERS
 from jaxfed.settings import NotNegative, check_each, is_allowed, settings_of

@@ -157,7 +157,7 @@ def test_public_examples_are_preprocessed_as_the_others_are(tmp_path):
 def test_predictions_of_them_must_fit_into_memory(tmp_path, monkeypatch):
     ours = simulation(tmp_path, 30, **SIZE)
     monkeypatch.setattr(
-        "jaxfed.federation.execution.memory.available_bytes", lambda: 4 * 4 * 30 - 1
+        "jaxfed.federation.execution.settings.available_bytes", lambda: 4 * 4 * 30 - 1
     )
     with pytest.raises(UsageError, match=r"public_size=30: 4 clients' labels of them"):
         ours.warn()

@@ -7,8 +7,7 @@ from plain_fedbuff import arrivals
 import jaxfed
 from jaxfed.algorithms.fedbuff import slots_of
 from jaxfed.federation.algorithm import Arrivals, Asynchronous, Course, FederatedAlgorithm
-from jaxfed.federation.clock.schedule import Timed, schedule_of
-from jaxfed.federation.clock.settings import Clock
+from jaxfed.federation.clock import Clock, Timed, schedule_of
 from jaxfed.federation.sampling import Sampling, sample_clients
 
 

@@ -1,9 +1,9 @@
-"""Windows of clients: tables by hand, the day's draws against chance, and tables that are wrong."""
+"""Windows of clients: tables by hand."""
 
 import numpy as np
 import pytest
 
-from jaxfed.federation.clock.clients import DAY, Diurnal, Trace, read_windows
+from jaxfed.federation.clock import Availability, read_windows
 
 AWAY = -np.inf
 TABLE = "client,from,to\n2,0,5\n0,10,20\n0,30,40\n1,0,100\n2,60,100\n"
@@ -12,11 +12,9 @@ TABLE = "client,from,to\n2,0,5\n0,10,20\n0,30,40\n1,0,100\n2,60,100\n"
 def trace(tmp_path, text=TABLE, num_clients=4, clients=None):
     (tmp_path / "t.csv").write_text(text)
     windows = read_windows(str(tmp_path / "t.csv"), num_clients)
-    return Trace(windows, np.arange(num_clients) if clients is None else np.array(clients, int))
-
-
-def day(clients, share, seed):
-    return Diurnal(share, seed, np.array(clients, int))
+    return Availability(
+        windows, np.arange(num_clients) if clients is None else np.array(clients, int)
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,7 +43,10 @@ def test_rows_that_touch_are_one_window(tmp_path):
     clients = np.arange(2)
     assert own.until(clients, 0.0).tolist() == [np.inf, 7200.0]
     assert own.until(clients, 7200.0).tolist() == [np.inf, AWAY]
-    assert own.until(clients, 23.5 * 3600).tolist() == [np.inf, DAY + 7200.0]  # goes on at midnight
+    assert own.until(clients, 23.5 * 3600).tolist() == [
+        np.inf,
+        86400 + 7200.0,
+    ]  # goes on at midnight
 
 
 def test_the_next_window_of_a_table(tmp_path):
@@ -62,51 +63,3 @@ def test_the_next_window_of_some_clients(tmp_path):
     assert [some.next_start(time) for time in (0, 10, 29, 30)] == [5, 30, 30, 45]
     assert some.until(np.arange(3), 10.0).tolist() == own.until(np.arange(3), 10.0).tolist()
     assert trace(tmp_path, table, clients=[3]).next_start(0.0) == np.inf
-    starts = [day(np.array([client]), 0.05, seed=1).next_start(1000.0) for client in range(20)]
-    assert day([3, 7], 0.05, seed=1).next_start(1000.0) == min(starts[3], starts[7])
-    assert day(range(20), 0.05, seed=1).next_start(1000.0) == min(starts)
-
-
-def test_a_day_is_drawn_as_it_is_said():
-    """Availability at every hour against its probability: triangular hours, windows around them."""
-    num_clients, share = 200_000, 0.3
-    own = day([], share, seed=3)
-    clients = np.arange(num_clients)
-
-    def below(hour):  # of the triangular distribution on [0, 1]
-        hour = np.clip(hour, 0, 1)
-        return np.where(hour < 0.5, 2 * hour**2, 1 - 2 * (1 - hour) ** 2)
-
-    for hour in np.arange(0, 24, 3.0):
-        ends = own.until(clients, 5 * DAY + hour * 3600)
-        since = (hour / 24 + 0.5) % 1  # noon
-        chance = sum(
-            below(since + turn + share / 2) - below(since + turn - share / 2) for turn in (-1, 0, 1)
-        )
-        deviation = np.sqrt(chance * (1 - chance) / num_clients)
-        assert abs(np.isfinite(ends).mean() - chance) < 5 * deviation
-        left = ends[np.isfinite(ends)] - 5 * DAY - hour * 3600
-        assert left.min() > 0
-        assert left.max() <= share * DAY + 0.01
-
-
-def test_a_window_of_a_day_is_a_clients_own():
-    own, others = day([], 0.4, seed=3), day([], 0.4, seed=4)
-    clients = np.arange(50)
-    first = own.until(clients, 1000.0)
-    np.testing.assert_allclose(own.until(clients, 1000.0 + 7 * DAY), first + 7 * DAY)
-    assert own.until(clients[::-1], 1000.0).tolist() == first[::-1].tolist()
-    assert others.until(clients, 1000.0).tolist() != first.tolist()
-    always = day(clients, 1.0, seed=3)
-    assert np.isinf(always.until(clients, 7.0)).all()
-    assert always.next_start(7.0) == np.inf
-
-
-@pytest.mark.parametrize("num_clients", [1, 3])
-def test_the_next_window_of_a_day(num_clients):
-    own, time = day(range(num_clients), 0.05, seed=1), 0.0
-    for _ in range(20):
-        start = own.next_start(time)
-        assert time < start <= time + DAY
-        assert (own.until(np.arange(num_clients), start) > start).any()
-        time = start

@@ -6,36 +6,26 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from jaxfed.federation.clock import schedule
-from jaxfed.federation.clock.clients import normal, seconds_of, uniform
-from jaxfed.federation.clock.schedule import draw_free
-from jaxfed.federation.clock.settings import Clock
-from jaxfed.random_streams import Stream
+from jaxfed.federation import clock as simulated
+from jaxfed.federation.clock import Clock, draw_free, seconds_of, standard_normal
 
 MANY = np.arange(100_000)
 
 
-def test_uniform_draws_are_uniform_and_independent():
-    first, second = (uniform(MANY, 5, Stream.CLOCK_SPEEDS, i) for i in range(2))
-    counts, _ = np.histogram(first, 20, (0, 1))
-    chi2 = ((counts - 5000) ** 2 / 5000).sum()
-    assert chi2 < 43.8  # 19 degrees of freedom, one in a thousand
-    for other in (second, np.roll(first, 1), uniform(MANY, 6, Stream.CLOCK_SPEEDS, 0)):
+def test_draws_are_standard_normal_independent_and_a_clients_own():
+    first, second = (standard_normal(MANY, 5, i) for i in range(2))
+    quarters = np.searchsorted([-0.6745, 0, 0.6745], first)
+    chi2 = ((np.bincount(quarters) - 25_000) ** 2 / 25_000).sum()
+    assert chi2 < 16.3  # 3 degrees of freedom, one in a thousand
+    for other in (second, np.roll(first, 1), standard_normal(MANY, 6, 0)):
         assert abs(np.corrcoef(first, other)[0, 1]) < 5 / np.sqrt(len(MANY))
-    assert first.min() > 0
-    assert first.max() < 1
-
-
-def test_a_clients_draws_are_its_own():
     some = np.array([7, 99_999, 0])
-    assert normal(some, 5, Stream.CLOCK_SPEEDS, 1).tolist() == (
-        normal(MANY, 5, Stream.CLOCK_SPEEDS, 1)[some].tolist()
-    )
+    assert standard_normal(some, 5, 1).tolist() == second[some].tolist()
 
 
 def test_speeds_are_lognormal():
     clock = Clock(seconds_per_example=0.02, speed_spread=0.7)
-    logs = np.log(seconds_of(clock, 5, MANY, np.full(len(MANY), 10.0)))
+    logs = np.log(seconds_of(clock, 5, np.full(len(MANY), 10.0)))
     assert abs(np.median(logs) - np.log(0.2)) < 5 * 1.2533 * 0.7 / np.sqrt(len(MANY))
     assert abs(logs.std() / 0.7 - 1) < 5 / np.sqrt(2 * len(MANY))
     scaled = (logs - logs.mean()) / logs.std()
@@ -44,14 +34,14 @@ def test_speeds_are_lognormal():
 
 def test_seconds_by_hand():
     clock = Clock(seconds_per_example=0.5, seconds_per_round=2.0)
-    assert seconds_of(clock, 0, np.arange(3), np.array([0, 1, 4])).tolist() == [2.0, 2.5, 4.0]
+    assert seconds_of(clock, 0, np.array([0, 1, 4])).tolist() == [2.0, 2.5, 4.0]
 
 
 @pytest.mark.parametrize("tries", [0, 16])
 @pytest.mark.parametrize("pool", [6, np.array([1, 3, 4, 5, 8, 9])])
 def test_all_sets_of_free_clients_are_equally_likely(monkeypatch, tries, pool):
     """With few free clients, some sets come from the first draw, some from later ones."""
-    monkeypatch.setattr(schedule, "_TRIES", tries)
+    monkeypatch.setattr(simulated, "_TRIES", tries)
     everybody = np.arange(6) if isinstance(pool, int) else pool
     free = everybody[[0, 2, 3, 5]]
     rng, number = np.random.default_rng(0), 3000

@@ -9,14 +9,14 @@ import pytest
 
 from jaxfed.errors import BeyondMemory
 from jaxfed.federation.execution.client_map import at_once, client_map, in_chunks
-from jaxfed.federation.execution.memory import (
+from jaxfed.federation.execution.settings import (
+    HERE,
+    Execution,
     Limit,
-    MemoryLimit,
     available_bytes,
     bytes_text,
     require,
 )
-from jaxfed.federation.execution.settings import HERE
 from jaxfed.kernels.devices import footprint
 from jaxfed.settings import is_allowed
 
@@ -36,7 +36,7 @@ from jaxfed.settings import is_allowed
     ids=str,
 )
 def test_bytes_and_text_are_read(given, num_bytes):
-    assert MemoryLimit(given).num_bytes == num_bytes
+    assert Execution(memory_limit=given).device_bytes == num_bytes
     assert is_allowed(given, Limit)
 
 
@@ -46,7 +46,9 @@ def test_a_device_that_tells_has_what_it_says(monkeypatch):
             return {"bytes_limit": 5_000_000_000}
 
     monkeypatch.setattr(jax, "local_devices", lambda: [Told()])
-    assert str(MemoryLimit()) == "of 5 GB (the device's)"
+    said = []
+    Execution(tell=said.append).take("a step", 1000)
+    assert said == ["memory: a step takes 1 kB of 5 GB (the device's)"]
 
 
 @pytest.mark.parametrize(
@@ -59,12 +61,12 @@ def test_bytes_are_never_said_to_be_fewer(num_bytes, text):
 
 def test_a_step_says_what_it_takes_and_is_refused_beyond_the_limit():
     said = []
-    MemoryLimit("1 kB", said.append).take("a step", 1000)
+    Execution(memory_limit="1 kB", tell=said.append).take("a step", 1000)
     assert said == ["memory: a step takes 1 kB of 1 kB (execution.memory_limit='1 kB')"]
 
 
 def test_a_setting_whose_array_does_not_fit_is_refused_by_its_key(monkeypatch):
-    monkeypatch.setattr("jaxfed.federation.execution.memory.available_bytes", lambda: 1000)
+    monkeypatch.setattr("jaxfed.federation.execution.settings.available_bytes", lambda: 1000)
     require(1000, "an order", key="epochs", value=3)
     with pytest.raises(BeyondMemory) as caught:
         require(1001, "an order", key="epochs", value=3, owner="config.training")
@@ -74,7 +76,8 @@ def test_a_setting_whose_array_does_not_fit_is_refused_by_its_key(monkeypatch):
 
 def test_a_program_is_held_to_the_limit_for_all_shapes_and_types_that_it_is_given():
     said = []
-    doubled = MemoryLimit("3 kB", said.append).sized("twice", jax.jit(lambda x: 2 * x))
+    execution = Execution(memory_limit="3 kB", tell=said.append)
+    doubled = execution.sized("twice", jax.jit(lambda x: 2 * x))
     few = np.ones(300, np.int8)
     for x in (few, few, few[:200], few):
         np.testing.assert_array_equal(doubled(x), 2 * x)
@@ -98,7 +101,7 @@ def program_of(map_clients):
 
 
 def in_limit(limit, said, map_clients):
-    return MemoryLimit(limit, said.append).fitted(
+    return Execution(memory_limit=limit, tell=said.append).fitted(
         "a round", program_of, map_clients, lambda _, x: len(x)
     )
 
@@ -129,8 +132,8 @@ def test_one_client_after_another_is_left_as_it_is_bit_for_bit():
         made.append(map_clients)
         return program_of(map_clients)
 
-    limit = MemoryLimit("1 GiB", said.append)
-    program = limit.fitted("a round", making, one_by_one, lambda _, x: len(x))
+    execution = Execution(memory_limit="1 GiB", tell=said.append)
+    program = execution.fitted("a round", making, one_by_one, lambda _, x: len(x))
     for _ in range(2):
         np.testing.assert_array_equal(program(jnp.float32(1), CLIENTS), expected)
     assert made == [one_by_one]
@@ -145,8 +148,8 @@ def test_where_nobody_asks_a_program_is_as_it_was():
         made.append(program_of(map_clients))
         return made[-1]
 
-    assert HERE.limit.fitted("a round", making, partial(client_map), len) is made[0]
-    assert HERE.limit.sized("a round", made[0]) is made[0]
+    assert HERE.fitted("a round", making, partial(client_map), len) is made[0]
+    assert HERE.sized("a round", made[0]) is made[0]
 
 
 def test_clients_at_once_of_every_strategy():

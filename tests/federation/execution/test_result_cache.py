@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxfed.federation.execution.settings import HERE, Execution, ResultCache
+from jaxfed.federation.execution.settings import HERE, Execution
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def compute(calls):
 
 
 def test_the_same_contents_are_the_same_question(calls, compute):
-    memory = ResultCache()
+    memory = Execution(memory={})
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     assert memory.once(compute, x, 3, valid=None) == 1
     assert memory.once(compute, jnp.asarray(x), 3, valid=None) == 1
@@ -47,14 +47,14 @@ def test_the_same_contents_are_the_same_question(calls, compute):
     ids=str,
 )
 def test_another_question_is_computed(calls, compute, other):
-    memory = ResultCache()
+    memory = Execution(memory={})
     memory.once(compute, np.arange(6.0).reshape(2, 3), 3)
     assert memory.once(compute, *other) == 2
     assert memory.once(lambda *_: "another function", *other) == "another function"
 
 
 def test_equal_bytes_of_another_type_and_another_keyword_are_other_questions(calls, compute):
-    memory = ResultCache()
+    memory = Execution(memory={})
     zeros = np.zeros(2, np.float32)
     questions = [
         *({"x": zeros}, {"y": zeros}, {"x": zeros + 1}, {"x": zeros, "y": None}),
@@ -65,6 +65,6 @@ def test_equal_bytes_of_another_type_and_another_keyword_are_other_questions(cal
 
 
 def test_execution_remembers_only_where_there_is_a_memory(calls, compute):
-    remembering = Execution(memory=ResultCache())
+    remembering = Execution(memory={})
     assert [remembering.once(compute, 1), remembering.once(compute, 1)] == [1, 1]
     assert [HERE.once(compute, 1), HERE.once(compute, 1)] == [2, 3]

@@ -11,9 +11,9 @@ from jaxfed.host.parallel.devices import cores_are_devices, one_device_a_core
 
 SCRIPT = """
 import jax
-import jaxfed.federation.execution.memory
+from jaxfed.federation.execution.settings import Execution
 from jaxfed.host.parallel import devices
-assert jaxfed.federation.execution.memory.MemoryLimit(None)  # a config's default, checked before
+assert Execution(memory_limit=None)  # a config's default, checked before
 devices.num_cores = lambda: 3
 devices.one_device_a_core()
 devices.num_cores = lambda: 2

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxfed.models.mlp import mlp
-from jaxfed.models.wrapping import normalized
+from jaxfed.models.model import normalized
 from jaxfed.training.local.augmentation import compose
 from jaxfed.training.local.consistency import (
     Views,

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from jaxfed.models.mlp import mlp
-from jaxfed.models.wrapping import in_precision, normalized
+from jaxfed.models.model import in_precision, normalized
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import ClientData
 from jaxfed.training.local.losses import Batch

@@ -8,7 +8,7 @@ from on_demand import on_demand
 
 from jaxfed.models import Model
 from jaxfed.models.cnn import cnn
-from jaxfed.models.wrapping import in_precision, normalized
+from jaxfed.models.model import in_precision, normalized
 from jaxfed.training.local import losses as module
 from jaxfed.training.local.augmentation import compose
 from jaxfed.training.local.losses import (

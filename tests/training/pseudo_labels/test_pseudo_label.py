@@ -12,11 +12,10 @@ import pytest
 from jaxfed import xclp
 from jaxfed.algorithms.fedsem import Teacher
 from jaxfed.algorithms.per_client_lp import per_client_lp
-from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.cohort import Cohort, stacked
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.client_map import client_map
 from jaxfed.federation.execution.settings import HERE, Execution
-from jaxfed.federation.ragged import stacked
 from jaxfed.kernels.devices import mesh_of
 from jaxfed.models.mlp import mlp
 from jaxfed.training.pseudo_labels import propagated_labels, pseudo_label

@@ -9,7 +9,7 @@ from small_training import KEY, assert_close, assert_same, client_of, training_o
 from jaxfed import xclp
 from jaxfed.algorithms.semifl import labeled
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.ragged import Ragged, apart, joined
+from jaxfed.federation.cohort import Ragged, apart, joined
 from jaxfed.training.local.batches import Batches, ClientData, Episodes, plan_of
 from jaxfed.training.pseudo_labels.label_sources import LabelSources
 from jaxfed.training.round.client_round import plain_update

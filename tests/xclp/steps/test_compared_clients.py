@@ -13,7 +13,7 @@ from secure_labels import digits, disagreement
 from jaxfed import xclp
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.execution import HERE
+from jaxfed.federation.execution.settings import HERE
 from jaxfed.kernels import knn
 from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import masked, protocols

@@ -1,8 +1,9 @@
-"""Rounds in simulated time: the clients that count in each of them, and the second at which it ends.
+"""Simulated time: speeds and availability of clients, rounds with a deadline, asynchronous arrivals.
 
 Synchronous rounds: the first `cohort_size` clients of a larger draw that finish count, and the last of them
-or the deadline ends the round. Asynchronous rounds: `concurrency` clients train at a time, and a round ends
-with the cohort_size-th arrival since the one before. `docs/time.md` has all rules.
+or the deadline ends the round. Asynchronous rounds (`jaxfed.algorithms.fedbuff`): `concurrency` clients train
+at a time, and a round ends with the cohort_size-th arrival since the one before. The work of a client that
+leaves before it is done is lost. `docs/time.md` has all rules.
 
 A schedule depends only on the settings, the seed and the clients' sizes, not on a model. It is computed
 before the first round: a resumed run computes it again, and checkpoints store no time.
@@ -14,25 +15,216 @@ import heapq
 import math
 from collections.abc import Callable, Generator, Sequence, Set
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from itertools import islice
-from typing import NamedTuple
+from pathlib import Path
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from jaxfed.data.client_rows import sizes_of
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import Arrivals, FederatedAlgorithm
+from jaxfed.federation.algorithm import Arrivals, Course, FederatedAlgorithm
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.clock.clients import Availability, availability_of, seconds_of
-from jaxfed.federation.clock.settings import Clock
 from jaxfed.federation.cohort import Cohort, emptied
 from jaxfed.federation.rounds import CohortOf, Played
 from jaxfed.federation.sampling import Sampling, strata_of
 from jaxfed.random_streams import Stream
+from jaxfed.settings import Allowed, Ge, NotNegative, check
 
+HEADER = "client,from,to"  # of a table of windows
 MOST_DRAWS = 1000  # draws of clients in a round of which nobody finishes, until the run is refused
 _TRIES, _MORE = 16, 4  # rounds of further draws, and their number for each client that is missing
+ALWAYS = "always"  # availability without a table
+_ROUNDING = 1e-3  # seconds; a window that begins in less than this has begun
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clock:
+    """Speeds and availability of clients, over-selection and deadline; off if `seconds_per_example` is 0.
+
+    Attributes:
+        seconds_per_example: simulated seconds of the median client for an example; 0: no simulated
+            time, and no other key of the clock may be set.
+        seconds_per_round: simulated seconds of the median client for the communication of a round.
+        speed_spread: sigma of the lognormal distribution of both over clients; 0: equal speeds.
+        availability: 'always', or a CSV file of client,from,to in seconds (`read_windows`).
+        over_selection: clients drawn for a synchronous round, as a multiple of cohort_size; the first
+            cohort_size that finish count.
+        deadline: simulated seconds after which a client's work of a round is lost; 0: none.
+    """
+
+    seconds_per_example: NotNegative = 0.0
+    seconds_per_round: NotNegative = 0.0
+    speed_spread: NotNegative = 0.0
+    availability: Annotated[str, Allowed(bool, "'always' or a CSV file")] = ALWAYS
+    over_selection: Annotated[float, Ge(1)] = 1.0
+    deadline: NotNegative = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the fields; if `seconds_per_example` is 0 the others must have their defaults.
+
+        Raises:
+            UsageError: the first invalid field.
+        """
+        check(self)
+        changed = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
+        if changed and not self.is_on:
+            raise UsageError(
+                "there is no simulated time with seconds_per_example=0",
+                key=changed[0],
+                owner="Clock",
+                value=getattr(self, changed[0]),
+                allowed="set seconds_per_example, such as 0.01",
+            )
+
+    @property
+    def is_on(self) -> bool:
+        """True if time is simulated."""
+        return self.seconds_per_example > 0
+
+    @property
+    def changes_cohorts(self) -> bool:
+        """True if the clients that count may be others than those that are drawn from all clients."""
+        return self.availability != ALWAYS or self.over_selection > 1 or self.deadline > 0
+
+
+def standard_normal(clients: np.ndarray, seed: int, number: int) -> np.ndarray:
+    """Return draw `number` of each client's speed, float64 [K]: of its number and the seed alone.
+
+    Box-Muller of two uniform draws by SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), with the client's number
+    as the counter.
+    """
+
+    def uniform(number: int) -> np.ndarray:
+        sequence = np.random.SeedSequence((seed, Stream.CLOCK_SPEEDS, number))
+        z = sequence.generate_state(1, np.uint64)
+        z = z + (clients.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return ((z ^ (z >> np.uint64(31))) >> np.uint64(11)).astype(
+            np.float64
+        ) * 2.0**-53 + 2.0**-54
+
+    return np.sqrt(-2 * np.log(uniform(2 * number))) * np.cos(2 * np.pi * uniform(2 * number + 1))
+
+
+def seconds_of(clock: Clock, seed: int, examples: np.ndarray) -> np.ndarray:
+    """Return the simulated seconds of each client's round, float64 [M].
+
+        seconds_per_example exp(sigma z_1) examples + seconds_per_round exp(sigma z_2)
+
+    z_1 and z_2 are fixed for each client, in all rounds; `examples` [M] is the number that each processes.
+    """
+    clients = np.arange(len(examples))
+    slowness = [np.exp(clock.speed_spread * standard_normal(clients, seed, i)) for i in range(2)]
+    messages = clock.seconds_per_round * slowness[1]
+    return clock.seconds_per_example * slowness[0] * examples + messages
+
+
+class Windows(NamedTuple):
+    """Times at which clients are available, by client and start, with time between those of one client.
+
+    Fields:
+        client: int64 [n].
+        start, end: float64 [n], seconds.
+    """
+
+    client: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+
+
+def read_windows(path: str, num_clients: int) -> Windows:
+    """Read a table of windows, CSV with the header client,from,to; rows may be in any order.
+
+    Rows of a client are one window where one begins as another ends.
+
+    Raises:
+        UsageError: the file is missing or empty, or has an invalid line, whose number is given.
+    """
+
+    def refused(wrong: str, line: int = 0) -> UsageError:
+        where = f"line {line}: " if line else ""
+        return UsageError(f"{where}{wrong}", key="availability", owner="Clock", value=path)
+
+    try:
+        text = Path(path).expanduser().read_text(encoding="utf-8")
+    except (OSError, RuntimeError, ValueError) as error:
+        wrong = getattr(error, "strerror", None) or "no text in UTF-8"
+        raise refused(f"{wrong}; use 'always' or a CSV file of {HEADER}") from None
+    header, *lines = text.splitlines() or [""]
+    if header != HEADER:
+        raise refused(f"the first line of a table is {HEADER}")
+    rows = []
+    for number, line in enumerate(lines, 2):
+        if not line:
+            continue
+        try:
+            name, start, end = line.split(",")
+            row = int(name), float(start), float(end), number
+        except ValueError:
+            raise refused(f"{line!r}; use a client's number and two numbers", number) from None
+        if not 0 <= row[0] < num_clients:
+            raise refused(f"client {row[0]} is unknown; use 0 to {num_clients - 1}", number)
+        if not 0 <= row[1] < row[2] < np.inf:
+            raise refused(f"from={start}, to={end}; use 0 or more, and to above from", number)
+        rows.append(row)
+    if not rows:
+        raise refused("no window, so no client is ever available")
+    windows: list[tuple[int, float, float]] = []
+    for client, first, last, number in sorted(rows):
+        if windows and windows[-1][0] == client and first <= windows[-1][2]:
+            _, begin, until = windows.pop()
+            if first < until:
+                raise refused(f"client {client} has a window until {until:g} already", number)
+            windows.append((client, begin, last))
+        else:
+            windows.append((client, first, last))
+    return Windows(*map(np.array, zip(*windows, strict=True)))
+
+
+class Availability:
+    """Windows that repeat after the last end; a client without a window is never available."""
+
+    def __init__(self, windows: Windows, clients: np.ndarray) -> None:
+        """Store the windows; `clients` are those whose windows `next_start` considers.
+
+        A window at the end of the table continues in the client's window at second 0, if it has one.
+        """
+        client, start, end = windows
+        self._client, self._period = client, float(end.max())
+        first = np.searchsorted(client, client)  # each client's first row
+        goes_on = (end == self._period) & (start[first] == 0)
+        is_always = goes_on & (first == np.arange(len(client)))
+        self._end = np.where(is_always, np.inf, np.where(goes_on, end + end[first], end))
+        self._starts = np.unique(start)
+        # Client and start as one ascending number.
+        self._rows = client * len(self._starts) + np.searchsorted(self._starts, start)
+        self._begins = np.unique(start[~is_always & np.isin(client, clients)])
+
+    def until(self, clients: np.ndarray, time: float) -> np.ndarray:
+        """Return the end of each client's window at a time, float64 [K]; -inf for an unavailable client.
+
+        Cost: O(K log n).
+        """
+        now = time % self._period
+        now = 0.0 if self._period - now < _ROUNDING else now
+        begun = np.searchsorted(self._starts, now + _ROUNDING, side="right")
+        row = np.searchsorted(self._rows, clients * len(self._starts) + begun) - 1
+        is_there = (row >= 0) & (self._client[row] == clients) & (self._end[row] - _ROUNDING > now)
+        return np.where(is_there, time + self._end[row] - now, -np.inf)
+
+    def next_start(self, time: float) -> float:
+        """Return a later time at which some client's window begins; inf if there is none."""
+        if not len(self._begins):
+            return np.inf
+        now = time % self._period
+        place = np.searchsorted(self._begins, now + _ROUNDING, side="right")
+        is_over = place == len(self._begins)
+        start = self._period + self._begins[0] if is_over else self._begins[place]
+        return float(time - now + start)
 
 
 class Timed(NamedTuple):
@@ -149,7 +341,7 @@ def schedule_of(
             value=clock.over_selection,
             allowed="set a smaller cohort_size",
         )
-    plan = _Plan(clock, algorithm, federation, sampling, seed, processed)
+    plan = _Plan(clock, course, federation, sampling, seed, processed)
     if course.asynchronous is None:
         return algorithm, _synchronous(plan, rounds)
     schedule = _asynchronous(plan, course.asynchronous.concurrency, sampling, rounds)
@@ -158,53 +350,50 @@ def schedule_of(
 
 
 class _Workers(NamedTuple):
-    """Clients in rounds of one kind: training on given labels alone, or on all that they have.
+    """Clients in rounds of one kind: training on given labels alone, or on all that they have."""
 
-    Fields:
-        has_work: bool [M], True for those that have examples to train on.
-        numbers: these clients, ascending.
-        seconds: float64 [M], duration of each client's round.
-        availability: with the starts of the windows of clients with work alone.
-    """
-
-    has_work: np.ndarray
-    numbers: np.ndarray
-    seconds: np.ndarray
+    has_work: np.ndarray  # bool [M]
+    numbers: np.ndarray  # of clients with work, ascending
+    seconds: np.ndarray  # float64 [M], duration of each client's round
     availability: Availability
 
 
+@dataclass(frozen=True)
 class _Plan:
-    """Draws of available clients at a simulated time, and the end of each one's work."""
+    """Draws of available clients at a simulated time, and the end of each one's work.
 
-    def __init__(
-        self,
-        clock: Clock,
-        algorithm: FederatedAlgorithm,
-        federation: Federation,
-        sampling: Sampling,
-        seed: int,
-        processed: Callable[[np.ndarray], np.ndarray],
-    ) -> None:
-        """Store the settings; arguments as for `schedule_of`."""
-        self.clock, self.num_clients = clock, federation.num_clients
-        self._sampling, self._federation, self._seed = sampling, federation, seed
-        self._needs_labels = algorithm.course.needs_labels_in
-        sizes = [sizes_of(kind) for kind in federation.partition]
-        labeled = np.zeros_like(sizes[0]) if len(federation.server) else sizes[0]
-        windows, everybody = availability_of(clock, self.num_clients, seed), range(self.num_clients)
-        self._workers = {}
-        for needs_labels, examples in ((True, labeled), (False, np.sum(sizes, axis=0))):
+    Fields as the arguments of `schedule_of`.
+    """
+
+    clock: Clock
+    course: Course
+    federation: Federation
+    sampling: Sampling
+    seed: int
+    processed: Callable[[np.ndarray], np.ndarray]
+
+    @cached_property
+    def _workers(self) -> dict[bool, _Workers]:
+        everybody = np.arange(self.federation.num_clients)
+        windows = Windows(everybody, 0.0 * everybody, 0.0 * everybody + 1)
+        if self.clock.availability != ALWAYS:
+            windows = read_windows(self.clock.availability, len(everybody))
+        labeled, *others = (sizes_of(kind) for kind in self.federation.partition)
+        at_clients = labeled * (len(self.federation.server) == 0)
+        found = {}
+        for needs_labels, examples in ((True, at_clients), (False, sum(others, labeled))):
             numbers = np.flatnonzero(examples)
-            seconds = seconds_of(clock, seed, np.array(everybody), processed(examples))
-            self._workers[needs_labels] = _Workers(examples > 0, numbers, seconds, windows(numbers))
+            seconds = seconds_of(self.clock, self.seed, self.processed(examples))
+            there = Availability(windows, numbers)
+            found[needs_labels] = _Workers(examples > 0, numbers, seconds, there)
+        return found
 
     def workers(self, number: int) -> _Workers:
-        """Return the clients of a round, and which of them have work."""
-        return self._workers[self._needs_labels(number)]
+        return self._workers[self.course.needs_labels_in(number)]
 
     def size(self, number: int) -> int:
         """Return the number of clients to draw in a round."""
-        return sum(count for _, count in self._strata(number, self._sampling.cohort_size))
+        return sum(count for _, count in self._strata(number, self.sampling.cohort_size))
 
     def draw(
         self, number: int, repeat: int, time: float, count: int, busy: Set[int] | None = None
@@ -220,14 +409,14 @@ class _Plan:
                 those that have work. None: a draw of a synchronous round, in which some may have none.
         """
         again = (Stream.CLOCK_DRAWS, number, repeat) if repeat else (number,)
-        rng, workers = np.random.default_rng((self._seed, *again)), self.workers(number)
+        rng, workers = np.random.default_rng((self.seed, *again)), self.workers(number)
 
         def is_free(clients: np.ndarray) -> np.ndarray:
             is_idle = np.array([client not in (busy or ()) for client in clients.tolist()], bool)
             return is_idle & (workers.availability.until(clients, time) > time)
 
         strata = self._strata(number, count)
-        if busy is not None and len(workers.numbers) < self.num_clients:
+        if busy is not None and len(workers.numbers) < self.federation.num_clients:
             strata = [(workers.numbers, min(count, len(workers.numbers)))]
         found = [draw_free(rng, pool, wanted, is_free) for pool, wanted in strata]
         return np.sort(np.concatenate(found))
@@ -243,7 +432,7 @@ class _Plan:
     def too_few(self, number: int, wanted: int = 1) -> UsageError:
         """Return the error for a round that fewer clients finish than `wanted`, the fewest that end it."""
         given = {"deadline": self.clock.deadline, "availability": self.clock.availability}
-        limits = [f"{key}={value!r}" for key, value in given.items() if value not in (0, "always")]
+        limits = [f"{key}={value!r}" for key, value in given.items() if value not in (0, ALWAYS)]
         who = "nobody finishes" if wanted == 1 else f"fewer than {wanted} clients finish"
         workers = self.workers(number)
         return UsageError(
@@ -257,8 +446,10 @@ class _Plan:
         )
 
     def _strata(self, number: int, count: int) -> list[tuple[int | np.ndarray, int]]:
-        sampling = self._sampling._replace(cohort_size=count)
-        return strata_of(sampling, self._federation, needs_labels=self._needs_labels(number))
+        sampling = self.sampling._replace(cohort_size=count)
+        return strata_of(
+            sampling, self.federation, needs_labels=self.course.needs_labels_in(number)
+        )
 
 
 def draw_free(
@@ -310,7 +501,7 @@ def _synchronous(plan: _Plan, rounds: int) -> Schedule:
         if not len(workers.numbers):
             timed.append(Timed((), time, 0))
             continue
-        drawn = min(plan.num_clients, math.ceil(wanted * plan.clock.over_selection))
+        drawn = min(plan.federation.num_clients, math.ceil(wanted * plan.clock.over_selection))
         for repeat in range(MOST_DRAWS):
             clients = plan.draw(number, repeat, time, drawn)
             has_work = workers.has_work[clients]
@@ -373,12 +564,12 @@ def _asynchronous(plan: _Plan, concurrency: int, sampling: Sampling, rounds: int
             allowed="use 'uniform'",
         )
     size, time, num_workers = plan.size(1), 0.0, len(plan.workers(1).numbers)
-    if not size <= min(concurrency, num_workers) or concurrency > plan.num_clients:
+    if not size <= min(concurrency, num_workers) or concurrency > plan.federation.num_clients:
         raise UsageError(
             f"the server's step takes {size} arrivals, and {num_workers} clients have examples to train on",
             key="concurrency",
             value=concurrency,
-            allowed=f"use {size} to {plan.num_clients}, or a smaller cohort_size",
+            allowed=f"use {size} to {plan.federation.num_clients}, or a smaller cohort_size",
         )
     training: list[_Event] = []
     busy: set[int] = set()  # clients that train, or whose change waits in the buffer
