@@ -47,9 +47,14 @@ from scipy.stats import norm
 
 from jaxfed.audit.observations import AuditTargets, Observation, Shadows
 from jaxfed.audit.views import SERVER
-from jaxfed.privacy.membership import lira, rmia, single_model
-from jaxfed.privacy.membership.evidence import log_odds_of_logits
-from jaxfed.privacy.membership.reference_models import difficulty_scores, reference_scores
+from jaxfed.privacy.membership import rmia, single_model
+from jaxfed.privacy.membership.reference_models import (
+    difficulty_scores,
+    lira_offline,
+    lira_online,
+    log_odds_of_logits,
+    reference_scores,
+)
 from jaxfed.privacy.membership.roc import Area, Vulnerability, area_under_curve, vulnerability
 from jaxfed.random_streams import Stream
 
@@ -189,10 +194,10 @@ def _of_probabilities(
     outsiders = rmia.Evidence(expit(others), expit(population_phi))
     scores["difficulty"] = difficulty_scores(loss, _loss(reference_phi), is_in)
     scores["reference"] = reference_scores(loss, _loss(reference_phi), is_in)
-    scores["lira_offline"] = lira.offline(phi, reference_phi, is_in)
+    scores["lira_offline"] = lira_offline(phi, reference_phi, is_in)
     scores["rmia_offline"] = rmia.offline(examples, outsiders, a=a)
     if is_in.any(axis=0).all() and (is_in.sum(axis=0) > 1).any():
-        scores["lira_online"] = lira.online(phi, reference_phi, is_in)
+        scores["lira_online"] = lira_online(phi, reference_phi, is_in)
         scores["rmia_online"] = rmia.online(examples, outsiders)
     return scores
 

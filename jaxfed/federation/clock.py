@@ -505,10 +505,8 @@ def _synchronous(plan: _Plan, rounds: int) -> Schedule:
         for repeat in range(MOST_DRAWS):
             clients = plan.draw(number, repeat, time, drawn)
             has_work = workers.has_work[clients]
-            is_idle = len(clients) and not has_work.any()
-            if is_idle:  # unless a client with work is available, and was not drawn
-                is_idle = not (workers.availability.until(workers.numbers, time) > time).any()
-            if not len(clients) or is_idle:
+            until = workers.availability.until
+            if not (has_work.any() or (until(workers.numbers, time) > time).any()):
                 time = workers.availability.next_start(time)
                 continue
             counting, time = _finishers(plan, clients, number, time, wanted)

@@ -16,8 +16,13 @@ from jaxfed.privacy import label_sensitivity as sensitivity
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy import xor_mechanism as xor
 from jaxfed.privacy.gaussian import delta_of, epsilon_of, mean_sensitivity
-from jaxfed.privacy.membership import lira, rmia, single_model
-from jaxfed.privacy.membership.reference_models import difficulty_scores, reference_scores
+from jaxfed.privacy.membership import rmia, single_model
+from jaxfed.privacy.membership.reference_models import (
+    difficulty_scores,
+    lira_offline,
+    lira_online,
+    reference_scores,
+)
 from jaxfed.privacy.membership.rmia import Evidence
 from jaxfed.privacy.membership.roc import area_under_curve, tpr_at_fpr
 from jaxfed.privacy.sampled_gaussian import EVERYTHING, Poisson, noise_multiplier_of
@@ -34,9 +39,9 @@ MEMBERSHIP = {
     "...use": partial(single_model.population_scores, np.zeros(60), np.zeros(0)),
     "...: use": partial(single_model.population_scores, np.zeros((3, 60)), np.zeros((2, 25))),
     "...references [4, 6] and ... [5, 6]": partial(reference_scores, *PHI[:1], PHI[1:], PHI > 0),
-    "...example 0: no ... trained without": partial(lira.offline, PHI[0], PHI[1:], np.ones((4, 6))),
-    "...example 0: no ... trained on": partial(lira.online, PHI[0], PHI[1:], np.zeros((4, 6))),
-    "...1 reference of a kind": partial(lira.offline, PHI[0], PHI[1:2]),
+    "...example 0: no ... trained without": partial(lira_offline, PHI[0], PHI[1:], np.ones((4, 6))),
+    "...example 0: no ... trained on": partial(lira_online, PHI[0], PHI[1:], np.zeros((4, 6))),
+    "...1 reference of a kind": partial(lira_offline, PHI[0], PHI[1:2]),
     "...a=1.1": partial(rmia.offline, TARGET, POPULATION, a=1.1),
     "...is_in=None": partial(rmia.online, POPULATION, POPULATION),
     "...tuning needs 3 or more, and is_in": partial(rmia.tuned_a, POPULATION, POPULATION),

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.privacy.membership.evidence import inside, mean_over, outside
+from jaxfed.privacy.membership.reference_models import inside, mean_over, outside
 from jaxfed.privacy.membership.roc import area_under_curve
 
 _TINY = 1e-45

@@ -11,7 +11,7 @@ Loss threshold (Yeom, Giacomelli, Fredrikson, Jha, CSF 2018): members are fitted
     score(x) = -loss(f(x), y),     member where loss <= threshold
 
 There is one threshold for all examples; the authors use the mean training loss. An example that is hard for
-every model looks like a non-member; `reference_models`, `lira` and `rmia` correct this.
+every model looks like a non-member; `reference_models` and `rmia` correct this.
 
 Population (attack P of Ye, Maddi, Murakonda, Bindschaedler, Shokri, CCS 2022): the same scores, converted to
 ranks in a population Z of non-members.

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxfed.privacy.membership import evidence, lira, rmia, single_model
+from jaxfed.privacy.membership import reference_models, rmia, single_model
 from jaxfed.privacy.membership.reference_models import difficulty_scores, reference_scores
 from jaxfed.privacy.membership.rmia import Evidence
 from jaxfed.privacy.membership.roc import area_under_curve
@@ -41,8 +41,8 @@ def test_attacks_that_mind_an_examples_ease_beat_the_threshold():
     found = {
         "threshold": single_model.loss_scores(loss[0]),
         "reference": reference_scores(loss[0], loss[1:], is_in[1:]),
-        "lira offline": lira.offline(phi[0], phi[1:], is_in[1:]),
-        "lira online": lira.online(phi[0], phi[1:], is_in[1:]),
+        "lira offline": reference_models.lira_offline(phi[0], phi[1:], is_in[1:]),
+        "lira online": reference_models.lira_online(phi[0], phi[1:], is_in[1:]),
         "rmia offline": rmia.offline(target, of_population),
         "rmia online": rmia.online(target, of_population),
     }
@@ -75,7 +75,7 @@ def test_scores_are_a_guess_where_membership_changes_nothing():
     of_population = Evidence(probability(others[0]), probability(others[1:]))
     for scores in (
         reference_scores(loss[0], loss[1:], is_in[1:]),
-        lira.online(phi[0], phi[1:], is_in[1:]),
+        reference_models.lira_online(phi[0], phi[1:], is_in[1:]),
         rmia.offline(target, of_population),
     ):
         assert abs(auc(scores, is_in[0]) - 0.5) < 0.12
@@ -153,8 +153,8 @@ def test_reference_scores_example_after_example():
 def test_lira_example_after_example():
     phi, is_in, _ = models(num_references=10, num_examples=30)
     references, members = phi[1:], is_in[1:]
-    online = lira.online(phi[:2], references, members)
-    offline = lira.offline(phi[:2], references, members)
+    online = reference_models.lira_online(phi[:2], references, members)
+    offline = reference_models.lira_offline(phi[:2], references, members)
     means, squares, freedom = {}, {}, {}
     for kind, used in (("in", members), ("out", ~members)):
         for x in range(30):
@@ -181,7 +181,7 @@ def test_offline_scores_stay_apart_where_probabilities_are_one():
     """Tens of deviations above or below: of the former all probabilities are 1, and their logarithms 0."""
     references = np.random.default_rng(0).normal(size=(9, 5))
     phi = references.mean(axis=0) + np.array([-60.0, -50.0, 0.0, 50.0, 60.0])
-    scores = lira.offline(phi, references)
+    scores = reference_models.lira_offline(phi, references)
     assert (np.diff(scores) > 0).all()
     assert np.isfinite(scores).all()
 
@@ -190,10 +190,10 @@ def test_lira_of_references_that_agree_is_finite():
     """Models that are equal have no deviation to divide by."""
     phi, references = np.array([0.0, 1.0, 2.0]), np.ones((4, 3))
     members = np.arange(4)[:, None] < [2, 2, 2]
-    offline = lira.offline(phi, references)
+    offline = reference_models.lira_offline(phi, references)
     assert (np.diff(offline) > 0).all()
     assert offline[1] == 0
-    for scores in (offline, lira.online(phi, references, members)):
+    for scores in (offline, reference_models.lira_online(phi, references, members)):
         assert np.isfinite(scores).all()
 
 
@@ -262,8 +262,10 @@ def test_log_odds_of_logits():
     logits, label = rng.normal(size=(2, 50, 4)), rng.integers(4, size=50)
     probabilities = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
     p = probabilities[:, np.arange(50), label]
-    np.testing.assert_allclose(evidence.log_odds_of_logits(logits, label), np.log(p / (1 - p)))
+    np.testing.assert_allclose(
+        reference_models.log_odds_of_logits(logits, label), np.log(p / (1 - p))
+    )
     sure = np.zeros((2, 3))
     sure[:, 0] = 60, 90  # both have probability 1 in a float
-    first, second = evidence.log_odds_of_logits(sure, np.zeros(2, int))
+    first, second = reference_models.log_odds_of_logits(sure, np.zeros(2, int))
     assert second - first == pytest.approx(30)
