@@ -68,7 +68,6 @@ class Registry(UserDict[str, Factory]):
         own: Mapping[str, Factory] | Mapping[str, Place],
         *,
         reserved: Collection[str] = (),
-        num_given: int = 0,
     ) -> None:
         """A registry with jaxfed's own entries.
 
@@ -76,10 +75,9 @@ class Registry(UserDict[str, Factory]):
             kind: of object, for messages.
             own: name -> factory, or the module that defines it.
             reserved: names that cannot be registered, besides those of `own`.
-            num_given: number of positional arguments of a factory; the others are keys of a config.
         """
         super().__init__(own)  # type: ignore[arg-type]
-        self._kind, self._reserved, self._num_given = kind, frozenset([*own, *reserved]), num_given
+        self._kind, self._reserved = kind, frozenset([*own, *reserved])
 
     def __getitem__(self, name: str) -> Factory:
         """The factory of this name, imported if it has not been yet."""
@@ -106,9 +104,9 @@ class Registry(UserDict[str, Factory]):
         def add(factory: Factory) -> Factory:
             if name in self and (there := _identity(self[name])) != _identity(factory):
                 raise UsageError(f"{self._kind} {name!r}: {there} has this name already")
-            for parameter in [*inspect.signature(factory).parameters.values()][self._num_given :]:
-                has_default = parameter.default is not parameter.empty
-                if has_default and parameter.kind is not parameter.KEYWORD_ONLY:
+            for parameter in inspect.signature(factory).parameters.values():
+                is_set = parameter.default not in (parameter.empty, None)
+                if is_set and parameter.kind is not parameter.KEYWORD_ONLY:
                     raise UsageError(
                         f"{self._kind} {name!r}: its setting {parameter.name!r} must be a keyword, behind a "
                         "* in the signature, so that configs can have it"

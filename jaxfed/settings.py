@@ -120,12 +120,10 @@ class When:
     Attributes:
         key: the other setting: a field of the same class, or "SECTION.KEY" of a config.
         values: its values with which the condition holds, or one bound such as `Gt(0)` or `Not("iid")`.
-        or_: an alternative condition; None: there is none.
     """
 
     key: str
     values: tuple[Any, ...]
-    or_: When | None = None
 
     def holds(self, value: Any) -> bool:
         """True if the condition holds with this value of the other setting."""
@@ -139,13 +137,12 @@ class When:
 
     def __str__(self) -> str:
         """The condition: `partition='table'`, or `cohort_size above 0`."""
-        text = _ranged(self.key, self.values) or f"{self.key}={self.text}"
-        return text if self.or_ is None else f"{text} or {self.or_}"
+        return _ranged(self.key, self.values) or f"{self.key}={self.text}"
 
 
-def when(key: str, *values: Any, or_: When | None = None) -> When:
+def when(key: str, *values: Any) -> When:
     """Return the condition that `key` has one of `values`; one bound, such as `Gt(0)`, may replace them."""
-    return When(key, values, or_)
+    return When(key, values)
 
 
 Positive = Annotated[float, Gt(0)]
@@ -185,42 +182,35 @@ class Setting(NamedTuple):
 REQUIRED: Any = MISSING
 
 
+@functools.cache
 def settings_of(owner: Any) -> Mapping[str, Setting]:
     """Return name -> setting of a dataclass's fields, or of a factory's keyword-only parameters.
 
     The keywords of a `functools.partial` replace the defaults of its function. A keyword without a hint has
     the type of its default.
     """
-    if isinstance(owner, functools.partial):
-        known, given = settings_of(owner.func), owner.keywords
-        return {
-            name: one._replace(default=given.get(name, one.default)) for name, one in known.items()
-        }
-    return settings_of(owner.__wrapped__) if hasattr(owner, "__wrapped__") else _settings_of(owner)
-
-
-@functools.cache
-def _settings_of(owner: Any) -> Mapping[str, Setting]:
-    meaning_of = meanings(owner)
+    if (inner := _inner(owner)) is not None:
+        given = getattr(owner, "keywords", {})
+        known = settings_of(inner).items()
+        return {name: one._replace(default=given.get(name, one.default)) for name, one in known}
     if is_dataclass(owner):
         hints = get_type_hints(owner, include_extras=True)
         ordered = sorted(fields(owner), key=lambda field: bool(field.kw_only))  # as arguments
         defaults = {field.name: field.default for field in ordered if field.init}
     else:
-        code, default_of = owner.__code__, owner.__kwdefaults__ or {}
-        keywords = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
-        defaults = {name: default_of.get(name, REQUIRED) for name in keywords}
+        code, given = owner.__code__, owner.__annotations__
+        names = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
+        defaults = dict.fromkeys(names, REQUIRED) | (owner.__kwdefaults__ or {})
         # Only keywords: hints of other parameters may need imports that exist for type checkers alone.
-        annotations = {
-            name: hint for name, hint in owner.__annotations__.items() if name in keywords
-        }
-        alone: Any = types.SimpleNamespace(__annotations__=annotations)
-        hints = get_type_hints(alone, owner.__globals__, include_extras=True)
-    found = {}
+        own: Any = types.SimpleNamespace(
+            __annotations__={name: given[name] for name in names if name in given}
+        )
+        hints = get_type_hints(own, owner.__globals__, include_extras=True)
+    meaning_of, found = meanings(owner), {}
     for name, default in defaults.items():
         kind = type(default) if isinstance(default, bool | int | float | str) else Any
         found[name] = Setting(hints.get(name, kind), default, meaning_of.get(name, ""))
-    return types.MappingProxyType(found)
+    return found
 
 
 def takes_any(factory: Any) -> bool:
@@ -230,12 +220,13 @@ def takes_any(factory: Any) -> bool:
 
 def unwrapped(factory: Any, until: str = "") -> Any:
     """Return the function inside a partial or wrapped one; with `until` the first that has this attribute."""
-    while not (until and hasattr(factory, until)):
-        inner = getattr(factory, "func", getattr(factory, "__wrapped__", None))
-        if inner is None:
-            break
+    while not (until and hasattr(factory, until)) and (inner := _inner(factory)) is not None:
         factory = inner
     return factory
+
+
+def _inner(factory: Any) -> Any:
+    return getattr(factory, "func", getattr(factory, "__wrapped__", None))
 
 
 def check(settings: Any, owner: str = "") -> None:
@@ -288,19 +279,15 @@ def check_value(key: str, value: Any, hint: Any, *, owner: str = "") -> None:
     Raises:
         UsageError: it is not allowed; the line says what is, and suggests a name for a misspelled one.
     """
-    if not _is_allowed(value, hint):
-        wrong, allowed = _advice(value, hint)
+    refused = _beyond_devices(value, hint) if _is_allowed(value, hint) else _advice(value, hint)
+    if refused:
+        wrong, allowed = refused
         raise UsageError(wrong, key=key, owner=owner, value=value, allowed=allowed)
-    if wrong := _beyond_float32(value, hint):
-        raise UsageError(wrong, key=key, owner=owner, value=value, allowed=_IN_FLOAT32)
-    if _is_beyond_int32(value, hint):
-        allowed = f"use integers up to {_LARGEST}"
-        raise UsageError(key=key, owner=owner, value=value, allowed=allowed)
 
 
 def is_allowed(value: Any, hint: Any) -> bool:
-    """True for an allowed value that does not become inf or 0 in float32."""
-    return _is_allowed(value, hint) and not _beyond_float32(value, hint)
+    """True for an allowed value whose numbers devices can hold."""
+    return _is_allowed(value, hint) and not _beyond_devices(value, hint)
 
 
 def allowed_text(hint: Any) -> str:
@@ -435,7 +422,7 @@ def _advice(value: Any, hint: Any) -> tuple[str, str]:
     """Return what is wrong with a value, "" if the allowed ones say enough, and what to write instead."""
     names, text = names_of(hint), advice(hint)
     if isinstance(value, str):
-        return "", text + (did_you_mean(nearest(value, names)) if names else "")
+        return "", text + did_you_mean(nearest(value, names))
     if not names or not isinstance(value, tuple):
         return "", text
     unknown = [each for each in value if isinstance(each, str) and each not in names]
@@ -444,28 +431,26 @@ def _advice(value: Any, hint: Any) -> tuple[str, str]:
     return wrong, "" if meant and all(meant.values()) else text
 
 
-def _beyond_float32(value: Any, hint: Any) -> str:
-    """Return what is wrong with a number that devices cannot hold, or one of several; else "".
+def _beyond_devices(value: Any, hint: Any) -> tuple[str, str] | None:
+    """Return what is wrong with a number that devices cannot hold, or one of several, and what to write.
 
-    A float, and an integer where floats are meant, becomes inf or 0 in float32.
+    A float, and an integer where floats are meant, becomes inf or 0 in float32. An integer is above the
+    largest int32, and the hint has no upper bound of its own.
     """
-    base, _ = _taken_apart(hint)
+    base, notes = _taken_apart(hint)
     if isinstance(value, tuple | list):
         entry, *_ = get_args(base) or [Any]
-        return next(filter(None, (_beyond_float32(each, entry) for each in value)), "")
+        return next(filter(None, (_beyond_devices(each, entry) for each in value)), None)
+    if base is int and _is_allowed(value, int) and value > _LARGEST:
+        is_bounded = any(isinstance(note, Bound) and note.holds in (le, lt) for note in notes)
+        return None if is_bounded else ("", f"use integers up to {_LARGEST}")
     kinds = [_taken_apart(other)[0] for other in _alternatives(base) or [base]]
     if not (float in kinds or isinstance(value, float | np.floating)) or not _is_of(value, float):
-        return ""
+        return None
     if abs(value) > float(_FLOAT32.max):
-        return "becomes inf in float32"
-    return "becomes 0 in float32" if 0 < abs(value) < float(_FLOAT32.tiny) else ""
-
-
-def _is_beyond_int32(value: Any, hint: Any) -> bool:
-    """True for an integer above the largest int32, where the hint has no upper bound of its own."""
-    base, notes = _taken_apart(hint)
-    is_bounded = any(isinstance(note, Bound) and note.holds in (le, lt) for note in notes)
-    return base is int and not is_bounded and value > _LARGEST
+        return "becomes inf in float32", _IN_FLOAT32
+    is_zero = 0 < abs(value) < float(_FLOAT32.tiny)
+    return ("becomes 0 in float32", _IN_FLOAT32) if is_zero else None
 
 
 _SECTION = re.compile(r"^(Args|Attributes|Fields):\n((?:[ \t]+.*\n|\n)*)", re.MULTILINE)

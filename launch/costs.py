@@ -34,17 +34,11 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     out = file_to_write(_OUT.value, "--out") if _OUT.value else None
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
-    from jaxfed.config import check
-    from jaxfed.config import file as config_file
-    from jaxfed.config.checks.reading import check_given
-    from jaxfed.config.overrides import with_overrides
+    from jaxfed.config.reading import opened
     from jaxfed.experiment.costs import answers_public
     from jaxfed.experiment.run.environment import describe
 
-    base = config_file.read(_CONFIG.value)
-    config = with_overrides(base, overrides)
-    check.check(config)
-    check_given(base, overrides)
+    config, _ = opened(_CONFIG.value, overrides)
     report = _answers(config) if answers_public(config) else _rounds(config)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)

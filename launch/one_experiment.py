@@ -60,11 +60,8 @@ def conducted(
         from rich.console import Console
 
         from jaxfed.api.conduct import conduct, present
-        from jaxfed.config import check
-        from jaxfed.config import file as config_file
-        from jaxfed.config.checks.reading import check_given
         from jaxfed.config.keys import flatten
-        from jaxfed.config.overrides import with_overrides
+        from jaxfed.config.reading import opened
         from jaxfed.experiment.run.progress import RunProgress
         from jaxfed.experiment.run.summary import complaints
         from jaxfed.experiment.store import workdir
@@ -88,13 +85,12 @@ def conducted(
 
     with processes.lost_together():
         with processes.together():
-            base = config_file.read(_CONFIG.value)
-            config = with_overrides(base, overrides)
-            check.check(config)
-            # A sweep has checked all its points together.
-            own = [] if IN_A_SWEEP in os.environ else overrides
-            command = attached.command if attached else "launch.run"
-            given = check_given(base, own, command=command)
+            config, given = opened(
+                _CONFIG.value,
+                overrides,
+                command=attached.command if attached else "launch.run",
+                in_sweep=IN_A_SWEEP in os.environ,
+            )
             settings = config.to_dict()
             place = location(_WORKDIR.value, "--workdir")
             trackers = chosen(_TRACKER.value, "--tracker") if processes.is_first() else {}

@@ -8,7 +8,7 @@ import pytest
 from docs.generate import reference
 from jaxfed.api.run import run
 from jaxfed.config import check, file, methods
-from jaxfed.config.checks.reading import seen_by
+from jaxfed.config.reading import seen_by
 from jaxfed.config.reference import help_text
 from jaxfed.data.loading import READERS
 from jaxfed.errors import UsageError
@@ -43,10 +43,10 @@ def test_names():
 
 
 def test_settings_are_keywords():
-    registry = Registry("thing", {}, num_given=1)
-    registry.register("given")(lambda shape=3, *, width=4: None)
+    registry = Registry("thing", {})
+    registry.register("given")(lambda shape, classes=None, *, width=4: None)
     with pytest.raises(UsageError, match=r"thing 'other': its setting 'width' must be a keyword"):
-        registry.register("other")(lambda shape=3, width=4: None)
+        registry.register("other")(lambda shape, width=4: None)
 
 
 PLUG_INS = """
@@ -225,7 +225,8 @@ def test_what_a_method_of_one_file_declares_is_checked(one_file):
     path, config = one_file
     needed = methods.needs(config, "onefile_sure")
     assert (needed.two_views, needed.weighting, needed.on_network) == (True, "uniform", False)
-    assert seen_by(config, "onefile_sure")["method"] == ("onefile", {"sureness": 0.9})
+    seen = seen_by(config, "onefile_sure")
+    assert (seen["method"], seen["onefile.sureness"]) == ("onefile", 0.9)
     for override, wrong in {
         "training.strong_augmentation=()": "'onefile' compares two views of an example",
         "onefile.sureness=2": r"config\.onefile\.sureness=2\.0: use numbers from 0 to 1",

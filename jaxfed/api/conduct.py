@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from ml_collections import ConfigDict
 
-from jaxfed.config.checks.reading import disclosures
 from jaxfed.config.data.notes import Holdings, few_rows
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.methods import check_tested_alike
+from jaxfed.config.reading import disclosures
 from jaxfed.experiment.run import environment
 from jaxfed.experiment.run.loop import Experiment, first_repeat
 from jaxfed.experiment.run.processes import open_for_all, own_place

@@ -23,10 +23,8 @@ from rich.console import Console
 
 from jaxfed.api.conduct import conduct, present
 from jaxfed.api.result import Result
-from jaxfed.config import check
-from jaxfed.config import file as config_file
-from jaxfed.config.checks.reading import check_given
-from jaxfed.config.overrides import as_text, with_overrides
+from jaxfed.config.overrides import as_text
+from jaxfed.config.reading import opened
 from jaxfed.config.stored import restored
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.progress import RunProgress
@@ -83,16 +81,14 @@ def run(
                 "jaxfed.Federation.from_clients)"
             )
     texts = [as_text(key.replace("__", "."), value) for key, value in overrides.items()]
-    if isinstance(config, str | os.PathLike):
-        config = config_file.read(os.fspath(config))
-    elif not isinstance(config, ConfigDict):
+    if isinstance(config, os.PathLike):
+        config = os.fspath(config)
+    if not isinstance(config, str | ConfigDict):
         raise UsageError(
             f"jaxfed.run({type(config).__name__}): use FILE.py[:VARIANT], the name of a shipped "
             "config, or a ConfigDict"
         )
-    settings = with_overrides(config, texts)
-    check.check(settings)
-    given = check_given(config, texts)
+    settings, given = opened(config, texts)
     receivers = chosen(trackers, "trackers")
     if processes.are_several():
         raise UsageError("jaxfed.run: runs in one process only; several processes run launch.run")

@@ -10,7 +10,6 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config.keys import remember_values
 from jaxfed.config.sections import SECTIONS, shared_settings
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.federation.method import completed
@@ -20,9 +19,9 @@ from jaxfed.xclp import Parameters
 Variant = Callable[[ConfigDict], None]
 Add = Callable[..., None]
 
-# Sizes that a config file sets for its own data set. With another `--config.dataset.name`, sizes that are not
-# given have these values instead: all examples, and of them the shares `dataset.test_fraction`,
-# `federation.labeled_fraction` and, if the file has public examples, this `federation.public_fraction`.
+# Sizes that a config sets for its own data set. With another `--config.dataset.name`, sizes that are not
+# overridden have these values instead: all examples, and of them the shares `dataset.test_fraction`,
+# `federation.labeled_fraction` and, if the config has public examples, this `federation.public_fraction`.
 # The paper's table is also reset.
 PUBLIC_FRACTION = 0.5
 SIZES_OF_A_SET: dict[str, Any] = {
@@ -138,5 +137,4 @@ def apply_variants(
     for name, change in variants.items():
         if name in names:
             change(config)
-    remember_values(config)
     return config

@@ -25,7 +25,6 @@ from types import ModuleType
 
 from ml_collections import ConfigDict
 
-from jaxfed.config.keys import remember_values
 from jaxfed.config.overrides import with_overrides
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.host.location import location
@@ -71,7 +70,6 @@ def read(spec: str) -> ConfigDict:
     if not isinstance(config, ConfigDict):
         wrong = f"get_config of {path} returned {type(config).__name__}"
         raise UsageError(f"--config={spec}: {wrong}; a ml_collections.ConfigDict is needed")
-    remember_values(config)
     return config
 
 

@@ -7,8 +7,6 @@ from ml_collections import ConfigDict
 
 from jaxfed.errors import UsageError
 
-_OF_FILE = "_values_of_file"  # attribute of a config
-
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the leaves of nested mappings with dotted keys."""
@@ -31,14 +29,3 @@ def refused(config: ConfigDict, key: str, wrong: str = "", allowed: str = "") ->
     for name in key.split("."):
         value = value[name]
     return UsageError(wrong, key=f"config.{key}", value=value, allowed=allowed)
-
-
-def remember_values(config: ConfigDict, values: Mapping[str, Any] | None = None) -> None:
-    """Store the values of a config's file, by default its present ones, as an attribute; copies lack it."""
-    values = dict(flatten(config.to_dict())) if values is None else values
-    object.__setattr__(config, _OF_FILE, values)
-
-
-def remembered_values(config: ConfigDict) -> Mapping[str, Any] | None:
-    """Return dotted key -> value in the config's file, before changes; None if they are not stored."""
-    return vars(config).get(_OF_FILE)

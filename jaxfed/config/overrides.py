@@ -20,7 +20,7 @@ from ml_collections.config_dict import placeholder
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import base, methods
-from jaxfed.config.keys import flatten, parents, remember_values, remembered_values
+from jaxfed.config.keys import flatten, parents
 from jaxfed.config.sections import SECTIONS, TrainingSection
 from jaxfed.config.stored import GONE
 from jaxfed.data import SCHEMES
@@ -47,16 +47,10 @@ CANDIDATES = "selection.candidates."  # METHOD.KEY follows
 _ALGORITHM = Setting(Annotated[str, OneOf(ALGORITHMS)], "", "algorithm of which it is a variant")
 # Names of other frameworks -> the key here.
 _ELSEWHERE = {
-    name: key
-    for key, names in {
-        "cohort_size": "clients_per_round fraction_fit client_fraction frac participation",
-        "rounds": "num_rounds global_rounds communication_rounds comm_round",
-        "training.epochs": "local_epochs local_ep num_epochs",
-        "training.learning_rate": "lr local_lr client_lr",
-        "federation.num_clients": "num_users n_clients total_clients",
-        "num_repeats": "num_seeds seeds trials",
-    }.items()
-    for name in names.split()
+    **dict.fromkeys(("clients_per_round", "fraction_fit", "participation"), "cohort_size"),
+    **dict.fromkeys(("num_rounds", "global_rounds", "comm_round"), "rounds"),
+    **{"local_epochs": "training.epochs", "lr": "training.learning_rate"},
+    **{"num_users": "federation.num_clients", "num_seeds": "num_repeats"},
 }
 
 
@@ -65,36 +59,29 @@ def with_overrides(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
 
     `model.name` and `NAME.algorithm`, which defines a variant of an algorithm, are applied first: they
     determine which keys exist. Another network replaces the options of the config's own. Another
-    `dataset.name` resets the sizes that the file sets for its data set (`_reset_sizes`), but not those that
-    were set in place after `load` or after a file's `get_config`. A copy of a config does not know its file's
-    values, so all its sizes are reset.
+    `dataset.name` resets the sizes that the config has for its data set, except overridden ones
+    (`jaxfed.config.base.SIZES_OF_A_SET`).
 
     Raises:
         UsageError: a key is unknown, or a value cannot be parsed as the type of its key.
     """
     changed = copy.deepcopy(config)  # with its references, so overrides propagate along them
     changed.unlock()
-    of_file = remembered_values(config)
-    _reset_sizes(changed, overrides, of_file)
+    _reset_sizes(changed, overrides)
     with changed.ignore_type():
         for text in sorted(overrides, key=_comes_later):
             _override(changed, text)
     resolved = changed.copy_and_resolve_references()
     resolved.lock()
-    if of_file is not None:
-        remember_values(resolved, of_file)
     return resolved
 
 
 def as_text(key: str, value: Any) -> str:
     """Return `KEY=VALUE` in the form that `with_overrides` parses."""
-    if hasattr(value, "tolist"):  # of NumPy
-        value = value.tolist()
-    if isinstance(value, bool):
-        return f"{key}={str(value).lower()}"
+    value = value.tolist() if hasattr(value, "tolist") else value  # of NumPy
     if isinstance(value, list | tuple):
         value = tuple(each.tolist() if hasattr(each, "tolist") else each for each in value)
-    return f"{key}={value}"
+    return f"{key}={str(value).lower() if isinstance(value, bool) else value}"
 
 
 def settings_in(config: ConfigDict, section: str) -> Mapping[str, Setting]:
@@ -186,57 +173,50 @@ def unknown_key(key: str, known: Collection[str]) -> UsageError:
             top = sorted(name for name in sections if "." not in name)
             meant = did_you_mean(nearest(parent, sections)) or f"; sections are {', '.join(top)}"
             return UsageError(f"no such section{meant}", key=f"config.{parent}")
-    dotted = [name for name in known if name.replace(".", "_") == key.replace(".", "_")]
-    meant = did_you_mean(dotted or nearest_keys(key, known))
+    leaves = {name: name.rpartition(".")[2] for name in sorted(known)}
+    own = [name for name in leaves if name.rpartition(".")[0] == section]
+    meant = did_you_mean(_nearest_keys(key, leaves, own))
     if not meant and section:
-        own = sorted(
-            leaf for owner, _, leaf in (name.rpartition(".") for name in known) if owner == section
-        )
-        meant = f"; the keys of {section} are {', '.join(own)}"
+        meant = f"; the keys of {section} are {', '.join(leaves[name] for name in own)}"
     return UsageError(f"unknown key{meant}", key=f"config.{key}")
 
 
-def nearest_keys(key: str, known: Collection[str]) -> list[str]:
+def _nearest_keys(key: str, leaves: Mapping[str, str], own: Sequence[str]) -> list[str]:
     """Return known keys that an unknown one may stand for, by the first rule that finds any.
 
-    0. The key here for a name that other frameworks use.
+    0. The key here for a name that other frameworks use; `xclp.alpha` for `xclp_alpha`.
     1. Keys of its section that contain its last word (`alpha`, `dirichlet_alpha`).
     2. Keys of any section with the same last word; those of all methods before a method's own.
     3. The most similar key of its section; of any section, if it has none.
+
+    `leaves` maps every known key to its last word; `own` are the keys of its section.
     """
     section, _, leaf = key.rpartition(".")
-    if _ELSEWHERE.get(leaf) in known:
-        return [_ELSEWHERE[leaf]]
-    leaves = {name: name.rpartition(".")[2] for name in sorted(known)}
-    own = [name for name in leaves if name.rpartition(".")[0] == section]
-    found = [name for name in own if f"_{leaf}_" in f"_{leaves[name]}_"]
-    elsewhere = [name for name in leaves if leaves[name] == leaf]
-    # training.x, and not the METHOD.training.x of every method
-    shared = [name for name in elsewhere if name.count(".") < 2]
-    found = found or shared or elsewhere
     names = own if section else list(leaves)
+    elsewhere = [name for name in leaves if leaves[name] == leaf]
     close = nearest(leaf, {leaves[name] for name in names})
-    return found or [name for name in names if leaves[name] in close]
+    rules = (
+        [name for name in leaves if name == _ELSEWHERE.get(leaf)],
+        [name for name in leaves if name.replace(".", "_") == key.replace(".", "_")],
+        [name for name in own if f"_{leaf}_" in f"_{leaves[name]}_"],
+        # training.x, and not the METHOD.training.x of every method
+        [name for name in elsewhere if name.count(".") < 2],
+        elsewhere,
+        [name for name in names if leaves[name] in close],
+    )
+    return next(filter(None, rules), [])
 
 
-def _reset_sizes(
-    config: ConfigDict, overrides: Sequence[str], of_file: Mapping[str, Any] | None
-) -> None:
-    """Reset the sizes that the config sets for its data set if an override changes `dataset.name`, in place.
-
-    The new values are `SIZES_OF_A_SET` in `jaxfed.config.base`. Sizes that are not those of the file have
-    been set since, and stay; `of_file` are its values, None if they are not known.
-    """
+def _reset_sizes(config: ConfigDict, overrides: Sequence[str]) -> None:
+    """Reset the sizes of the config's data set, in place, if an override changes `dataset.name`."""
     given = dict(text.partition("=")[::2] for text in overrides)
     if given.get("dataset.name") in (None, config.get("dataset", {}).get("name")):
         return
     there = dict(flatten(config.to_dict()))
-    of_file = there if of_file is None else of_file
-    stay = given.keys() | {key for key, value in there.items() if value != of_file.get(key)}
     sizes = dict(base.SIZES_OF_A_SET)
-    if there.get("federation.public_size") and "federation.public_size" not in stay:
+    if there.get("federation.public_size") and "federation.public_size" not in given:
         sizes["federation.public_fraction"] = base.PUBLIC_FRACTION
-    for key in there.keys() & sizes.keys() - stay:
+    for key in there.keys() & sizes.keys() - given.keys():
         config.update_from_flattened_dict({key: sizes[key]})
 
 

@@ -13,9 +13,9 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config.keys import flatten
-from jaxfed.config.overrides import PLUGINS, nearest_keys, settings_in
+from jaxfed.config.overrides import PLUGINS, settings_in, unknown_key
 from jaxfed.config.sections import SECTIONS
-from jaxfed.errors import UsageError, did_you_mean, nearest
+from jaxfed.errors import UsageError
 from jaxfed.learners import LEARNERS
 from jaxfed.models import MODELS, options_of
 from jaxfed.registry import Registry
@@ -73,11 +73,8 @@ def help_text(prefix: str = "", config: ConfigDict | None = None) -> str:
     every = [*entries(), *entries(registered=True)]
     found = [entry for entry in every if entry.key.startswith(prefix)]
     if not found:
-        keys = [entry.key for entry in every]
-        sections = sorted({key.partition(".")[0] for key in keys if "." in key})
-        near = nearest(prefix.partition(".")[0], sections) or nearest_keys(prefix, keys)
-        meant = did_you_mean(near) or f"; sections are {', '.join(sections)}"
-        raise UsageError(f"--help_keys={prefix}: no key begins so{meant}")
+        wrong = unknown_key(prefix, {entry.key for entry in every}).wrong
+        raise UsageError(f"--help_keys={prefix}: {wrong}")
     values = dict(flatten(config.to_dict())) if config is not None else {}
     return "\n".join(_paragraph(entry, values) for entry in found)
 

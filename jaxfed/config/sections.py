@@ -22,7 +22,7 @@ from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from ml_collections import ConfigDict
 
@@ -78,6 +78,7 @@ from jaxfed.xclp.settings.parameters import MEASURES
 OTHER_PUBLIC = "a public_fraction above 0, or a public_dataset"
 MIXED = "mixed"  # value of learner.name: several learners, cycled over the clients
 WITH_MOMENTUM = ("sgd", "rmsprop")
+_KINDS = Literal["identity", "images", "standardized", "pretrained", "federated_features"]
 _PRETRAINED = when("kind", "pretrained")
 _BY_FEDAVG = when("kind", "federated_features")
 _MIXTURE = when("partition", "dirichlet_mixture")
@@ -86,27 +87,12 @@ _AT_SERVER = when("federation.labels_at", "server")
 METHOD = Annotated[str, Allowed(bool, "names of methods, or of sections with the key `algorithm`")]
 AUGMENTATION = Annotated[
     tuple[str, ...],
-    Allowed(
-        lambda value: {name.partition(":")[0] for name in value} <= AUGMENTATIONS.keys(),
-        f"NAME or NAME:NUMBER[:NUMBER], names out of {', '.join(map(repr, AUGMENTATIONS))}",
-    ),
+    Described(f"NAME or NAME:NUMBER[:NUMBER], names out of {', '.join(map(repr, AUGMENTATIONS))}"),
 ]
 
 
-def _are_nodes(value: Any) -> bool:
-    if not isinstance(value, tuple):
-        return value is None or value >= 1
-    return bool(value) and all(value) and len(set(value)) == len(value)
-
-
 class Section:
-    """Base of the sections: fields are checked when an object is made.
-
-    Attributes:
-        reader: the only command that reads the section; "": no single one.
-    """
-
-    reader: ClassVar[str] = ""
+    """Base of the sections: fields are checked when an object is made."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -127,9 +113,8 @@ class Experiment(Section):
         baselines: methods to compare with, on the same clients.
         rounds: number of rounds; a one-shot method over all clients always has one.
         cohort_size: clients that take part in a round.
-        sampling: how a round's clients are drawn; 'proportional': clients with and without labels by their
-            shares, and only clients with labels where others would be idle (rounds on given labels,
-            per-client LP).
+        sampling: how a round's clients are drawn; 'proportional': with and without labels by their shares,
+            and only with labels where others would be idle (rounds on given labels, per-client LP).
         evaluate_every: rounds between evaluations.
         evaluate_test: evaluate the test set at these rounds too, for curves; it selects nothing.
         checkpoint_every: rounds between checkpoints; 0: as often as they take at most 3 % of the time.
@@ -150,11 +135,11 @@ class Experiment(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.algorithm in self.baselines:
-            raise self.refused("baselines", f"{self.algorithm!r} is the algorithm already")
-        twice = sorted({name for name in self.baselines if self.baselines.count(name) > 1})
-        if twice:
-            wrong = f"{', '.join(map(repr, twice))} is named twice"
+        named = (self.algorithm, *self.baselines)
+        if twice := sorted({name for name in named if named.count(name) > 1}):
+            wrong = (
+                f"{', '.join(map(repr, twice))} is named twice, with algorithm={self.algorithm!r}"
+            )
             raise self.refused("baselines", wrong, "name each once")
 
 
@@ -163,8 +148,7 @@ class DatasetSection(Section):
     """The data set of the clients' examples.
 
     Attributes:
-        name: name of a data set, or path of an .npz, CSV or Parquet file, or of a folder of images or
-            tables.
+        name: name of a data set, or path of an .npz, CSV or Parquet file or of a folder of images or tables.
         root: folder of the data sets; '': $JAXFED_DATA, else TFDS's default.
         label_key: TFDS feature or table's column that holds the label; '': the usual one.
         client_key: table's column or .npz array with the client of each row; 'file': each file of a pattern
@@ -177,12 +161,10 @@ class DatasetSection(Section):
         balanced: take the same number of examples of each class.
         pooled: pool the set's training and test split, and draw a new test split.
         test_fraction: share of the labeled examples held out for testing, of a set without a test split.
-        test_rows: test rows of a set without a test split: 'by_repeat': each repeat draws its own,
-            'shared': all repeats have the same.
+        test_rows: test rows of a set without a test split: drawn by each repeat, or the same for all.
         validation_fraction: share of the training examples for validation, which selects models; drawn in
             every repeat, unless the data set has validation examples.
-        validation_measure: measure on validation examples that selects models; 'auroc': the area under the
-            ROC curve.
+        validation_measure: measure on validation examples that selects models; 'auroc': area under the ROC.
     """
 
     name: Annotated[str, Allowed(bool, "the name or path of a data set")] = ""
@@ -213,21 +195,18 @@ class PreprocessingSection(Section):
         rounds: FedAvg rounds that train the model whose features are used.
         cohort_size: clients in each of these rounds.
         network: network trained on ImageNet.
-        weights: file of this network's weights; '': NETWORK.safetensors in the data folder.
+        weights: file of this network's weights, also of training.initial_model='pretrained'; '':
+            NETWORK.safetensors in the data folder.
         image_size: pixels a side of this network's input.
         components: principal components of the training images' features that are kept.
         views: weak, and as many strong, views of each image whose features are computed before training.
     """
 
-    kind: Literal["identity", "images", "standardized", "pretrained", "federated_features"] = (
-        "identity"
-    )
+    kind: _KINDS = "identity"
     rounds: Annotated[int, Ge(0), Note("0 keeps training.initial_model as it is"), _BY_FEDAVG] = 0
     cohort_size: Annotated[int, Ge(0), Note("0 is all clients"), _BY_FEDAVG] = 0
     network: Annotated[str, _PRETRAINED] = "efficientnet_lite0"
-    weights: Annotated[
-        str, when("kind", "pretrained", or_=when("training.initial_model", "pretrained"))
-    ] = ""
+    weights: str = ""
     image_size: Annotated[int, Ge(0), Note("0 is what the network was trained on"), _PRETRAINED] = 0
     components: Annotated[int, Ge(0), Note("0 keeps all features"), _PRETRAINED] = 0
     views: Annotated[int, Ge(0), Note("0 augments nothing"), _PRETRAINED] = 0
@@ -334,8 +313,7 @@ class SelectionSection(Section):
     """Choice of one-shot methods' settings; `selection.candidates.METHOD.KEY` lists values to try.
 
     Attributes:
-        settings: settings of one-shot methods: the config's, or chosen by cross-validation over labeled
-            points.
+        settings: settings of one-shot methods: the config's, or cross-validated over labeled points.
         folds: number of folds of the cross-validation.
         measure: measure that cross-validation maximizes.
     """
@@ -388,22 +366,17 @@ class TrainingSection(Section):
         server_tau: tau of adaptive server optimizers.
         server_epochs: server's epochs on labels that it holds.
         server_batch_size: largest batch of the server.
-        batch_statistics: treatment of BatchNorm's statistics, which also count the examples that fill up a
-            last batch.
+        batch_statistics: treatment of BatchNorm's statistics; examples that fill up a last batch count, too.
         labeled_only_rounds: first rounds (stage 1), which train on given labels alone.
-        training_cohort_size: number of a cohort's clients that train; the others only take part in the
-            labeling.
-        initial_model: WORKDIR/states/METHOD-{repeat} of an earlier run (with -last: its last state), or
-            'pretrained'.
+        training_cohort_size: clients of a cohort that train; the others only take part in the labeling.
+        initial_model: WORKDIR/states/METHOD-{repeat} (-last: the last state) of a run, or 'pretrained'.
     """
 
     optimizer: Literal["sgd", "adam", "rmsprop", "adagrad"] = "sgd"
     client_optimizer: ClientOptimizer = LocalTraining.client_optimizer
     learning_rate: Positive = LEARNING_RATE
     schedule: Literal["constant", "cosine"] = "constant"
-    schedule_rounds: Annotated[
-        int, Ge(0), Note("0 is the experiment's rounds"), when("schedule", "cosine")
-    ] = 0
+    schedule_rounds: Annotated[int, Ge(0), Note("0 is all rounds"), when("schedule", "cosine")] = 0
     momentum: Share = 0.0
     nesterov: bool = False
     weight_decay: Share = 0.0
@@ -414,7 +387,7 @@ class TrainingSection(Section):
     unlabeled_ratio: Annotated[Count, when("batches", "paired")] = Batches.unlabeled_ratio
     loss: Annotated[str, OneOf(POINTWISE)] = "cross_entropy"
     class_weights: Annotated[
-        tuple[Positive, ...], Described("one positive number a class, or () for all alike")
+        tuple[Positive, ...], Described("one positive number a class, or ()")
     ] = ()
     augmentation: AUGMENTATION = ()
     strong_augmentation: AUGMENTATION = ()
@@ -434,11 +407,8 @@ class TrainingSection(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key, role in (
-            ("momentum", "optimizer"),
-            ("nesterov", "optimizer"),
-            ("server_momentum", "server_optimizer"),
-        ):
+        for key in ("momentum", "nesterov", "server_momentum"):
+            role = "server_optimizer" if key == "server_momentum" else "optimizer"
             if getattr(self, key) and getattr(self, role) not in WITH_MOMENTUM:
                 wrong = f"{role}={getattr(self, role)!r} has no momentum"
                 allowed = f"set {role} to {' or '.join(map(repr, WITH_MOMENTUM))}"
@@ -497,7 +467,6 @@ class AuditSection(Section):
         shadows: number of shadow models that the attacker trains; 0: none.
     """
 
-    reader = "launch.audit"
     rounds: Annotated[
         tuple[Count, ...], Described("integers from 1 on, or () for the last round")
     ] = ()
@@ -548,10 +517,14 @@ class Deployment(Section):
             it, or one that is not finite, is refused.
     """
 
-    nodes: Annotated[
-        int | tuple[str, ...] | None,
-        Allowed(_are_nodes, "integers from 1 on, different names, or None"),
-    ] = None
+    nodes: (
+        Count
+        | Annotated[
+            tuple[str, ...],
+            Allowed(lambda names: 0 < len(names) == len({*names} - {""}), "different names"),
+        ]
+        | None
+    ) = None
     quorum: Annotated[float, Gt(0), Le(1)] = 0.5
     deadline: Positive = 600.0
     retries: CountOrZero = 1
@@ -598,9 +571,7 @@ SECTIONS: dict[str, type] = {
 }
 """Section -> class; the section "" has the keys outside of sections."""
 
-OF_COMMANDS: dict[str, str] = {
-    name: reader for name, kind in SECTIONS.items() if (reader := getattr(kind, "reader", ""))
-}
+OF_COMMANDS = {"audit": "launch.audit"}
 """Section that a single command reads -> this command."""
 
 

@@ -49,7 +49,6 @@ GONE: dict[str, Any] = {
 }
 # Keys that configs of earlier versions lack -> the value of those runs, where it is not the default.
 ADDED: dict[str, Any] = {"dataset.test_rows": "shared"}
-_WHOLE = "selection.candidates"  # section without defaults of its own, once a config has it
 
 
 def restored(stored: Mapping[str, Any]) -> ConfigDict:
@@ -63,7 +62,9 @@ def restored(stored: Mapping[str, Any]) -> ConfigDict:
     config = base.get_config()
     config.update_from_flattened_dict(ADDED)
     with config.unlocked(), config.ignore_type():
-        _put(config, stored, "")
+        if "candidates" in stored.get("selection", {}):
+            config.selection.candidates = ConfigDict()  # the stored ones replace those of the base
+        config.update(ConfigDict(_with_tuples(stored)))
     resolved = config.copy_and_resolve_references()
     resolved.lock()
     return resolved
@@ -81,16 +82,7 @@ def without_gone(config: Any) -> Any:
     return config
 
 
-def _put(section: ConfigDict, stored: Mapping[str, Any], prefix: str) -> None:
-    for key, value in stored.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            if not isinstance(section.get(key), ConfigDict) or name == _WHOLE:
-                section[key] = ConfigDict()
-            _put(section[key], value, f"{name}.")
-        else:
-            section[key] = _with_tuples(value)
-
-
 def _with_tuples(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _with_tuples(each) for key, each in value.items()}
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value

@@ -47,7 +47,7 @@ _OWN: dict[str, Place] = {
     "efficientnet_b0": _in("efficientnet", "efficientnet_b0"),
     "efficientnet_lite0": _in("efficientnet", "efficientnet_lite0"),
 }
-MODELS: Registry[Callable[..., Model]] = Registry("network", _OWN, num_given=2)
+MODELS: Registry[Callable[..., Model]] = Registry("network", _OWN)
 
 
 def options_of(name: str) -> dict[str, Setting]:

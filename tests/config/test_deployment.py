@@ -4,8 +4,8 @@ import pytest
 
 from jaxfed.config import base
 from jaxfed.config.check import check
-from jaxfed.config.checks.reading import seen_by
 from jaxfed.config.overrides import with_overrides
+from jaxfed.config.reading import seen_by
 from jaxfed.config.sections import Deployment, section_of
 from jaxfed.errors import UsageError
 

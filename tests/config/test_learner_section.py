@@ -5,7 +5,7 @@ import pytest
 
 import jaxfed
 from jaxfed.config import assembly, check, file
-from jaxfed.config.checks.reading import seen_by
+from jaxfed.config.reading import seen_by
 from jaxfed.errors import UsageError
 from jaxfed.experiment.costs import method_costs
 from jaxfed.federation.clients import Federation

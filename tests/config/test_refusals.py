@@ -10,15 +10,8 @@ from ml_collections import ConfigDict
 
 from jaxfed.config import file
 from jaxfed.config.check import check
-from jaxfed.config.checks.reading import check_given
-from jaxfed.config.overrides import with_overrides
+from jaxfed.config.reading import opened
 from jaxfed.errors import UsageError
-
-
-def checked(config, overrides):
-    check(with_overrides(config, overrides))
-    check_given(config, overrides)
-
 
 TABLE = Path(__file__).with_name("refusals.txt").read_text().splitlines()
 
@@ -28,7 +21,7 @@ def test_one_line_says_what_is_wrong(row):
     config, overrides, words = (cell.strip() for cell in row.split("|"))
     overrides = [*filter(None, overrides.split(";"))]
     with pytest.raises(UsageError) as caught:
-        checked(file.read(config), overrides)
+        opened(config, overrides)
     line = str(caught.value)
     assert "\n" not in line
     place = 0

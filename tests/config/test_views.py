@@ -7,9 +7,9 @@ from small_simulations import prepared
 
 from jaxfed.config import base
 from jaxfed.config.check import check
-from jaxfed.config.checks.reading import keys_seen_by
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.networks import make_model
+from jaxfed.config.reading import keys_seen_by
 from jaxfed.config.views import change_of, view_rows
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError

@@ -111,7 +111,7 @@ class Simulation:
             logging.warning("%s", line)
 
     def check_given(self, overrides: Sequence[str]) -> None:
-        """Check that these `KEY=VALUE` have an effect with these data; see `jaxfed.config.checks.reading`.
+        """Check that these `KEY=VALUE` have an effect with these data; see `jaxfed.config.reading`.
 
         Raises:
             UsageError: a key of a drawn test split is set for a data set with its own.

@@ -1,6 +1,6 @@
 """Points of a sweep, from `sweep(add)` of a config file or from a grid; every point is checked.
 
-A baseline whose settings are the same at several points (`jaxfed.config.checks.reading`) runs at one of
+A baseline whose settings are the same at several points (`jaxfed.config.reading`) runs at one of
 them and its rows are reused at the others. In a sweep over `xclp.alpha`, for example, client_knn runs once.
 The main algorithm runs at every point.
 """
@@ -21,9 +21,9 @@ from ml_collections import ConfigDict
 
 from jaxfed.config import check, methods
 from jaxfed.config import file as config_file
-from jaxfed.config.checks.reading import Given, seen_by
 from jaxfed.config.keys import flatten
 from jaxfed.config.overrides import as_text, value_of, with_overrides
+from jaxfed.config.reading import effects, seen_by
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store import workdir
 from jaxfed.experiment.store.manifest import read_json
@@ -100,10 +100,11 @@ def plan(
     first: dict[str, str] = {}
     repeated: dict[str, str] = {}
     seen: dict[str, dict[str, str]] = {}
-    given, unread = Given(), dict[str, str]()
+    unread = dict[str, str]()
     for values in _crossed(grid) if grid else _added(path, variant):
         point, loaded = _point(file, overrides, values)
-        unread = given.unread(file, [*overrides, *point.texts])
+        for key, line in effects(file, [*overrides, *point.texts], known=unread).items():
+            unread[key] = unread.get(key, line) and line
         if point.name in points or point.name in repeated:
             raise UsageError(f"--config={config}: sweep adds the point {point.name} twice")
         experiment = json.dumps(workdir.plain(point.settings), sort_keys=True)
@@ -118,7 +119,7 @@ def plan(
             }
     if not points:
         raise UsageError(f"--config={config}: sweep adds no point")
-    for line in unread.values():
+    for line in filter(None, unread.values()):
         raise UsageError(f"{line}; that is so at every point of the sweep")
     swept = dict.fromkeys(key for point in points.values() for key in point.overrides)
     return SweepPlan(

@@ -14,11 +14,9 @@ from typing import NamedTuple, NoReturn
 
 from ml_collections import ConfigDict
 
-from jaxfed.config import check as config_check
 from jaxfed.config import file as config_file
-from jaxfed.config.checks.reading import check_given
 from jaxfed.config.keys import flatten
-from jaxfed.config.overrides import with_overrides
+from jaxfed.config.reading import opened
 from jaxfed.config.sections import section_of
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store import compilation_cache, workdir
@@ -79,12 +77,9 @@ def load(spec: str, overrides: Sequence[str]) -> Experiment:
     if Path(path).is_file():
         spec = f"{Path(path).absolute()}{f':{variant}' * bool(variant)}"
     own = (*overrides, *_OF_A_TRIAL)
-    base = config_file.read(spec)
-    config = with_overrides(base, own)
-    config_check.check(config)
-    check_given(base, own)
-    absolute = tuple(_absolute_paths(config))  # the server is another process, in another folder
-    return Experiment(spec, own + absolute, with_overrides(base, own + absolute))
+    config, _ = opened(spec, own)
+    own += tuple(_absolute_paths(config))  # the server is another process, in another folder
+    return Experiment(spec, own, config_file.load(spec, own))
 
 
 def _absolute_paths(config: ConfigDict) -> Iterator[str]:

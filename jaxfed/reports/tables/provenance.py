@@ -9,8 +9,8 @@ from ml_collections import ConfigDict
 from jaxfed.algorithms import ALGORITHMS, declaration_of
 from jaxfed.config import reference
 from jaxfed.config.base import get_config
-from jaxfed.config.checks.reading import keys_seen_by
 from jaxfed.config.keys import flatten
+from jaxfed.config.reading import keys_seen_by
 from jaxfed.config.sections import OF_COMMANDS
 from jaxfed.experiment.store.records import Run
 from jaxfed.reports.tables.display_names import setting_text

@@ -68,9 +68,7 @@ class LabelParts(NamedTuple):
 OWN = ("none", "unlabeled", "xclp", "xclp_prototypes", "per_client_lp", "network", "teacher")
 BY_XCLP = ("xclp", "xclp_prototypes")  # over one graph of the cohort
 BY_OWN_LABELS = ("per_client_lp", "xclp_prototypes")  # use what each client makes of its own labels
-PSEUDO_LABELS: Registry[Callable[..., PseudoLabel]] = Registry(
-    "source of labels", {}, reserved=OWN, num_given=1
-)
+PSEUDO_LABELS: Registry[Callable[..., PseudoLabel]] = Registry("source of labels", {}, reserved=OWN)
 
 
 def settings_section(source: str) -> str:

@@ -247,8 +247,9 @@ class Propagation:
             if "alpha" not in select:
                 object.__setattr__(self, "select", ("alpha", *self.select))
         check(self, "xclp")
+        kind: Any = type(self)
         for key, values in select.items():
-            hint = settings_of(type(self))[key].hint
+            hint = settings_of(kind)[key].hint
             for value in values:
                 if not is_allowed(value, hint):
                     wrong = f"the value {value!r} of {key} is out of range"

@@ -6,11 +6,11 @@ from small_simulations import simulation
 
 from jaxfed.config import check, file
 from jaxfed.config.base import PUBLIC_FRACTION, SIZES_OF_A_SET
-from jaxfed.config.checks.reading import check_given
 from jaxfed.config.data.notes import few_rows
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.keys import flatten
 from jaxfed.config.overrides import with_overrides
+from jaxfed.config.reading import opened
 from jaxfed.errors import UsageError
 
 FEDCT = "fedct.py:decision_tree"
@@ -61,18 +61,6 @@ def test_a_config_object_has_them_as_its_file(patients):
     )
 
 
-@pytest.mark.parametrize("is_loaded", [True, False])
-def test_what_is_set_in_a_config_object_stays(patients, is_loaded):
-    config = file.load(FEDCT) if is_loaded else file.shipped("fedct").get_config()
-    config.dataset.train_size, config.federation.public_size = 400, 50
-    changed = with_overrides(config, patients)
-    assert (changed.dataset.train_size, changed.federation.public_size) == (400, 50)
-    assert changed.federation.public_fraction == config.federation.public_fraction
-    assert changed.dataset.test_size == SIZES_OF_A_SET["dataset.test_size"]
-    again = with_overrides(changed, ["dataset.name=others.csv"])
-    assert (again.dataset.train_size, again.federation.public_size) == (400, 50)
-
-
 def test_what_is_given_beside_the_name_stays(patients):
     sizes = ["dataset.train_size=400", "dataset.test_size=100", "federation.public_size=50"]
     held = Simulation(file.load(FEDCT, [*patients, *sizes])).holdings()
@@ -100,8 +88,7 @@ def test_no_config_keeps_a_size_for_other_data(spec):
 def test_a_share_of_labels_counts_for_other_data_where_the_config_has_a_number(patients):
     given = [*patients, "federation.labeled_fraction=0.5", "federation.num_clients=5"]
     given.append("preprocessing.kind=standardized")
-    config = file.load("fedavg_xclp.py", given)
-    check_given(file.read("fedavg_xclp.py"), given)
+    config, _ = opened("fedavg_xclp.py", given)
     held = Simulation(config).holdings()
     assert held.labeled == pytest.approx(0.5 * (held.labeled + held.unlabeled - 40), abs=40)
     assert held.validation == 61

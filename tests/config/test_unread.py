@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from benchmarks.on_device.commands import experiments
-from jaxfed.config import check, file, methods
-from jaxfed.config.checks import reading
-from jaxfed.config.checks.reading import Run, check_given
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import file, methods, reading
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.config.overrides import setting_of, with_overrides
+from jaxfed.config.overrides import setting_of
+from jaxfed.config.reading import opened, reasons
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 from jaxfed.experiment.sweep import sweep_plan
@@ -24,12 +24,6 @@ FEDADAM = ("baselines=fedadam", "fedadam.algorithm=fedavg", "fedadam.training.se
 ADAM = "fedadam.training.server_optimizer=adam"
 TIMED = "clock.seconds_per_example=0.01"
 LABELS, BY_SHARE = "federation.labeled_fraction=0.05", "federation.num_labeled=0"
-
-
-def given(spec, *overrides, command=""):
-    config = file.read(spec)
-    check.check(with_overrides(config, overrides))
-    check_given(config, overrides, command=command)
 
 
 @pytest.mark.parametrize(
@@ -60,11 +54,11 @@ def given(spec, *overrides, command=""):
     ],
 )
 def test_what_counts_is_accepted(spec, overrides):
-    given(spec, *overrides)
+    opened(spec, overrides)
 
 
 def test_an_audit_reads_its_section():
-    given("audit.py", "audit.members=5", command="launch.audit")
+    opened("audit.py", ["audit.members=5"], command="launch.audit")
 
 
 @pytest.mark.parametrize(
@@ -88,29 +82,25 @@ def test_a_sweep_may_set_what_counts_at_some_point(grid, overrides, refused):
         sweep_plan.plan(DIGITS, few, grid)
 
 
-OTHERS = ("audit.", "learner.", "pseudo_label.", "selection.", "rounds")
+OTHERS = ("audit.", "learner.", "pseudo_label.", "selection.", "rounds", "preprocessing.weights")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_key_of_each_config_counts_or_has_a_reason(name):
     """As if each were overridden alone; what says how a run is executed is never refused."""
     config = file.load(f"{name}.py:smoke")
-    run, ours = Run(config), methods.chosen(config)
-    reasons = {key: run.objection(key) for key in run.values}
-    always = {*reading._OF_THE_RUN, "seed", "num_repeats", "cohort_size", "dataset.name"}
-    always |= {key for key in reasons if key.partition(".")[0] in reading._WAYS_TO_RUN}
-    assert not any(reasons[key] for key in always)
-    for key in (key for key, reason in reasons.items() if reason):
+    why, ours = reasons(config), methods.chosen(config)
+    always = {"seed", "num_repeats", "cohort_size", "dataset.name"}
+    always |= {key for key in why if {key, key.partition(".")[0]} & {*reading._OF_THE_RUN}}
+    assert not any(why[key] for key in always)
+    for key in (key for key, reason in why.items() if reason):
         section, _, leaf = key.rpartition(".")
-        found, setting = (
-            re.search(r"reads it with ([\w.]+)=", reasons[key]),
-            setting_of(config, key),
-        )
+        found, setting = re.search(r"reads it with ([\w.]+)=", why[key]), setting_of(config, key)
         if found and not key.startswith("selection.candidates."):
             keys = {one.key for one in setting.conditions}
             assert found[1] in keys | {f"{section}.{each}".lstrip(".") for each in keys}
-        elif "is not among the methods" in reasons[key]:
-            assert key.partition(".")[0] not in ours
+        elif section in (*ALGORITHMS, *methods.variants(config)):
+            assert section not in ours
         elif section in ("training", "model"):
             train = [method for method in ours if methods.uses_training(config, method)]
             assert methods.needs(config, ours[0]).has_learners or all(
@@ -174,17 +164,17 @@ def test_what_is_said_to_count_deals_otherwise_and_nothing_else_does(situation):
         (config, one), (_, other) = (
             dealt({key: DEALING[key][number] for key in keys}) for number in (0, 1)
         )
-        return Run(config), one != other
+        return reasons(config), one != other
 
     keys = {*DEALING} - ({"federation.skew"} if situation == "natural" else set())  # is refused
-    run, _ = differ(())
-    others = [key for key in sorted(keys) if run.objection(key)]  # all at once
+    why, _ = differ(())
+    others = [key for key in sorted(keys) if why[key]]  # all at once
     for key in keys - {*others}:
         still, deals_otherwise = differ((key,))
-        assert not still.objection(key)
+        assert not still[key]
         assert deals_otherwise, key
     still, deal_otherwise = differ(others)
-    assert all(map(still.objection, others))
+    assert all(still[key] for key in others)
     assert not deal_otherwise, others
 
 
@@ -234,7 +224,7 @@ def test_documented_commands_set_nothing_in_vain(page):
             if entry == "sweep":
                 sweep_plan.plan(*specs, overrides, grid)
             else:
-                given(*specs, *overrides, command=f"launch.{entry}")
+                opened(*specs, overrides, command=f"launch.{entry}")
         except UsageError as error:
             if "is not installed: pip install" not in str(error):
                 raise
@@ -247,7 +237,7 @@ def test_experiments_of_launch_accelerator_set_nothing_in_vain(piece, small, tmp
     rest, overrides = split_overrides(piece.command(tmp_path, small)[3:])
     (spec,) = [word.removeprefix("--config=") for word in rest if word.startswith("--config=")]
     overrides = [re.sub(r"^(training\.initial_model)=.*", r"\1=", text) for text in overrides]
-    given(spec, *overrides)
+    opened(spec, overrides)
 
 
 def test_the_shell_of_a_page_is_read():

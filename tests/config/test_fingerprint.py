@@ -9,7 +9,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.config import file as config_file
 from jaxfed.config import methods
-from jaxfed.config.checks.reading import disclosures, keys_seen_by, seen_by
+from jaxfed.config.reading import disclosures, keys_seen_by, seen_by
 from jaxfed.errors import UsageError
 from jaxfed.federation.method import method
 from jaxfed.training.pseudo_labels.pseudo_label import labeled_only

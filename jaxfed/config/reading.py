@@ -1,0 +1,261 @@
+"""A config that is ready to run, and the keys that its methods read; other keys are refused.
+
+    config, given = opened("fedavg_xclp.py", ["training.epochs=2"])
+    seen_by(config, "fedprox")              # equal for two configs with equal results of the method
+    reasons(config)["fedprox.mu"]           # why nothing reads it; "" if it is read
+
+A key is in effect in a run if a method of the run reads it and the conditions in its hint hold
+(`jaxfed.settings.when`). Keys for execution, deployment and monitoring are always in effect (`_OF_THE_RUN`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import file, methods
+from jaxfed.config.check import check
+from jaxfed.config.keys import flatten, parents
+from jaxfed.config.overrides import CANDIDATES, setting_of, with_overrides
+from jaxfed.config.sections import OF_COMMANDS
+from jaxfed.errors import UsageError
+from jaxfed.learners import LEARNERS
+from jaxfed.training.pseudo_labels.label_sources import BY_XCLP, settings_section, source_names
+from jaxfed.training.pseudo_labels.pseudo_label import LABELING_NOTHING
+from jaxfed.xclp.settings import disclosure
+
+# Keys and sections for execution, monitoring and display of a run with any method.
+_OF_THE_RUN = (
+    *("algorithm", "baselines", "paper_table", "dataset.root", "execution", "deployment"),
+    *("evaluate_every", "evaluate_test", "checkpoint_every"),
+)
+_OF_NO_METHOD = ("algorithm", "baselines", "paper_table", "deployment")
+# Keys of `training` that per-client networks read; the numbers of steps are keywords of the methods.
+_OF_LEARNING_NETWORKS = (
+    *("optimizer", "learning_rate", "schedule", "schedule_rounds", "momentum", "nesterov"),
+    *("weight_decay", "batches", "batch_size", "loss", "class_weights", "augmentation"),
+    "initial_model",
+)
+
+
+def opened(
+    config: str | ConfigDict,
+    overrides: Sequence[str] = (),
+    *,
+    command: str = "",
+    in_sweep: bool = False,
+) -> tuple[ConfigDict, tuple[str, ...]]:
+    """Read a config, apply overrides and check the result, before any data is read or any file is written.
+
+    Args:
+        config: `FILE.py[:VARIANT]`, or a config with references between keys.
+        overrides: `KEY=VALUE`, as the user gave them.
+        command: the command that runs; it may read a section of its own (`Section.reader`).
+        in_sweep: overrides may have no effect; the sweep has checked that each has one at some point.
+
+    Returns:
+        The config, and the overrides that change something; with some data one of them may still have no
+        effect (`Simulation.check_given`).
+
+    Raises:
+        UsageError: the file cannot be read; an unknown key, a wrong value, or two that contradict each other;
+            the first override that nothing reads, its value, and the reason.
+    """
+    base = file.read(config) if isinstance(config, str) else config
+    settings = with_overrides(base, overrides)
+    check(settings)
+    if in_sweep:
+        return settings, ()
+    found = effects(base, overrides, command)
+    for line in filter(None, found.values()):
+        raise UsageError(line)
+    return settings, tuple(text for text in overrides if text.partition("=")[0] in found)
+
+
+def effects(
+    base: ConfigDict,
+    overrides: Sequence[str],
+    command: str = "",
+    known: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
+    """Return the key of each override that changes the config -> "", or an error if it has no effect.
+
+    An override has one if the value of its key is in effect, or if a value in effect differs without it: that
+    of a key that refers to it, for example. The config with all overrides is checked already. Keys that are
+    "" in `known` are left out.
+    """
+    left = {text: key for text in overrides if known.get(key := text.partition("=")[0]) != ""}
+    if not left:
+        return {}
+    config = with_overrides(base, overrides)
+    values, why = config.to_dict(), reasons(config, command)
+    found = {}
+    for text, key in left.items():
+        try:
+            without = with_overrides(base, [other for other in overrides if other is not text])
+            if without.to_dict() == values:
+                continue
+            found[key] = f"config.{text}: {why[key]}" if why.get(key) else ""
+            if found[key]:
+                check(without)
+                if _in_effect(without) != _in_effect(config):
+                    found[key] = ""
+        except UsageError:  # other settings depend on the override
+            found[key] = ""
+    return found
+
+
+def reasons(config: ConfigDict, command: str = "") -> dict[str, str]:
+    """Return every key of a checked config -> why it has no effect, and what to write; "" if it has one."""
+    read = {name: _read_by(config, name) for name in methods.chosen(config)}
+    names = ", ".join(read)
+
+    def reason(key: str) -> str:
+        section = key.partition(".")[0]
+        if key in _OF_THE_RUN or section in _OF_THE_RUN:
+            return ""
+        if reader := OF_COMMANDS.get(section):
+            return "" if reader == command else f"{reader} alone reads it; leave it out"
+        unmet = [_unmet(config, own, key) for own in read.values() if key in own]
+        if unmet:
+            return "" if "" in unmet else unmet[0]
+        if key == "rounds":
+            return f"{names} label in one round of all clients; leave it out, or set a cohort_size"
+        return f"no method of this run reads it ({names}); leave it out"
+
+    return {key: reason(key) for key, _ in flatten(config.to_dict())}
+
+
+def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
+    """Return the part of a checked config that can change a method's results.
+
+    Returns:
+        Dotted key -> value. Keys are common to all methods: `fedprox.training.epochs` is `training.epochs`, a
+        variant's keyword is its algorithm's.
+    """
+    read = _read_by(config, name)
+    return {common: value for key, (common, value) in read.items() if not _unmet(config, read, key)}
+
+
+def keys_seen_by(config: ConfigDict, name: str) -> set[str]:
+    """Return the keys that a method reads, as the user writes them; some may have unmet conditions."""
+    return {*_read_by(config, name)}
+
+
+def _in_effect(config: ConfigDict) -> dict[str, dict[str, Any]]:
+    return {name: seen_by(config, name) for name in methods.chosen(config)}
+
+
+def _read_by(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
+    """Return key as the user writes it -> the key common to all methods, and its value.
+
+    * Every method sees seed, data, clients, public examples, cohorts, rounds and execution; a one-shot method
+      over all clients sees no rounds.
+    * It sees the keywords of its own section and, if it trains on pseudo-labels, the sections of their
+      sources.
+    * `training` includes the method's own settings (`jaxfed.config.methods`). One-shot methods do not see it,
+      unless their features come from a model that is trained first.
+    * `learner` is seen by methods with per-client models; of it and of `model` and `training` they see the
+      parts that the clients' learners use.
+    * `selection` is seen by one-shot methods with several settings to select from.
+    """
+    needed, algorithm = methods.needs(config, name), methods.algorithm_of(config, name)
+    seen = methods.with_own_training(config, name)
+    features_are_trained = config.preprocessing.kind == "federated_features"
+    unread = {*_OF_NO_METHOD, *OF_COMMANDS, *ALGORITHMS, *methods.variants(config), "selection"}
+    of_training = set[str]()
+    if needed.has_learners:
+        unread |= {"pseudo_label"}
+        unread |= {f"learner.{each}" for each in {*LEARNERS} - {*methods.learner_names(config)}}
+        if not features_are_trained and methods.has_networks(config):
+            of_training = {*config.training} - {*_OF_LEARNING_NETWORKS}
+        elif not features_are_trained:
+            unread |= {"model", "training"}
+    elif needed.trains:
+        taken = _pseudo_labels_taken(config, name)
+        unread -= set(map(settings_section, taken))  # of a name that may also be a method's
+        # `xclp.late_fraction` is read by the one-shot method alone.
+        unread |= {"learner", "xclp.late_fraction"}
+        unread |= {"pseudo_label"} if taken <= LABELING_NOTHING else set()
+        of_training = {*methods.unread_keys(config, name), *needed.ignores}
+    else:
+        unread |= {"learner"}
+        unread |= set() if features_are_trained else {"model", "training", "pseudo_label"}
+    if "pretrained" not in (config.preprocessing.kind, seen.training.initial_model):
+        unread |= {"preprocessing.weights"}
+    if needed.one_shot and config.cohort_size in (0, config.federation.num_clients):
+        unread |= {"rounds"}  # there is one
+    unread |= {f"training.{key}" for key in of_training}
+    found = {}
+    for key, value in flatten(seen.to_dict()):
+        if unread.isdisjoint((key, *parents(key))):
+            section, _, leaf = key.partition(".")
+            is_own = section == "training"
+            found[methods.training_key(config, name, leaf) if is_own else key] = key, value
+    for word, value in methods.keywords(config, name).items():
+        owner = name if word in methods.own_section(config, name) else algorithm
+        found[f"{owner}.{word}"] = f"{algorithm}.{word}", value
+    if name != algorithm:
+        found[f"{name}.algorithm"] = "method", algorithm
+    if not needed.trains and len(methods.settings_to_try(config, name)) > 1:
+        found |= {key: (key, value) for key, value in _selection(config, name)}
+    return found
+
+
+def _selection(config: ConfigDict, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of `selection` that a one-shot method reads."""
+    candidates = config.selection.candidates
+    listed = name if name in candidates else methods.algorithm_of(config, name)
+    for key, value in flatten(config.selection.to_dict(), "selection."):
+        if not key.startswith(CANDIDATES) or key.startswith(f"{CANDIDATES}{listed}."):
+            yield key, value
+
+
+def _unmet(config: ConfigDict, read: Mapping[str, tuple[str, Any]], key: str) -> str:
+    """Return which condition in the hint of a read key does not hold, and what to write; "" if all do."""
+    values, (common, _) = dict(read.values()), read[key]
+    common = "selection.folds" if common.startswith(CANDIDATES) else common
+    setting, section = setting_of(config, common), common.rpartition(".")[0]
+    for condition in setting.conditions if setting else ():
+        near = f"{section}.{condition.key}".lstrip(".")
+        other = condition.key if "." in condition.key else near
+        if other in values and not condition.holds(values[other]):
+            where = next(written for written, (one, _) in read.items() if one == other)
+            return (
+                f"nothing reads it with {where}={values[other]!r}; leave it out, or set {where} to "
+                f"{condition.text}"
+            )
+    return ""
+
+
+def disclosures(config: ConfigDict) -> list[str]:
+    """Return lines on what server and clients can learn if steps of XCLP run as secure protocols.
+
+    A plaintext run guarantees nothing and has no lines.
+    """
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name in methods.chosen(config):
+        settings = _xclp_settings(config, name)
+        if settings and not settings["hamming"] == settings["row_sums"] == "plaintext":
+            found.setdefault(disclosure.lines(settings), []).append(name)
+    return [f"{', '.join(names)}: {line}" for lines, names in found.items() for line in lines]
+
+
+def _xclp_settings(config: ConfigDict, name: str) -> dict[str, Any]:
+    """Return the settings of XCLP that a method labels with; {} if it does not use XCLP."""
+    needed = methods.needs(config, name)
+    if not needed.trains:
+        own = methods.all_keywords(config, name)
+        return own if "hamming" in own else {}
+    by_xclp = {*BY_XCLP} & _pseudo_labels_taken(config, name)
+    return config.xclp.to_dict() if by_xclp and not needed.has_learners else {}
+
+
+def _pseudo_labels_taken(config: ConfigDict, name: str) -> set[str]:
+    """Return the sources of labels that a method may use; all of them if it does not declare its own."""
+    source = methods.needs(config, name).pseudo_label
+    return {"none", *(source_names() if source is None else (source,))}
