@@ -30,6 +30,7 @@ from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.experiment.run.simulate import simulate
 from jaxfed.federation.execution.settings import Execution
+from jaxfed.federation.method import method
 from jaxfed.testing.method_checks import SEED, arranged
 from jaxfed.training.consensus.consensus import change_probability, rounds_needed
 from jaxfed.training.local import augmentation, losses
@@ -202,7 +203,8 @@ def own_weights(weigh):
 
 
 def no_method():
-    with mock.patch.dict(ALGORITHMS, mine=lambda *, training: None):
+    declare = method(title="Mine", leaves="nothing")
+    with mock.patch.dict(ALGORITHMS, mine=declare(lambda *, training: None)):
         jaxfed.run("fedavg_xclp:smoke", algorithm="mine", baselines=(), progress=False)
 
 
