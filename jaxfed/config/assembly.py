@@ -195,7 +195,7 @@ class Ingredients:
     def _learner(self, name: str, **own: Any) -> Learner:
         given: dict[str, Any] = {**self.config.learner.get(name, {}), **own}
         taken = self.of([each for each in INGREDIENTS if methods.learner_takes(name, each)])
-        with section(f"config.learner.{name}", given):
+        with section(f"config.learner.{name}", tuple(given)):
             made = LEARNERS[name](**taken, **given)
         return made._replace(name_of=lambda client: name) if made.name_of is unnamed else made
 

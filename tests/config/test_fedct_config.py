@@ -347,8 +347,9 @@ def test_lines_name_the_key():
         check.check(file.load(f"{CONFIG}:smoke", leaving))
     regressor = ["learner.name=estimator", "learner.estimator.estimator=sklearn.svm.SVR"]
     config = file.load(f"{CONFIG}:smoke", regressor)
+    check.check(config)
     with pytest.raises(UsageError, match=r"^config\.learner\.estimator\.estimator='sklearn"):
-        check.check(config)
+        prepared(config)
 
 
 def test_a_missing_accountant_names_the_method(monkeypatch):
