@@ -230,13 +230,7 @@ _NEEDED = {  # setting -> what runs on a network, and what to write
 
 
 class NetworkLabeling(NamedTuple):
-    """Outcome of a labeling at the server.
-
-    Fields:
-        clients: addresses of those that have answered to the end.
-        accuracy: of the linear systems.
-        communication: every message of the session.
-    """
+    """Outcome of a labeling at the server; `clients` are the addresses that have answered to the end."""
 
     clients: list[int]
     accuracy: SolverAccuracy

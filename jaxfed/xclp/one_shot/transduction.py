@@ -35,12 +35,8 @@ from jaxfed.federation.evaluate import (
 class Transduction(NamedTuple):
     """The labels all clients have so far, as server state of the simulation.
 
-    Rows are clients, columns their points in the order of `Federation.points`; -1 and 0 where there is
-    no label (or no point).
-
-    Fields:
-        label: int32 [M, N].
-        confidence: float32 [M, N], in [0, 1].
+    int32 and float32 [M, N]: rows are clients, columns their points in the order of `Federation.points`; -1
+    and 0 where there is no label (or no point).
     """
 
     label: np.ndarray

@@ -345,7 +345,6 @@ def _by_sharpness(points: Labeled, p: Propagation, labels: float) -> np.ndarray:
 
 
 def _mean_place(sums: np.ndarray) -> int:
-    """Mean grid index, weighted by the likelihoods of `sums` [G + 1, 1], rounded."""
     likelihoods = sums[:-1, 0]
     weights = np.exp(likelihoods - likelihoods.max())
     return round(float(weights @ np.arange(len(weights)) / weights.sum()))

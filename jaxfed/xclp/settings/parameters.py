@@ -48,7 +48,7 @@ from jaxfed.settings import (
     when,
 )
 
-# (indices, distances) of the nearest points, int32 [n, k], after the clients that take part.
+# (indices, distances) of the nearest points, int32 [n, k], after the clients that take part or have stayed.
 Neighbors = tuple[list[int], np.ndarray, np.ndarray]
 Counts = Mapping[int, np.ndarray]  # numbers of labels of every client, float32 [t, C]
 

@@ -126,11 +126,9 @@ class ColumnsClient(InTheClear):
         influence_columns.send_positions(self._endpoint, self.positions())
 
     def receive_columns(self, num_rows: int, width: int, start: int) -> None:
-        """Lines 12, CS, and 13, CS, for some of the columns.
+        """Lines 12, CS, and 13, CS, for some of the columns, from those of labeled point `start` on.
 
-        Args:
-            num_rows, width: what the columns are padded to: as many as solved for, one program for all.
-            start: the first of the labeled points whose columns these are.
+        They are padded to `num_rows` and `width`, as many as solved for: one program for all.
         """
         from jaxfed.secure.influence import columns as influence_columns
 

@@ -130,12 +130,11 @@ def plaintext_hamming(
     choices: Sequence[ChoosePairs] = (),
     part_points: int | None = None,
 ) -> Neighbors:
-    """Lines 5 and 7 with codes in the clear: each point's k nearest others by Hamming distance.
+    """Lines 5 and 7 with codes in the clear, as in the authors' experiments: each point's k nearest others.
 
-    The placeholder of the authors' experiments. Returns the clients that take part, here all of them, and
-    (indices, distances), int32 [n, k]. `choices`: turns that choose the pairs of clients to compare; all if
-    left out. `part_points`: number of points on the device at a time; None: all. The approximate search and
-    that among chosen pairs run on one device of each process.
+    `choices`: turns that choose the pairs of clients to compare; all if left out. `part_points`: number of
+    points on the device at a time. The approximate search and that among chosen pairs run on one device of
+    each process.
     """
     del session, key_bits
     if choices:
@@ -237,10 +236,7 @@ def secure_hamming(
     key_bits: int,
     choices: Sequence[ChoosePairs] = (),
 ) -> Neighbors:
-    """Lines 5 and 7 by a protocol in which the server learns H and no party learns anything else.
-
-    Returns the clients that have stayed, and (indices, distances) among their points.
-    """
+    """Lines 5 and 7 by a protocol in which the server learns H and no party learns anything else."""
     from jaxfed.secure import cross_steps
     from jaxfed.secure.hamming import protocols
 
@@ -267,10 +263,9 @@ def plaintext_in_graph(
     num_neighbors: int,
     key_bits: int,
 ) -> Neighbors:
-    """Lines 5 and 7 for points that come after the graph, with codes in the clear.
+    """Lines 5 and 7 for points that come after the graph, with codes in the clear, int32 [m, k].
 
-    Returns the clients that take part, here all of them, and for each later point its nearest points of the
-    graph, (indices, distances), int32 [m, k]. Points are numbered consecutively, client after client.
+    Points are numbered consecutively, client after client.
     """
     del session, execution, key_bits
     codes, joint = (np.concatenate(list(own.values())) for own in (later, graph))
@@ -295,10 +290,7 @@ def secure_in_graph(
     num_neighbors: int,
     key_bits: int,
 ) -> Neighbors:
-    """Lines 5 and 7 for later points by a protocol in which the server learns their distances to the graph.
-
-    Returns the clients that have stayed, and (indices, distances) among their points.
-    """
+    """Lines 5 and 7 for later points by a protocol: the server learns their distances to the graph."""
     from jaxfed.secure import later_neighbors
     from jaxfed.secure.hamming import protocols
 

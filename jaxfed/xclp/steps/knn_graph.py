@@ -52,11 +52,8 @@ class GraphPoints(NamedTuple):
 class KnnGraphs:
     """Neighbors and graphs of one labeling, or of all candidate settings, computed on first use.
 
-    Args:
-        codes: B^(j), uint32 [n_j, L / 32].
-        labels: int [n_j], -1 = unlabeled.
-        p: the settings, with the largest number of bits and of neighbors of any candidate.
-        part_points: number of codes on the device at a time; None: all of them.
+    `codes` are B^(j), uint32 [n_j, L / 32], `labels` int [n_j]; `p` has the largest number of bits and of
+    neighbors of any candidate; `part_points` codes are on the device at a time, or all of them.
     """
 
     def __init__(
