@@ -8,6 +8,7 @@ import pytest
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import ClientData, is_unlabeled
 from jaxfed.training.local.consistency import (
+    THRESHOLDS,
     flexmatch,
     freematch,
 )
@@ -53,9 +54,9 @@ def test_freematch_by_a_loop():
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("rule", [flexmatch, freematch])
+@pytest.mark.parametrize("rule", THRESHOLDS)
 def test_a_client_without_unlabeled_examples_has_finite_thresholds(rule):
-    found = rule(jnp.full((3, 2), 0.5), jnp.zeros(3, bool), TAU)
+    found = THRESHOLDS[rule](jnp.full((3, 2), 0.5), jnp.zeros(3, bool), TAU)
     assert np.isfinite(found).all()
 
 
