@@ -6,8 +6,6 @@ from float64_training import features, gradient, log_softmax, logits, weights_of
 from small_training import KEY, RATE, federation_of, training_of
 
 from jaxfed.algorithms.fedproto import fedproto
-from jaxfed.learners import evaluation
-from jaxfed.learners.client_fit import answers_of
 from jaxfed.training.local.batches import Batches
 
 WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has: no randomness
@@ -112,20 +110,3 @@ def test_clients_keep_their_running_statistics():
     assert abs(first - second).max() > 0.01
     np.testing.assert_array_equal(after.model["norm"]["mean"][...], np.zeros(8))
     assert set(metrics["communication"]["upload"]) == {"prototypes"}
-
-
-def test_a_state_that_was_evaluated_answers_without_predicting_again(monkeypatch):
-    federation = federation_of(SIZES, num_labeled=LABELED)
-    algorithm = fedproto(training=training_of(WHOLE))
-    state = algorithm.init(KEY, federation)
-    state, _ = algorithm.round(state, federation.cohort([0, 1]), KEY)
-    algorithm.evaluate(state, federation)
-    asked = []
-
-    def recorded(learner, question, *given):
-        asked.append(question)
-        return answers_of(learner, question, *given)
-
-    monkeypatch.setattr(evaluation, "answers_of", recorded)
-    assert algorithm.outputs.predictions(state, federation)
-    assert asked == ["predict_proba"]

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 from small_simulations import classes_of, simulation
 
 from jaxfed.config.data.dealing import drawn_for_server
@@ -44,6 +45,6 @@ def test_labels_at_clients_are_dealt_as_ever(tmp_path):
 def test_what_has_no_label_is_not_the_servers():
     y = np.array([0, 1, -1, 0, 1, -1, 0, 1])
     data = SimpleNamespace(y=y, is_labeled=y >= 0, num_classes=2, name="set")
-    wanted = SimpleNamespace(labels_at="server", labeled_per_class=0, num_labeled=6)
+    wanted = ConfigDict({"labels_at": "server", "labeled_per_class": 0, "num_labeled": 6})
     drawn = drawn_for_server(wanted, data, np.arange(8), 0)
     np.testing.assert_array_equal(drawn, np.flatnonzero(y >= 0))

@@ -388,7 +388,9 @@ AUDITS = {
     ),
     "...config=ml_collections_configs/NAME.py is missing": costing(),
     "more: no such argument": costing(f"--config={PROTOTYPES}", "more"),
-    "config.fedct.steps=3: 'fedct' is": costing(f"--config={PROTOTYPES}", "--config.fedct.steps=3"),
+    "config.fedct.steps=3: no method of this run reads it": costing(
+        f"--config={PROTOTYPES}", "--config.fedct.steps=3"
+    ),
     "config.algorithm='xclp': 'xclp'": costing(f"--config={PROTOTYPES}", "--config.algorithm=xclp"),
     "...labeled and unlabeled examples": lambda: next(
         method_costs(configured("protofssl.py", "federation.num_labeled_clients=1", "baselines=()"))

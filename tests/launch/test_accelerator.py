@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from functools import partial
 
 import jax
@@ -353,6 +354,7 @@ def test_a_signal_ends_the_piece_too(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"limits: waiting, next to nothing of it\n"
         piece = int(process.stdout.readline())
+        time.sleep(0.5)  # the command, too, knows by then that the piece has started
         process.send_signal(signal.SIGTERM)
         _, error = process.communicate()
     assert process.returncode == 143

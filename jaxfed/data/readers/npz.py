@@ -112,7 +112,7 @@ def plain_arrays(path: Path) -> dict[str, np.ndarray]:
     with path.open("rb") as stream:
         if not zipfile.is_zipfile(stream):  # NumPy would advise to unpickle it
             raise UsageError(f"{path}: not an .npz file, as numpy.savez writes it")
-    with guarded(path), np.load(path) as file:
+    with guarded(path), path.open("rb") as stream, np.load(stream) as file:
         try:
             arrays = dict(file)
         except ValueError as error:
