@@ -28,7 +28,9 @@ def kill(processes, name):
     process = processes._started[name].process
     if process.poll() is None:
         children = descendants(process.pid)
-        for end in (lambda: os.killpg(process.pid, signal.SIGKILL), *children):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for child in children:
             with suppress(ProcessLookupError):
-                end() if callable(end) else os.kill(end, signal.SIGKILL)
+                os.kill(child, signal.SIGKILL)
         process.wait()

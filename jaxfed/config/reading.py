@@ -54,7 +54,7 @@ def opened(
     Args:
         config: `FILE.py[:VARIANT]`, or a config with references between keys.
         overrides: `KEY=VALUE`, as the user gave them.
-        command: the command that runs; it may read a section of its own (`Section.reader`).
+        command: the command that runs; it may read a section of its own (`OF_COMMANDS`).
         in_sweep: overrides may have no effect; the sweep has checked that each has one at some point.
 
     Returns:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import re
 import struct
 from collections.abc import Callable
@@ -52,8 +53,7 @@ def _image_from(folder: Path) -> Callable[..., str]:
     def rule(renderer: Any, tokens: Any, place: int, options: Any, env: Any) -> str:
         del renderer, options, env
         token = tokens[place]
-        caption = "".join(child.content for child in token.children or ())
-        caption = caption.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
+        caption = html.escape("".join(child.content for child in token.children or ()))
         file = folder / str(token.attrs["src"])
         if not file.is_file():  # writing it failed, and logged the reason
             return f"{caption}: cannot be drawn"

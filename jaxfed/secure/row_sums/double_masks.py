@@ -72,9 +72,8 @@ class DoubleMaskClient:
         self._own, self._random_bytes = endpoint.address, random_bytes
         self._number = -1  # no round yet
         self._survivors: Sequence[int] = ()
-        self._held: dict[
-            int, Shares
-        ] = {}  # shares of the secrets of others, and of its own, by client
+        # Shares of the secrets of others, and of its own, by client.
+        self._held: dict[int, Shares] = {}
 
     def abandon(self) -> None:
         """Abort the round: discard its shares that have not been read."""
