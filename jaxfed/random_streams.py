@@ -40,9 +40,6 @@ class Stream(IntEnum):
     SERVER_EXAMPLES = 0x73727672  # labeled examples of the server
     SERVER_TRAINING = 0x73657276  # the server's own training
     SHADOW_MODELS = 0x73686164  # memberships and training of shadow models
-    SHADOW_PARTS = 0x70617274  # parts of data that distilled shadow models learn from
-    SHADOW_VOTES = 0x766F7465  # votes of distilled shadow models
-    STUDENTS = 0x73747564  # students of distilled shadow models
     SUB_CONSENSUS = 0x73756263  # groups of clients whose models RSCFed averages
     SUBSAMPLE = 0x73697A65  # the subsample of a data set
     TEACHER = 0x74636872  # the teacher that stage 1 ends with

@@ -7,10 +7,10 @@ from jaxfed.federation.rounds import Played
 
 
 def shown(factory, **given):
-    """The algorithm's fields, `views` and `instructions` of states, cohort and key."""
+    """The algorithm's fields, and `views` of states, cohort and key."""
     algorithm = factory(**given)
-    views, instructions = map(of_round, surface_of(factory, given, algorithm))
-    return SimpleNamespace(**algorithm._asdict(), views=views, instructions=instructions)
+    views = of_round(surface_of(factory, given, algorithm))
+    return SimpleNamespace(**algorithm._asdict(), views=views)
 
 
 def of_round(look):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from jaxfed.audit import shadows
 from jaxfed.config.data import simulation
 from jaxfed.data import features
 from jaxfed.federation.execution.settings import digest_of
@@ -39,7 +38,6 @@ DIGESTS = {
     "beginning of a file": of_the_beginning_of_a_file,
     "arrays of a run": lambda content, folder: simulation._checksum(content),
     "arguments of a cache": lambda content, folder: digest_of({"a": [content]}),
-    "an attacker's instructions": lambda content, folder: shadows._described([content]),
     "images of features": of_images,
     "weights of features": of_weights,
 }

@@ -58,9 +58,8 @@ from jaxfed.privacy.membership.reference_models import (
 from jaxfed.privacy.membership.roc import Area, Vulnerability, area_under_curve, vulnerability
 from jaxfed.random_streams import Stream
 
-# Training of the shadow models: on their own labels alone; also on the attacked run's public targets; by
-# the method itself.
-SHADOWS = ("own_labels", "taught", "played")
+# Training of the shadow models: on their own labels alone; by the method itself.
+SHADOWS = ("own_labels", "played")
 OVER_ROUNDS = 0  # in the place of a round's number: means over all
 _SUMMABLE = ("loss", "lira_offline", "lira_online", "gradient_norm")
 _TUNED_ON = 16  # reference models; each is attacked with the others for each value of a

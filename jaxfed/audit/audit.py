@@ -2,8 +2,6 @@
 
     audit/observations/METHOD-REPEAT-ROUND.npz   predictions on the targets, from the messages of
                                               the round; written during the round
-    audit/taught/METHOD-REPEAT-ROUND.npz      instructions that the round sent to all clients alike, if any;
-                                              written during the round
     audit/shadows/REPEAT-NAME.npz             predictions of the shadow models on the targets
 
 All arrays are deterministic. A killed run therefore continues from the files that exist
@@ -40,7 +38,7 @@ from jaxfed.audit.observations import (
 )
 from jaxfed.audit.report import FOLDER, read_audit, show_audit, write_audit
 from jaxfed.audit.shadows import AuditShadows
-from jaxfed.audit.surface import Surface, surface_of
+from jaxfed.audit.surface import Views, surface_of
 from jaxfed.audit.views import NOBODY, SEEN_BY
 from jaxfed.config import methods
 from jaxfed.config.assembly import Factory, make_algorithm
@@ -83,7 +81,7 @@ class Audit:
     progress: RunProgress
     command: ClassVar[str] = "launch.audit"
     _targets: dict[int, AuditTargets] = field(default_factory=dict)
-    _surfaces: dict[tuple[str, int], Surface] = field(default_factory=dict)
+    _views: dict[tuple[str, int], Views | None] = field(default_factory=dict)
 
     @cached_property
     def files(self) -> AuditFiles:
@@ -155,7 +153,7 @@ class Audit:
         def call(factory: Factory, given: dict[str, Any]) -> FederatedAlgorithm:
             algorithm = factory(**given)
             # Of several settings that cross-validation tries the first are the method's own.
-            self._surfaces.setdefault((name, repeat), surface_of(factory, given, algorithm))
+            self._views.setdefault((name, repeat), surface_of(factory, given, algorithm))
             return algorithm
 
         return make_algorithm(config, name, federation, repeat, call=call, **how)
@@ -163,27 +161,21 @@ class Audit:
     def observe(self, observed: Observed) -> None:
         """Record the messages of a round if it is one of `rounds`.
 
-        A number beyond the method's last round stands for its last round. Instructions to the clients are
-        saved in every round up to the last observed one.
+        A number beyond the method's last round stands for its last round.
         """
+        played, repeat = observed.played, observed.repeat
+        views_of = self._views[observed.name, repeat]
         looked_at = {min(number, observed.last_round) for number in self.rounds}
-        surface, played = self._surfaces[observed.name, observed.repeat], observed.played
-        place = observed.name, observed.repeat, played.round
-        if (
-            surface.instructions is not None
-            and self.config.audit.shadows
-            and played.round <= max(looked_at)
-        ):
-            self.files.save_instructions(place, surface.instructions(played))
-        if played.round in looked_at and surface.views is not None:
+        if played.round in looked_at and views_of is not None:
             federation = observed.federation
-            targets = self._targets_of(observed.repeat, federation)
-            views = surface.views(played)
+            targets = self._targets_of(repeat, federation)
+            views = views_of(played)
             if self.config.audit.shadows:
-                self._known(observed.name, observed.repeat, federation).play(views, played.round)
-            self.files.save_observations(place, observations(views, federation, targets))
+                self._known(observed.name, repeat, federation).play(views, played.round)
+            seen = observations(views, federation, targets)
+            self.files.save_observations((observed.name, repeat, played.round), seen)
         if played.round == observed.last_round:
-            del self._surfaces[observed.name, observed.repeat]
+            del self._views[observed.name, repeat]
 
     def finish(self, run: Run) -> None:
         """Attack what was observed, and write the results into the folder of the audit."""

@@ -18,7 +18,6 @@ A query has one copy of every target, so copies of one example are never in one 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from jaxfed.audit.views import SERVER, Instruction, Kind, View
+from jaxfed.audit.views import SERVER, Kind, View
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.host import safe_files, storage
@@ -217,7 +216,7 @@ class Shadows(NamedTuple):
 
 
 Place = tuple[str, int, int]  # method, repeat, round
-_One = TypeVar("_One", Observation, Instruction)
+_One = TypeVar("_One", Observation, Shadows)
 
 
 @dataclass(frozen=True)
@@ -228,82 +227,49 @@ class AuditFiles:
 
     def save_observations(self, place: Place, seen: Sequence[Observation]) -> None:
         """Save the observations of a round."""
-        _save(self._of("observations", place), dict(enumerate(seen)))
+        _save(self._of("observations", *place), dict(enumerate(seen)))
 
     def observations(self, name: str, repeat: int) -> dict[int, list[Observation]]:
         """Return round -> observations; empty if the method reveals nothing or has diverged."""
-        paths = self._rounds("observations", name, repeat)
-        there = {number: _listed(path, Observation) for number, path in paths.items()}
-        return {number: seen for number, seen in there.items() if seen}
-
-    def save_instructions(self, place: Place, instructions: Sequence[Instruction]) -> None:
-        """Save the instructions that a round sent to its clients."""
-        texts = (one._replace(network=json.dumps(one.network)) for one in instructions)  # type: ignore[arg-type]
-        _save(self._of("instructions", place), dict(enumerate(texts)))
-
-    def instructions(self, name: str, repeat: int) -> list[list[Instruction]]:
-        """Return the instructions of each round, beginning with the first.
-
-        Empty for a method that sends no public targets, and if the files of some rounds are missing.
-        """
-        there = self._rounds("instructions", name, repeat)
-        if list(there) != list(range(1, len(there) + 1)):
-            return []
-        return [
-            [
-                one._replace(network=tuple(map(tuple, json.loads(str(one.network)))))
-                for one in _listed(path, Instruction)
-            ]
-            for path in there.values()
-        ]
-
-    def save_shadows(self, name: str, said: Mapping[int, Shadows]) -> None:
-        """Save the predictions of shadow models after some rounds."""
-        _save(self._of("shadows", (name,)), said)
-
-    def shadows(self, name: str) -> dict[int, Shadows] | None:
-        """Return round -> predictions of the shadow models; None if they have not been computed."""
-        path = self._of("shadows", (name,))
-        if not path.exists():
-            return None
-        arrays = safe_files.arrays_of(path)
-        with safe_files.guarded(path):
-            numbers = [
-                int(one.removeprefix("is_in_")) for one in arrays if one.startswith("is_in_")
-            ]
-            return {n: Shadows(arrays[f"is_in_{n}"], arrays[f"answers_{n}"]) for n in numbers}
-
-    def _of(self, kind: str, place: Sequence[str | int]) -> Path:
-        return self.folder / kind / f"{'-'.join(map(str, place))}.npz"
-
-    def _rounds(self, kind: str, name: str, repeat: int) -> dict[int, Path]:
-        files = (self.folder / kind).glob(f"{name}-{repeat}-*.npz")
+        files = (self.folder / "observations").glob(f"{name}-{repeat}-*.npz")
         numbers = sorted(int(file.stem.rpartition("-")[2]) for file in files)
-        return {number: self._of(kind, (name, repeat, number)) for number in numbers}
+        seen = {n: _read(self._of("observations", name, repeat, n), Observation) for n in numbers}
+        return {number: list(each.values()) for number, each in seen.items() if each}
+
+    def save_shadows(self, name: str, by_round: Mapping[int, Shadows]) -> None:
+        """Save the predictions of shadow models after some rounds."""
+        _save(self._of("shadows", name), by_round)
+
+    def shadows(self, name: str) -> dict[int, Shadows]:
+        """Return round -> predictions of the shadow models; empty if they have not been computed."""
+        path = self._of("shadows", name)
+        return _read(path, Shadows) if path.exists() else {}
+
+    def _of(self, kind: str, *place: str | int) -> Path:
+        return self.folder / kind / f"{'-'.join(map(str, place))}.npz"
 
 
 def _save(path: Path, each: Mapping[int, NamedTuple]) -> None:
-    """Write named tuples by their numbers, FIELD_NUMBER; fields that are None are left out."""
+    """Write named tuples by their numbers, FIELD_NUMBER."""
     arrays = {
         f"{field}_{number}": np.asarray(value)
         for number, one in each.items()
         for field, value in one._asdict().items()
-        if value is not None
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     with storage.whole_file(path, "wb") as stream:
         np.savez(stream, **arrays)  # type: ignore[arg-type]
 
 
-def _listed(path: Path, kind: type[_One]) -> list[_One]:
+def _read(path: Path, kind: type[_One]) -> dict[int, _One]:
     arrays = safe_files.arrays_of(path)
     with safe_files.guarded(path):
-        first, *_ = kind._fields
-        number = sum(name.startswith(f"{first}_") for name in arrays)
-        return [
-            kind(**{f: _value(arrays[f"{f}_{i}"]) for f in kind._fields if f"{f}_{i}" in arrays})
-            for i in range(number)
-        ]
+        first = f"{kind._fields[0]}_"
+        numbers = [int(one.removeprefix(first)) for one in arrays if one.startswith(first)]
+        return {
+            number: kind(*(_value(arrays[f"{field}_{number}"]) for field in kind._fields))
+            for number in numbers
+        }
 
 
 def _value(array: np.ndarray) -> Any:

@@ -1,8 +1,7 @@
 """The attack surface of each method: which messages of a round its parties have.
 
-    surface = surface_of(factory, keywords, algorithm)
-    surface.views(played)              # list of `View`, of one round
-    surface.instructions(played)       # list of `Instruction`; None: no public targets
+    views = surface_of(factory, keywords, algorithm)
+    views(played)                      # list of `View`, of one round
 
 Methods that average parameters show each client's model and the mean (`_averaged`). The others are in
 `SHOWN`, by the name of their factory; a method that is in neither shows nothing that an attack is known for.
@@ -16,7 +15,7 @@ from dataclasses import replace
 from functools import cache, partial
 from inspect import unwrap
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,14 +24,12 @@ from flax import nnx
 
 from jaxfed.algorithms.fedct.method import draws_of
 from jaxfed.algorithms.fedct.round import CoTraining
-from jaxfed.algorithms.fedmd import DISTANCE, FedMD
 from jaxfed.algorithms.xclp import late_points, without_late
 from jaxfed.audit import extra_client
 from jaxfed.audit.views import (
     ANYBODY,
     NOBODY,
     OF_ALL,
-    Instruction,
     View,
     labels_shown,
     parameter_views,
@@ -41,12 +38,10 @@ from jaxfed.audit.views import (
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import arranged, chosen
-from jaxfed.federation.communication import Communication
 from jaxfed.federation.method import checked, plain
 from jaxfed.federation.rounds import Played
 from jaxfed.learners.client_fit import take_turn
 from jaxfed.learners.learner import Learner
-from jaxfed.training.consensus.consensus import ABSTAINED
 from jaxfed.training.round.parts import Parts
 from jaxfed.training.round.round import one_round, trained
 from jaxfed.training.round.runner import simulated
@@ -64,31 +59,17 @@ from jaxfed.xclp.one_shot.cosine_propagation import label_over_cosines, matrix_o
 from jaxfed.xclp.one_shot.transduction import client_arrays
 
 Views = Callable[[Played], list[View]]
-Instructions = Callable[[Played], list[Instruction]]
-
-STUDENT = "student"  # PATE's message that all parties have
 _THE_ONE = np.zeros(1, np.int32)  # the only client of a learner at the server
-
-
-class Surface(NamedTuple):
-    """The messages of a method, from which an attacker infers membership.
-
-    Fields:
-        views: of a round's messages; [] before a method has sent anything; None: no attack is known.
-        instructions: in order, the local steps of a client that has taken part since the first round; None:
-            clients receive no targets that all of them have.
-    """
-
-    views: Views | None = None
-    instructions: Instructions | None = None
 
 
 def surface_of(
     factory: Callable[..., FederatedAlgorithm],
     keywords: Mapping[str, Any],
     algorithm: FederatedAlgorithm,
-) -> Surface:
-    """Return the attack surface of a method.
+) -> Views | None:
+    """Return the views of a round's messages; None: no attack on the method is known.
+
+    The views are [] before the method has sent anything.
 
     Args:
         factory: of the method.
@@ -101,12 +82,11 @@ def surface_of(
         own = SimpleNamespace(**given, **objects)
         if "network" in given:
             own.network = cache(own.network)  # one learner, whose programs are compiled once
-        views, instructions = SHOWN[name]
-        return Surface(partial(views, own), instructions and partial(instructions, own))
+        return partial(SHOWN[name], own)
     played = unwrap(algorithm.round)
     if getattr(played, "func", None) is one_round and name not in _UNKNOWN:
-        return Surface(_averaged(played.args[0]))
-    return Surface()
+        return _averaged(played.args[0])
+    return None
 
 
 def _kept(model: nnx.State, deltas: nnx.State, weights: jax.Array, state: Any) -> tuple[Any, Any]:
@@ -174,23 +154,14 @@ def _alone(learner: Learner, state: Any, num_classes: int, message: str) -> View
 
 def _distillation(given: Any, played: Played) -> list[View]:
     """Probabilities of public examples, or their sum."""
-    learner = given.network(**_drawn(given))
+    learner = given.network()
     shown = played.after.learner, played.cohort.client_id, given.num_classes
     return [probabilities_shown(learner, *shown, summed=given.sums != "plaintext")]
 
 
-def _distillation_told(given: Any, played: Played) -> list[Instruction]:
-    told = played.before.label, played.before.weight, played.before.soft
-    return [Instruction(given.steps, True, *told, network=tuple(_drawn(given).items()))]
-
-
-def _drawn(given: Any) -> dict[str, Any]:
-    return {"public_loss": "squared_distance", "pseudo_weight": given.rho}
-
-
 def _dsfl(given: Any, played: Played) -> list[View]:
     """Probabilities of public examples, or their sum."""
-    learner = given.network(**dict(_SHARPENED))
+    learner = given.network(public_loss="soft_cross_entropy")
     # Recomputed: the networks that answered have been distilled since.
     update_key = jax.random.split(played.key, 3)[0]
     cohort = arranged(played.cohort)
@@ -199,50 +170,14 @@ def _dsfl(given: Any, played: Played) -> list[View]:
     return [probabilities_shown(learner, *shown, summed=given.sums != "plaintext")]
 
 
-def _dsfl_told(given: Any, played: Played) -> list[Instruction]:
-    """Steps before a client answers: distill the last round's targets, then update on its own labels."""
-    nothing = np.full(len(given.public), ABSTAINED, np.int32)
-    told = nothing, played.before.weight, played.before.soft
-    return [
-        Instruction(given.distill_steps, False, *told, network=_SHARPENED),
-        Instruction(given.steps, network=_SHARPENED),
-    ]
-
-
-_SHARPENED = (("public_loss", "soft_cross_entropy"),)
-
-
 def _fedmd(given: Any, played: Played) -> list[View]:
     """Scores of public examples, or their sum: those of the next round's communication."""
-    learner = given.network(public_loss=DISTANCE)
+    learner = given.network()
     shown = played.after.learner, played.cohort.client_id, given.num_classes
     summed = given.sums != "plaintext"
     return [
         probabilities_shown(learner, *shown, message="scores", question="scores", summed=summed)
     ]
-
-
-def _fedmd_told(given: Any, played: Played) -> list[Instruction]:
-    """A transfer at first, then in each round the steps digest and revisit."""
-    parts = FedMD(**vars(given))
-    # Recomputed: no state has these scores.
-    told, _ = parts.communicated(
-        played.before, arranged(played.cohort), played.key, Communication()
-    )
-    own = (("public_loss", DISTANCE),)
-    every_round = [
-        Instruction(given.digest_steps, False, parts.no_labels, told.weight, told.mean, own),
-        Instruction(given.revisit_steps, network=own),
-    ]
-    if int(played.before.round):
-        return every_round
-    first = [Instruction(given.private_steps, network=own)]
-    if given.public_labels is not None:
-        ones = np.ones(len(given.public), np.float32)
-        by = (("public_loss", "label"),)
-        taught = given.transfer_steps, False, given.public_labels, ones
-        first = [Instruction(*taught, network=by), *first]
-    return [*first, *every_round]
 
 
 def _fedct(given: Any, played: Played) -> list[View]:
@@ -257,11 +192,6 @@ def _fedct(given: Any, played: Played) -> list[View]:
             released=lambda labels, client: settings.marks(labels, client, rows, draw_of),
         )
     ]
-
-
-def _fedct_told(given: Any, played: Played) -> list[Instruction]:
-    """The consensus."""
-    return [Instruction(given.steps, True, played.before.label, played.before.weight)]
 
 
 def _pate(given: Any, played: Played) -> list[View]:
@@ -281,7 +211,7 @@ def _pate(given: Any, played: Played) -> list[View]:
         noise = np.asarray(jax.random.laplace(noise_key, share.shape))
         return (share + noise / (given.gamma * num_teachers)).astype(np.float32)
 
-    student = _alone(given.server_learner, played.after.learner, given.num_classes, STUDENT)
+    student = _alone(given.server_learner, played.after.learner, given.num_classes, "student")
     return [votes, counts._replace(answers=noisy), student]
 
 
@@ -352,19 +282,18 @@ def _pooled_lp(given: Any, played: Played) -> list[View]:
     return extra_client.extra_client_views(label, simulate, unlabeled)
 
 
-_Shown = tuple[Callable[..., list[View]], Callable[..., list[Instruction]] | None]
-SHOWN: dict[str, _Shown] = {
-    "local_learning": (_local_learning, None),
-    "centralized": (_centralized, None),
-    "distributed_distillation": (_distillation, _distillation_told),
-    "dsfl": (_dsfl, _dsfl_told),
-    "fedmd": (_fedmd, _fedmd_told),
-    "fedct": (_fedct, _fedct_told),
-    "pate": (_pate, None),
-    "xclp": (_xclp, None),
-    "pooled_lp": (_pooled_lp, None),
+SHOWN: dict[str, Callable[[Any, Played], list[View]]] = {
+    "local_learning": _local_learning,
+    "centralized": _centralized,
+    "distributed_distillation": _distillation,
+    "dsfl": _dsfl,
+    "fedmd": _fedmd,
+    "fedct": _fedct,
+    "pate": _pate,
+    "xclp": _xclp,
+    "pooled_lp": _pooled_lp,
 }
-"""Name of a factory -> its views and instructions, functions of what it was given and of a round."""
+"""Name of a factory -> its views, a function of what it was given and of a round."""
 
 # Their clients send no whole model, or begin with models of earlier rounds.
 _UNKNOWN = ("fedper", "fedrep", "fedproto", "fedtgp", "fedbuff")

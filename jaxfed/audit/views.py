@@ -5,9 +5,6 @@ one kind of message; for any examples it returns the answers that the receiver d
 parameters are sent, the receiver computes the answers. If labels or probabilities of public examples are
 sent, it submits the examples under attack as public ones (E.1's forged unlabeled set).
 
-If clients learn from a consensus, everybody knows it, and an attacker can train shadow models on it: an
-`Instruction` for each kind of local steps of a round.
-
 Every view names its adversary, the party or coalition that has the message:
 
     SERVER      the server, which follows the protocol
@@ -86,27 +83,6 @@ class View(NamedTuple):
     gradient_norms: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
     shadows: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None
     adversary: str = SERVER
-
-
-class Instruction(NamedTuple):
-    """Local steps of each client in a round, with the public targets that it receives.
-
-    Fields:
-        steps: their number; 0: none.
-        on_own: True if a client also learns from its own labels in them.
-        label: int32 [U], of the public examples, -1 for none; None: there are no targets. [R, U] if each of
-            R models learns from a different ensemble, one row each.
-        weight: float32 [U], or shaped as `label`; None if that is.
-        soft: float32 [U, C], probabilities or scores; None: labels alone.
-        network: keywords of the method for its clients' networks, in addition to those of its config.
-    """
-
-    steps: int
-    on_own: bool = True
-    label: np.ndarray | None = None
-    weight: np.ndarray | None = None
-    soft: np.ndarray | None = None
-    network: tuple[tuple[str, Any], ...] = ()
 
 
 def labels_shown(

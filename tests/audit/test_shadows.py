@@ -7,7 +7,6 @@ from small_training import federation_of, training_of
 
 from jaxfed.audit.observations import drawn_targets
 from jaxfed.audit.shadows import (
-    on_own_labels,
     shadow_answers,
     shadow_federation,
     shadow_memberships,
@@ -47,11 +46,12 @@ def test_together_is_one_by_one_to_the_bit():
     learner = network(training=training_of(Batches("joint", 4, 1)))
     is_in = shadow_memberships(len(TARGETS.example), 6, 4, seed=0)
     together = shadow_answers(
-        lambda: learner,
+        learner,
         FEDERATION,
         TARGETS,
         is_in,
-        instructions=on_own_labels(2, 3),
+        rounds=2,
+        steps=3,
         observed=(1, 2),
         key=KEY,
     )
@@ -71,11 +71,12 @@ def test_estimators_are_shadows_too():
     counted = learner._replace(fit=lambda *given: fits.append(1) or learner.fit(*given))
     is_in = shadow_memberships(len(TARGETS.example), 12, 4, seed=0)
     said = shadow_answers(
-        lambda: counted,
+        counted,
         FEDERATION,
         TARGETS,
         is_in,
-        instructions=on_own_labels(2, 1),
+        rounds=2,
+        steps=1,
         observed=(2,),
         key=KEY,
     )

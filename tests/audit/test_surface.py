@@ -11,7 +11,7 @@ from toy_learner import NUM_CLASSES, NUM_CLIENTS, clients, toy
 
 from jaxfed.algorithms.centralized import centralized
 from jaxfed.algorithms.distributed_distillation import distributed_distillation
-from jaxfed.algorithms.dsfl import dsfl
+from jaxfed.algorithms.dsfl import dsfl, sharpened_by_softmax
 from jaxfed.algorithms.fedct import fedct
 from jaxfed.algorithms.fedmd import fedmd
 from jaxfed.algorithms.local_learning import local_learning
@@ -19,8 +19,6 @@ from jaxfed.algorithms.pate import pate
 from jaxfed.algorithms.per_client_lp import per_client_lp
 from jaxfed.algorithms.pooled_lp import pooled_lp
 from jaxfed.algorithms.xclp import xclp
-from jaxfed.audit.observations import AuditTargets
-from jaxfed.audit.shadows import shadow_answers
 from jaxfed.audit.views import ANYBODY, CLIENT, COALITION, NOBODY, SERVER
 from jaxfed.data import Partition
 from jaxfed.federation.execution.settings import HERE
@@ -47,43 +45,6 @@ def seen_of(algorithm, rounds=1, cohort=COHORT):
         before, key = state, jax.random.fold_in(KEY, number)
         state, _ = algorithm.round(before, cohort, key)
     return state, algorithm.views(before, state, cohort, key)
-
-
-def drawn_networks(**own):
-    """Of learners whose centers are drawn to the mean of soft targets, too."""
-    learner = networks(**own)
-
-    def fit(state, cohort, taught, key, steps):
-        fitted = learner.fit(state, cohort, taught, key, steps)
-        if taught is not None and taught.soft is not None:
-            drawn = np.mean(taught.weight[:, None] * taught.soft, axis=0)
-            fitted.state.center[np.asarray(cohort.client_id)] += drawn[:, None]
-        return fitted
-
-    return learner._replace(fit=fit)
-
-
-FEDMD = {"transfer_steps": 1, "private_steps": 2, "digest_steps": 1, "revisit_steps": 1}
-DISTILLATION = {"network": drawn_networks, "public": U, "num_classes": NUM_CLASSES}
-TEACHING = {
-    "fedct": lambda: shown(fedct, **PUBLIC, steps=2),
-    "distributed_distillation": lambda: shown(
-        distributed_distillation, **DISTILLATION, steps=2, rho=0.5
-    ),
-    "dsfl": lambda: shown(dsfl, **DISTILLATION, subset=10, steps=2, distill_steps=3),
-    "fedmd": lambda: shown(fedmd, **DISTILLATION, public_labels=None, **FEDMD),
-    "fedmd, public labels": lambda: shown(
-        fedmd, **DISTILLATION, public_labels=FEDERATION.y[FEDERATION.public], **FEDMD
-    ),
-}
-BY_SCORE, BY_LABEL = {"public_loss": "score_l1"}, {"public_loss": "label"}
-MADE = {
-    "fedct": [{}],
-    "distributed_distillation": [{"public_loss": "squared_distance", "pseudo_weight": 0.5}],
-    "dsfl": [{"public_loss": "soft_cross_entropy"}],
-    "fedmd": [BY_SCORE],
-    "fedmd, public labels": [BY_LABEL, BY_SCORE],
-}
 
 
 def test_labels_are_those_that_clients_agree_on():
@@ -129,6 +90,15 @@ def test_distillation_shows_probabilities():
     _, (summed,) = seen_of(shown(distributed_distillation, **method, sums="masked"))
     assert summed.client.tolist() == [-1]
     np.testing.assert_allclose(summed.answers(X)[0], view.answers(X).mean(axis=0), atol=1e-6)
+
+
+def test_dsfl_shows_what_is_sharpened():
+    """Probabilities before distillation: the mean of all of them is the one that the round sharpens."""
+    method = {"network": networks, "public": U, "num_classes": NUM_CLASSES, "steps": 2}
+    method |= {"distill_steps": 1, "subset": 0}
+    after, (view,) = seen_of(shown(dsfl, **method))
+    mean = view.answers(U).mean(axis=0)
+    np.testing.assert_allclose(sharpened_by_softmax(mean, 0.1), after.soft, atol=1e-6)
 
 
 def test_scores_show_their_softmax():
@@ -263,43 +233,3 @@ def test_the_method_itself_is_a_shadow(name):
     np.testing.assert_allclose(same, scores.answers(x)[0], rtol=1e-3, atol=1e-4)
     assert without[0, y[0]] < same[0, y[0]] - 0.01
     assert labels.shadows(x, y, is_in) is both  # of the same arrays nothing is solved again
-
-
-@pytest.mark.parametrize("name", sorted(TEACHING))
-def test_who_does_as_told_becomes_the_client(name):
-    """Instructions are all that a round made of a client's own labels: shadows of these are the clients."""
-    method = TEACHING[name]()
-    state = method.init(KEY, FEDERATION)
-    told, seen = [], {}
-    for number in (1, 2, 3):
-        before, key = state, jax.random.fold_in(KEY, number)
-        state, _ = method.round(before, COHORT, key)
-        told.append(method.instructions(before, state, COHORT, key))
-        seen[number] = method.views(before, state, COHORT, key)[0].answers(X)
-    own = np.concatenate(FEDERATION.partition.labeled)
-    client = np.repeat(np.arange(NUM_CLIENTS), list(map(len, FEDERATION.partition.labeled)))
-    nobody = np.arange(9)  # X, of whom nothing is asked but answers
-    targets = AuditTargets(own, client.astype(np.int32), np.ones(len(own), bool), nobody)
-    made = []
-
-    def learner(**network):
-        made.append(network)
-        return drawn_networks()
-
-    said = shadow_answers(
-        learner,
-        FEDERATION,
-        targets,
-        client == np.arange(NUM_CLIENTS)[:, None],
-        instructions=told,
-        observed=(1, 2, 3),
-        key=KEY,
-    )
-    for number, shadows in said.items():
-        answers = shadows.answers[:, len(own) :]
-        shown = softmax(answers, axis=-1) if name.startswith("fedmd") else answers
-        marks = answers.argmax(axis=-1)[..., None] == np.arange(NUM_CLASSES)
-        np.testing.assert_allclose(
-            marks if name == "fedct" else shown, seen[number], atol=1e-6, err_msg=f"round {number}"
-        )
-    assert made == MADE[name]

@@ -114,7 +114,7 @@ def test_clients_of_unequal_sizes_are_divided_as_padded_ones():
 
 
 def seen_of(algorithm):
-    return of_round(surface_of(fedavg, {}, algorithm).views)
+    return of_round(surface_of(fedavg, {}, algorithm))
 
 
 def test_an_audit_sees_the_models_of_those_that_train():
