@@ -53,8 +53,7 @@ def conducted(
     with gc_tuning.importing():
         from jaxfed.host.parallel import devices, processes
 
-        numbers = _NUM_PROCESSES.value, _PROCESS_ID.value
-        processes.connect(_COORDINATOR.value, *numbers, tell=_say)
+        processes.connect(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
         devices.one_device_a_core()
 
         from rich.console import Console
@@ -83,27 +82,26 @@ def conducted(
             _say(line)
         return 1 if lines else 0
 
-    with processes.lost_together():
-        with processes.together():
-            config, given = opened(
-                _CONFIG.value,
-                overrides,
-                command=attached.command if attached else "launch.run",
-                in_sweep=IN_A_SWEEP in os.environ,
-            )
-            settings = config.to_dict()
-            place = location(_WORKDIR.value, "--workdir")
-            trackers = chosen(_TRACKER.value, "--tracker") if processes.is_first() else {}
-        flat = flatten(workdir.plain(settings))
-        same = {"--num_processes": str(_NUM_PROCESSES.value)}
-        processes.check_same(same | {f"config.{key}": json.dumps(value) for key, value in flat})
+    with processes.together():
+        config, given = opened(
+            _CONFIG.value,
+            overrides,
+            command=attached.command if attached else "launch.run",
+            in_sweep=IN_A_SWEEP in os.environ,
+        )
+        settings = config.to_dict()
+        place = location(_WORKDIR.value, "--workdir")
+        trackers = chosen(_TRACKER.value, "--tracker") if processes.is_first() else {}
+    flat = flatten(workdir.plain(settings))
+    same = {"--num_processes": str(_NUM_PROCESSES.value)}
+    processes.check_same(same | {f"config.{key}": json.dumps(value) for key, value in flat})
     remedies = with_resume_hint(OF_A_SWEEP if IN_A_SWEEP in os.environ else OF_A_COMMAND)
-    with processes.lost_together(), remedies:
-        finished = b""
+    with remedies:
+        finished = ""
         with processes.together():
             if processes.is_first() and not _OVERWRITE.value:
-                finished = b"finished" * workdir.is_finished(place, settings)
-        if processes.from_first(finished):
+                finished = "finished" * workdir.is_finished(place, settings)
+        if processes.gather_texts(finished)[0]:
             if not processes.is_first():
                 return 0
             if attached:

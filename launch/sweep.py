@@ -6,8 +6,8 @@ python -m launch.sweep --config=ml_collections_configs/NAME.py[:VARIANT] --workd
 With `--sweep.KEY` the points are all combinations of the values, in place of those of `sweep(add)`. A
 baseline that the swept keys do not change runs at one point; the other points reuse its rows.
 
-All points are checked before the first one runs, also against their data: one that cannot work gives one line
-and exit status 2. Finished points are skipped, unfinished ones resume. A point that fails does not stop the
+All points' configs are checked before the first one runs: one that cannot work gives one line and exit status
+2. Finished points are skipped, unfinished ones resume. A point that fails does not stop the
 others. The exit status is 1 if a point failed, now or in an earlier call, or if one of its methods diverged.
 DIR/sweep.csv has the results so far.
 """
@@ -49,6 +49,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     from jaxfed.experiment.sweep import sweep, sweep_plan
     from jaxfed.experiment.tracking.tracker import chosen
     from jaxfed.host.location import location
+    from jaxfed.host.terminal import Terminal
 
     chosen(_TRACKER.value, "--tracker")
     directory = location(_WORKDIR.value, "--workdir")
@@ -75,11 +76,12 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         for point in plan.points:
             print(shlex.join(command(point, directory / point.name)))
         return 0
-    sweep.check_points(plan, sweep.unfinished(plan, directory))
     with sweep.claim(plan, directory):
         points = sweep.unfinished(plan, directory)
         failed = sweep.complaining(plan, directory, points)
-        with sweep.SweepProgress(len(points), skipped=len(plan.points) - len(points)) as progress:
+        with Terminal(len(points), "starting") as progress:
+            if skipped := len(plan.points) - len(points):
+                progress.say(f"{skipped} points are finished already")
             failed += sweep.run(
                 points,
                 directory,

@@ -17,7 +17,7 @@ from jaxfed.config.methods import check_tested_alike
 from jaxfed.config.reading import disclosures
 from jaxfed.experiment.run import environment
 from jaxfed.experiment.run.loop import Experiment, first_repeat
-from jaxfed.experiment.run.processes import open_for_all, own_place
+from jaxfed.experiment.run.processes import open_for_all
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import compilation_cache
 from jaxfed.experiment.store.records import Run, read_run
@@ -71,7 +71,6 @@ def conduct(
     if attach is None:
         check_tested_alike(config)
     with ExitStack() as stack:
-        place = stack.enter_context(own_place(place))
         with processes.together():
             compilation_cache.enable(config.execution.compilation_cache)
             progress.working_on(f"loading {config.dataset.name}")

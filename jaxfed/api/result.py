@@ -7,7 +7,7 @@ import shutil
 import weakref
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from glob import glob
 from html import escape
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.api.conduct import in_words
-from jaxfed.api.predictor import Predictor, feature_stages, stage_of
+from jaxfed.api.predictor import Predictor, feature_steps
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
@@ -169,7 +169,7 @@ class Result:
     def predictor(
         self, method: str | None = None, repeat: int = 0, *, last: bool = False
     ) -> Predictor:
-        """Return a method's trained model as a function of raw rows, which can be exported.
+        """Return a method's trained model as a function of raw rows.
 
         Arguments as for `model`. Rows are what the reader of the data set takes: dicts, data frames or lines
         of a table, files or PIL images of a folder of images, arrays elsewhere. They are encoded and
@@ -183,12 +183,11 @@ class Result:
         federation = self.federation(repeat)
         predict, state = self._trained(name, repeat, federation, asked, last=last)
         source, folder = self._source, self._files.preprocessing(repeat)
-        stages = [stage_of(predict, state)]
+        steps = (partial(predict, state),)
         if isinstance(source, Simulation):
-            stages = [*feature_stages(self.config, source, repeat, folder), *stages]
-        return Predictor(
-            name, source.class_names, source.row_encoding(self.config.seed + repeat), tuple(stages)
-        )
+            steps = (*feature_steps(self.config, source, repeat, folder), *steps)
+        encoding = source.row_encoding(self.config.seed + repeat)
+        return Predictor(name, source.class_names, encoding, steps)
 
     def _trained(
         self, name: str, repeat: int, federation: Federation, asked: str, *, last: bool

@@ -1,7 +1,4 @@
-"""Predictors: raw rows to the run's own probabilities, and a program without jaxfed."""
-
-import subprocess
-import sys
+"""Predictors: raw rows to the run's own probabilities."""
 
 import jax
 import numpy as np
@@ -40,56 +37,8 @@ def test_rows_of_a_table_as_they_were_at_training(on_a_table):
     assert one.shape == (1, 2)
     assert one.sum() == pytest.approx(1)
     assert "takes a dict" in repr(predict)
-    for call in (predict, predict.encode):
-        with pytest.raises(jaxfed.UsageError, match="row 0: column 'b' has no value"):
-            call({"a": 1, "b": None, "color": "red"})
-
-
-def check_exported(predict, rows):
-    """Check a predictor's exported program."""
-    expected = predict(rows)
-    program = jax.export.deserialize(bytearray(predict.export()))
-    x = predict.encode(rows)
-    assert program.platforms == ("cpu", "cuda")
-    np.testing.assert_array_equal(program.call(x), expected)
-    np.testing.assert_array_equal(program.call(x[:1]), expected[:1])
-    np.testing.assert_array_equal(
-        program.call(np.concatenate([x] * 3))[len(x) :][: len(x)], expected
-    )
-
-
-def test_a_program_of_a_table(on_a_table):
-    result, rows = on_a_table
-    predict = result.predictor()
-    check_exported(predict, rows)
-    assert predict.inputs == ("a", "b", "color=", "color=blue", "color=green", "color=red")
-
-
-SERVER = """
-import sys
-sys.modules["jaxfed"] = None  # importing it is an ImportError
-import jax, numpy as np
-program = jax.export.deserialize(bytearray(open("program", "rb").read()))
-assert program.in_avals[0].dtype == "float32"
-np.save("served.npy", program.call(np.load("x.npy")))
-try:
-    import jaxfed
-except ImportError:
-    print("without jaxfed")
-"""
-
-
-@pytest.mark.slow
-def test_a_server_without_jaxfed(on_a_table, tmp_path):
-    result, rows = on_a_table
-    predict = result.predictor()
-    predict.save_exported(tmp_path / "program")
-    np.save(tmp_path / "x.npy", predict.encode(rows))
-    done = subprocess.run(
-        [sys.executable, "-c", SERVER], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "without jaxfed\n"), done.stderr
-    np.testing.assert_allclose(np.load(tmp_path / "served.npy"), predict(rows), rtol=1e-5)
+    with pytest.raises(jaxfed.UsageError, match="row 0: column 'b' has no value"):
+        predict({"a": 1, "b": None, "color": "red"})
 
 
 def digits(tmp_path, **settings):
@@ -107,7 +56,6 @@ def check_digits(result):
     raw, expected = as_in_the_run(result, x)
     predict = result.predictor()
     np.testing.assert_array_equal(predict(raw), expected)
-    check_exported(predict, raw)
     np.testing.assert_array_equal(predict(raw[:, :, :, 0]), expected)
     np.testing.assert_array_equal(predict(raw[3]), expected[3:4])
 
@@ -161,7 +109,6 @@ def test_image_files(tmp_path, monkeypatch):
     predict = result.predictor()
     np.testing.assert_array_equal(predict(raw.tolist()), expected)
     np.testing.assert_array_equal(predict(raw[0].read_bytes()), expected[:1])
-    check_exported(predict, raw.tolist())
 
 
 @pytest.mark.slow
@@ -194,11 +141,10 @@ def test_images_through_a_pretrained_network(tmp_path, monkeypatch, views):
     write_weights(tmp_path / "weights", efficientnet(network).init(jax.random.key(0)))
     predict = result.predictor()
     np.testing.assert_allclose(predict(raw.tolist()), expected, rtol=1e-4)
-    check_exported(predict, raw.tolist())
 
 
 @pytest.mark.slow
-def test_models_of_each_client_stay_in_memory(on_a_table, tmp_path):
+def test_models_of_each_client(tmp_path):
     rows = write_table(tmp_path / "t.csv")
     settings = {**FEW, "algorithm": "local_learning", "rounds": 1, "learner__name": "decision_tree"}
     del settings["training__epochs"]
@@ -212,18 +158,3 @@ def test_models_of_each_client_stay_in_memory(on_a_table, tmp_path):
     predict = result.predictor()
     raw, expected = as_in_the_run(result, np.array(rows.splitlines()))
     np.testing.assert_array_equal(predict(raw.tolist()), expected)
-    with pytest.raises(jaxfed.UsageError, match=r"^export: 'local_learning' has a model of"):
-        predict.save_exported(tmp_path / "model")
-    assert not (tmp_path / "model").exists()
-
-
-def test_without_flatbuffers(on_a_table, monkeypatch):
-    monkeypatch.setitem(sys.modules, "flatbuffers", None)
-    monkeypatch.delitem(sys.modules, "jax._src.export.serialization", raising=False)
-    with pytest.raises(jaxfed.UsageError, match=r"^flatbuffers is missing; pip install -r"):
-        on_a_table[0].predictor().export()
-
-
-def test_a_network_that_no_platform_knows(on_a_table):
-    with pytest.raises(jaxfed.UsageError, match=r"platforms=\('abacus',\): 'abacus' is none"):
-        on_a_table[0].predictor().export(platforms=("abacus",))

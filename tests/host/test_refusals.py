@@ -1,6 +1,5 @@
 """What paths, checkpoints and files of settings may not be."""
 
-import socket
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,6 @@ from jaxfed.data import load
 from jaxfed.host import safe_files
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.location import file_to_write, folder_to_write, location
-from jaxfed.host.parallel import processes
 from jaxfed.models.pretrained import find_weights
 from jaxfed.reports.documents.report import write_report
 
@@ -90,19 +88,6 @@ CHECKPOINTS = {
 }
 
 
-def taken():
-    with socket.create_server(("localhost", 0)) as server:
-        processes.connect(f"localhost:{server.getsockname()[1]}", 2, 0)
-
-
-PORTS = {
-    "--coordinator=localhost:...: the port is in use": taken,
-    "--coordinator=no.such.host.invalid": partial(
-        processes.connect, "no.such.host.invalid:9", 2, 1
-    ),
-}
-
-
 class Inner(NamedTuple):
     numbers: tuple[int, ...] = ()
     pair: tuple[int, float] = (1, 2.0)
@@ -121,5 +106,5 @@ TYPES = {
     "...x is of type list": typed([]),
 }
 
-test_refused = refusals.table(PATHS | CHECKPOINTS | PORTS)
+test_refused = refusals.table(PATHS | CHECKPOINTS)
 test_types_are_those_of_annotations = refusals.table(TYPES, ValueError)

@@ -1,24 +1,24 @@
 """An experiment of several processes: the workdir belongs to the first one, and all stop together.
 
-The other processes work in temporary folders. They receive the state to resume from the first process, so
-hosts need no common file system. After every round all processes compare their lines of metrics.jsonl, except
-for times: without the comparison, processes with different numbers would go unnoticed.
+The other processes work in temporary copies of it, without the results. After every round all processes
+compare their lines of metrics.jsonl, except for times: without the comparison, processes with different
+numbers would go unnoticed.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import tarfile
-import tempfile
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.workdir import TO_RESUME, Workdir, open_workdir, plain
+from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.parallel import processes
 
@@ -26,39 +26,31 @@ _TIMES = "seconds"
 
 
 @contextmanager
-def own_place(path: Path) -> Iterator[Path]:
-    """Yield the path in the first or only process, and a temporary folder in the others."""
-    if processes.is_first():
-        yield path
-        return
-    with tempfile.TemporaryDirectory(prefix="jaxfed-") as folder:
-        yield Path(folder)
-
-
-@contextmanager
 def open_for_all(
     path: str | os.PathLike[str], config: Mapping[str, Any], *, overwrite: bool = False
 ) -> Iterator[Workdir]:
-    """Open the workdir in the first or only process, and a copy to resume from in the others' `own_place`.
+    """Open the workdir in the first or only process, and a copy to resume from in the others.
 
-    Arguments and errors as for `open_workdir`. An error in the first process ends all.
+    Arguments and errors as for `open_workdir`. An error in one process ends all.
+
+    Raises:
+        UsageError: a process does not see the checkpoints of the first one.
     """
-    if not processes.are_several():
-        with open_workdir(path, config, overwrite=overwrite) as directory:
-            yield directory
-        return
     with ExitStack() as stack:
-        sent = b""
         with processes.together():
             if processes.is_first():
                 directory = stack.enter_context(open_workdir(path, config, overwrite=overwrite))
-                sent = _packed(directory.path)
-        sent = processes.from_first(sent)
-        if not processes.is_first():
-            with tarfile.open(fileobj=io.BytesIO(sent)) as archive:
-                archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since 3.11.4
-                archive.extractall(path)
-            directory = stack.enter_context(open_workdir(path, config))
+        with processes.together():  # the first one writes no round before all have a copy
+            if not processes.is_first():
+                own = Path(stack.enter_context(TemporaryDirectory(prefix="jaxfed-")))
+                for name in TO_RESUME:
+                    if (place := Path(path, name)).is_dir():
+                        shutil.copytree(place, own / name)
+                    elif place.exists():
+                        shutil.copyfile(place, own / name)
+                directory = stack.enter_context(open_workdir(own, config))
+        step = Checkpoints(directory.checkpoints).newest()
+        processes.check_same({f"the newest checkpoint in --workdir={path}": str(step)})
         yield directory
 
 
@@ -82,13 +74,3 @@ def agree(interruption: Interruption, record: Mapping[str, Any]) -> None:
                     "of device and no randomness of the system"
                 )
     interruption.settle(max(said["signal"] for said in (first, *others)))
-
-
-def _packed(path: Path) -> bytes:
-    """Return a tar archive of the files that an experiment resumes from."""
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as archive:
-        for name in TO_RESUME:
-            if (path / name).exists():
-                archive.add(path / name, name)
-    return stream.getvalue()

@@ -29,14 +29,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-from absl import logging
-
 from jaxfed.config import file as config_file
-from jaxfed.config.data.simulation import Simulation, clients_set
-from jaxfed.config.methods import check_tested_alike
-from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
-from jaxfed.experiment.run.loop import first_repeat
 from jaxfed.experiment.run.summary import complaints
 from jaxfed.experiment.store import workdir
 from jaxfed.experiment.store.manifest import read_json
@@ -45,14 +39,11 @@ from jaxfed.experiment.store.workdir import IN_A_SWEEP, OF_A_SWEEP, with_resume_
 from jaxfed.experiment.sweep.sweep_plan import Point, SweepPlan
 from jaxfed.host import csv_file, storage
 from jaxfed.host.interruption import SIGNALS, Interrupted, Interruption
-from jaxfed.host.parallel.devices import check_platform
-from jaxfed.host.parallel.workers import worker_processes
 from jaxfed.host.terminal import Terminal
 
 _POLL_SECONDS = 0.1
 
 Command = Callable[[Point, Path], list[str]]
-_read: list[tuple[str, Dataset]] = []  # in the checking process: the last point's data set
 
 
 def run_command(sweep: SweepPlan, module: str = "launch.run", flags: Iterable[str] = ()) -> Command:
@@ -129,71 +120,6 @@ def complaining(sweep: SweepPlan, directory: Path, left: Collection[Point]) -> l
     return [name for name in there if complaints(read_run(directory / name).summary or {})]
 
 
-def check_points(sweep: SweepPlan, points: Iterable[Point]) -> None:
-    """Check points one after another with the checks of their own runs, which need the data.
-
-    A separate process reads the data and ends afterwards, because the experiments need all of the device's
-    memory. Consecutive points on the same data set read it once.
-
-    Raises:
-        UsageError: a point cannot run; names the first one and the reason.
-    """
-    with worker_processes(1) as mapped:
-        for point in points:
-            (objection,) = mapped(_objection, [(sweep.config, (*sweep.overrides, *point.texts))])
-            if objection:
-                raise UsageError(f"sweep point {point.title}: {objection}")
-
-
-def _objection(asked: tuple[str, tuple[str, ...]]) -> str:
-    """Return the reason why an experiment of a config and overrides cannot run; "" if its checks pass."""
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    logging.set_verbosity(logging.ERROR)  # warnings are in the points' own logs
-    config = config_file.load(*asked)
-    source = repr(config.dataset.to_dict())
-    try:
-        check_platform()
-        check_tested_alike(config)
-        if not _read or _read[0][0] != source:
-            _read[:] = [(source, clients_set(config))]
-        first_repeat(config, Simulation(config, _read[0][1]))
-    except UsageError as error:
-        return str(error)
-    return ""
-
-
-class SweepProgress(Terminal):
-    """Context manager that displays the points of one sweep as they end."""
-
-    def __init__(self, num_points: int, *, skipped: int) -> None:
-        super().__init__(num_points, "starting")
-        self._num_points, self._num_ended = num_points, 0
-        self._running: list[str] = []
-        if skipped:
-            self.say(f"{skipped} points are finished already")
-
-    def started(self, point: Point) -> None:
-        """Show the point beside the bar."""
-        self._running.append(point.title)
-        self._describe_running()
-        if not self.is_interactive:
-            self.say(f"{point.title}: started")
-
-    def ended(self, point: Point, seconds: float, failure: str) -> None:
-        """Print a line with the outcome of a point."""
-        self._running.remove(point.title)
-        self._num_ended += 1
-        self.advance()
-        self._describe_running()
-        outcome = f"failed with {failure}" if failure else f"finished in {seconds:.1f} s"
-        self.say(f"[{self._num_ended}/{self._num_points}] {point.title}: {outcome}")
-
-    def _describe_running(self) -> None:
-        first = self._running[0] if self._running else ""
-        more = f" and {len(self._running) - 1} more" if len(self._running) > 1 else ""
-        self.describe(f"{first}{more}")
-
-
 class _Running(NamedTuple):
     """A point and its process."""
 
@@ -202,14 +128,23 @@ class _Running(NamedTuple):
     log: Path
     started: float
 
+    def failure(self) -> str:
+        """Return the reason in one line why the ended process failed; "" if it succeeded."""
+        status = self.process.returncode
+        if status == 0:
+            return ""
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        cause = f"signal {-status}" if status < 0 else f"exit status {status}"
+        return f"{cause}: {lines[-1].strip() if lines else 'it printed nothing'} ({self.log})"
+
 
 def run(
-    points: Iterable[Point],
+    points: Sequence[Point],
     directory: Path,
     command: Command,
     *,
     jobs: int,
-    progress: SweepProgress,
+    progress: Terminal,
     interruption: Interruption,
 ) -> list[str]:
     """Run points, `jobs` at a time; a failing point does not stop the others.
@@ -225,7 +160,7 @@ def run(
     if jobs > 1:
         environment.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     (directory / "logs").mkdir(exist_ok=True)
-    waiting = list(points)[::-1]
+    waiting, num_ended = list(points)[::-1], 0
     running: list[_Running] = []
     failed = []
     for point in waiting:  # a damaged summary would make readers count the point as finished
@@ -237,15 +172,21 @@ def run(
                 with interruption.deferred():  # A signal here would leave an orphaned process.
                     point = waiting.pop()
                     running.append(_started(point, directory, command, environment))
-                progress.started(point)
-            for each in [each for each in running if each.process.poll() is not None]:
+                if not progress.is_interactive:
+                    progress.say(f"{point.title}: started")
+            ended = [each for each in running if each.process.poll() is not None]
+            for each in ended:
                 running.remove(each)
-                failure = _failure(each)
-                if failure:
+                if failure := each.failure():
                     failed.append(each.point.name)
                     failure_note(directory, each.point).write_text(failure, encoding="utf-8")
                 write_csv(directory)
-                progress.ended(each.point, time.monotonic() - each.started, failure)
+                num_ended += 1
+                progress.advance()
+                outcome = f"finished in {time.monotonic() - each.started:.1f} s"
+                outcome = f"failed with {failure}" if failure else outcome
+                progress.say(f"[{num_ended}/{len(points)}] {each.point.title}: {outcome}")
+            progress.describe(", ".join(each.point.title for each in running))
             time.sleep(_POLL_SECONDS)
     except Interrupted as interrupted:
         _stop([each.process for each in running], interrupted.exit_status - 128)
@@ -273,16 +214,6 @@ def _started(
             start_new_session=True,
         )
     return _Running(point, process, log, time.monotonic())
-
-
-def _failure(ended: _Running) -> str:
-    """Return the reason in one line why the ended process failed; "" if it succeeded."""
-    status = ended.process.returncode
-    if status == 0:
-        return ""
-    lines = [line for line in ended.log.read_text(errors="replace").splitlines() if line.strip()]
-    cause = f"signal {-status}" if status < 0 else f"exit status {status}"
-    return f"{cause}: {lines[-1].strip() if lines else 'it printed nothing'} ({ended.log})"
 
 
 def _stop(running: Sequence[subprocess.Popen[bytes]], signum: int) -> None:

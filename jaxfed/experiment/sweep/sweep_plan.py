@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -26,7 +26,6 @@ from jaxfed.config.overrides import as_text, value_of, with_overrides
 from jaxfed.config.reading import effects, seen_by
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store import workdir
-from jaxfed.experiment.store.manifest import read_json
 
 _MAX_NAME = 120  # characters; file systems allow 255 bytes
 
@@ -94,79 +93,58 @@ def plan(
     """
     path, variant = config_file.split_variant(config)
     file = config_file.read(config)
-    base = with_overrides(file, overrides)
-    check.check(base)
+    base = _checked(file, overrides)
     points: dict[str, Point] = {}
-    first: dict[str, str] = {}
+    first: dict[str, str] = {}  # settings -> the point that has them
+    runs: dict[str, str] = {}  # a method and its settings -> the point that runs it
     repeated: dict[str, str] = {}
-    seen: dict[str, dict[str, str]] = {}
     unread = dict[str, str]()
-    for values in _crossed(grid) if grid else _added(path, variant):
-        point, loaded = _point(file, overrides, values)
-        for key, line in effects(file, [*overrides, *point.texts], known=unread).items():
+    given = [
+        (values, tuple(as_text(key, value) for key, value in values.items()))
+        for values in (_crossed(grid) if grid else _added(path, variant))
+    ]
+    names = [point_name(texts) for _, texts in given]
+    begun = [directory and (directory / name / "config.json").exists() for name in names]
+    for place in sorted(range(len(given)), key=lambda place: not begun[place]):
+        (values, texts), name = given[place], names[place]
+        try:
+            loaded = _checked(file, [*overrides, *texts])
+        except UsageError as error:
+            raise UsageError(f"sweep point {_title(texts)}: {error}") from None
+        for key, line in effects(file, [*overrides, *texts], known=unread).items():
             unread[key] = unread.get(key, line) and line
-        if point.name in points or point.name in repeated:
-            raise UsageError(f"--config={config}: sweep adds the point {point.name} twice")
-        experiment = json.dumps(workdir.plain(point.settings), sort_keys=True)
-        if experiment in first:
-            repeated[point.name] = first[experiment]
-        else:
-            first[experiment] = point.name
-            points[point.name] = point
-            seen[point.name] = {
-                name: f"{name} {json.dumps(workdir.plain(seen_by(loaded, name)), sort_keys=True)}"
-                for name in methods.chosen(loaded)
-            }
+        if name in points or name in repeated:
+            raise UsageError(f"--config={config}: sweep adds the point {name} twice")
+        settings = loaded.to_dict()
+        if (same := first.setdefault(_as_json(settings), name)) != name:
+            repeated[name] = same
+            continue
+        at = {
+            method: runs.setdefault(f"{method} {_as_json(seen_by(loaded, method))}", name)
+            for method in methods.chosen(loaded)
+        }
+        flat = dict(flatten(settings))
+        point = Point(name, {key: flat[key] for key in values}, texts, settings, {})
+        reused = {method: at[method] for method in loaded.baselines if at[method] != name}
+        points[name] = _without(file, overrides, point, reused) if reused else point
     if not points:
         raise UsageError(f"--config={config}: sweep adds no point")
     for line in filter(None, unread.values()):
         raise UsageError(f"{line}; that is so at every point of the sweep")
     swept = dict.fromkeys(key for point in points.values() for key in point.overrides)
-    return SweepPlan(
-        config,
-        tuple(overrides),
-        tuple(grid),
-        {key: value_of(base, key) for key in swept},
-        tuple(_shared(file, overrides, points, seen, directory)),
-        repeated,
-    )
+    own = {key: value_of(base, key) for key in swept}
+    in_order = tuple(points[name] for name in names if name in points)
+    return SweepPlan(config, tuple(overrides), tuple(grid), own, in_order, repeated)
 
 
-def _shared(
-    file: ConfigDict,
-    overrides: Sequence[str],
-    points: Mapping[str, Point],
-    seen: Mapping[str, Mapping[str, str]],
-    directory: Path | None,
-) -> Iterator[Point]:
-    """Yield the points, each without the baselines that another point runs for it.
-
-    `seen` maps point -> method -> config fingerprint of the method there, as text.
-    """
-    started = {name: _started_with(directory, name) for name in points}
-    runs: dict[str, str] = {}  # fingerprint of a method -> the point that runs it
-    for name, methods_there in started.items():
-        for method in methods_there or ():
-            runs.setdefault(seen[name].get(method, ""), name)
-    for name in points:
-        for what in seen[name].values() if started[name] is None else ():
-            runs.setdefault(what, name)
-    for name, point in points.items():
-        reused = {
-            method: runs.get(seen[name][method], name)
-            for method in point.settings["baselines"]
-            if method not in (started[name] or ())
-        }
-        reused = {method: other for method, other in reused.items() if other != name}
-        yield _without(file, overrides, point, reused) if reused else point
+def _checked(file: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
+    loaded = with_overrides(file, overrides)
+    check.check(loaded)
+    return loaded
 
 
-def _started_with(directory: Path | None, point: str) -> tuple[str, ...] | None:
-    """Return the methods that a point's directory was created for; None if it does not exist."""
-    if directory is None or not (directory / point / "config.json").exists():
-        return None
-    there = read_json(directory / point, "config.json")
-    return (str(there.get("algorithm")), *(there.get("baselines") or ()))
+def _as_json(settings: Any) -> str:
+    return json.dumps(workdir.plain(settings), sort_keys=True)
 
 
 def _without(
@@ -176,8 +154,7 @@ def _without(
     left = tuple(name for name in point.settings["baselines"] if name not in reused)
     texts = (*point.texts, f"baselines={','.join(left) or ()}")
     try:
-        loaded = with_overrides(file, [*overrides, *texts])
-        check.check(loaded)
+        loaded = _checked(file, [*overrides, *texts])
     except UsageError:  # for example candidate settings that only the baseline has
         return point
     return point._replace(texts=texts, settings=loaded.to_dict(), reused=reused)
@@ -225,21 +202,6 @@ def _added(path: str, variant: str) -> list[dict[str, Any]]:
     else:
         sweep(add)
     return added
-
-
-def _point(
-    file: ConfigDict, overrides: Sequence[str], values: Mapping[str, Any]
-) -> tuple[Point, ConfigDict]:
-    texts = tuple(as_text(key, value) for key, value in values.items())
-    name = point_name(texts)
-    try:
-        loaded = with_overrides(file, [*overrides, *texts])
-        check.check(loaded)
-    except UsageError as error:
-        raise UsageError(f"sweep point {_title(texts)}: {error}") from None
-    settings = loaded.to_dict()
-    flat = dict(flatten(settings))
-    return Point(name, {key: flat[key] for key in values}, texts, settings, {}), loaded
 
 
 def _title(texts: Iterable[str]) -> str:

@@ -1,14 +1,12 @@
 """One rule over readers: pandas' index, dates and large numbers, transparent pixels, names of arrays."""
 
 import io
-from dataclasses import replace
 
 import numpy as np
 import pandas
 import pytest
 from PIL import Image
 
-from jaxfed.api.predictor import Predictor
 from jaxfed.config import base
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.data import load
@@ -88,8 +86,6 @@ def test_numbers_that_float32_would_merge_are_standardized_in_float64(kind, endi
     np.testing.assert_allclose(x[:, 1], (expected - expected.mean()) / expected.std(), rtol=1e-6)
     encode = RowEncoding(encoder_of(data), scaling=scale)
     np.testing.assert_array_equal(encode(rows), x)
-    for encoding, dtype in ((encode, np.float64), (replace(encode, scaling=None), np.float32)):
-        assert Predictor("m", ("a", "b"), encoding, ()).encode(rows).dtype == dtype
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])

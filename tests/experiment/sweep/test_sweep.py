@@ -261,17 +261,6 @@ def test_a_finished_point_whose_methods_went_wrong_stays_a_failure(config, tmp_p
     assert "failed: seed=2, see" in done.stderr
 
 
-def test_no_point_runs_where_one_cannot(config, tmp_path):
-    """What the data say against it is known before the first one runs."""
-    path, directory = config(""), tmp_path / "out"
-    grid = "--sweep.federation.num_clients=2,2000"
-    done = launch(f"--config={path}", f"--workdir={directory}", grid)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    key = "federation.num_clients=2000"
-    assert done.stderr.startswith(f"jaxfed: sweep point {key}: config.{key}: at most 1797")
-    assert not directory.exists()
-
-
 def test_points_are_told_by_their_values(config):
     path = config(
         "def sweep(add): add(**{'xclp.presence': ('1@hamming',), 'xclp.hamming': 'phe'})\n"
