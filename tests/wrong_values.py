@@ -231,10 +231,8 @@ TOGETHER: tuple[tuple[str, ...], ...] = (
     _with("fedavg", "training.training_cohort_size=2", "federation.labels_at=server"),
     # Simulated time.
     ("clock.seconds_per_round=1",),
-    ("clock.availability=no_such_file.csv", *ON_CLOCK),
     ("clock.over_selection=1.5", "clock.seconds_per_example=1"),
     ("sampling=groups", *ON_CLOCK),
-    _with("dp_fedavg", *ON_CLOCK, "clock.deadline=100"),
     _with("dp_fedavg_records", *ON_CLOCK, "clock.over_selection=1.5"),
     _with("fedbuff"),
     _with("fedbuff", "fedbuff.concurrency=6", *ON_CLOCK),

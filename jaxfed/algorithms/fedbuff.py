@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxfed.federation.algorithm import Arrivals, Asynchronous, FederatedAlgorithm
+from jaxfed.federation.algorithm import Asynchronous, FederatedAlgorithm, Timed
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
@@ -66,9 +66,7 @@ def fedbuff(
     return plain._replace(course=course)
 
 
-def _buffered(
-    training: Training, exponent: float, arrivals: Sequence[Arrivals]
-) -> FederatedAlgorithm:
+def _buffered(training: Training, exponent: float, arrivals: Sequence[Timed]) -> FederatedAlgorithm:
     models = StoredModels(exponent, arrivals)
 
     def local_update(client: ClientRound) -> ClientUpdate:
@@ -109,7 +107,7 @@ class Start(NamedTuple):
 class StoredModels(Hook):
     """The models that clients train from, `ServerState.memory`, [V, ...]: as many as are in use at a time."""
 
-    def __init__(self, exponent: float, arrivals: Sequence[Arrivals]) -> None:
+    def __init__(self, exponent: float, arrivals: Sequence[Timed]) -> None:
         """Assign a slot to each model that some client begins with; without arrivals that is the newest."""
         self._exponent, self._arrivals = exponent, arrivals
         self._slots = slots_of(arrivals)
@@ -132,7 +130,8 @@ class StoredModels(Hook):
         done = int(state.round)
         version = {}
         if self._arrivals:
-            version = dict(zip(*self._arrivals[done], strict=True))
+            one = self._arrivals[done]
+            version = dict(zip(one.clients, one.version, strict=True))
         began = [version.get(client, done) for client in np.asarray(cohort.client_id).tolist()]
         slots = np.maximum([self._slot(one) for one in began], 0)
         staleness = np.array([done - one for one in began], np.int32)
@@ -153,7 +152,7 @@ def _at(models: Any, slots: np.ndarray) -> Any:
     return jax.tree.map(lambda rows: rows[slots], models)
 
 
-def slots_of(arrivals: Sequence[Arrivals]) -> list[int]:
+def slots_of(arrivals: Sequence[Timed]) -> list[int]:
     """Return, for each number of server steps, the slot in which the model is stored; -1: not stored.
 
     A slot is reused after the last round that needs it, so there are as few slots as models in use at a time.

@@ -24,7 +24,6 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.config.check import check_partners
 from jaxfed.config.networks import check_size, initial_model, make_model
 from jaxfed.config.sections import MIXED, WITH_MOMENTUM, TrainingSection, section_of
 from jaxfed.config.views import change_of, check_augmentation
@@ -49,7 +48,7 @@ from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
-from jaxfed.training.pseudo_labels.label_sources import BY_XCLP, PSEUDO_LABELS, LabelSources
+from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS, LabelSources
 from jaxfed.training.round.round import server_optimizer
 from jaxfed.training.server.aggregate import WEIGHTINGS, adaptive
 from jaxfed.training.specification import ServerTraining, Training
@@ -354,8 +353,7 @@ def in_time(
     of the repeat.
 
     Raises:
-        UsageError: the table has a client that does not exist, no client finishes a round, or a round has
-            too few mask partners for its number of clients.
+        UsageError: settings that do not go together (`schedule_of`).
     """
     needed, training = methods.needs(config, name), config.training
 
@@ -369,7 +367,7 @@ def in_time(
     keys = {f"Clock.{key}": f"clock.{key}" for key in config.clock}
     keys |= {key: key for key in ("clock", *Sampling._fields)}
     with methods.naming(config, name), section("config", keys):
-        algorithm, schedule = schedule_of(
+        return schedule_of(
             section_of(config, "clock"),
             algorithm._replace(name=algorithm.name or name),
             federation,
@@ -378,9 +376,3 @@ def in_time(
             config.rounds,
             processed=processed,
         )
-    if schedule is not None:
-        sizes = [len(one.clients) for one in schedule.rounds]
-        check_partners(config, name, {*sizes})
-        if needed.pseudo_label in BY_XCLP:
-            check_partners(config, "xclp", {*sizes[training.labeled_only_rounds :]})
-    return algorithm, schedule

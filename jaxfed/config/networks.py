@@ -1,9 +1,9 @@
 """The config's network: its inputs' scales, and the weights that it starts from.
 
 `training.initial_model` is '' for new weights, 'pretrained' for released ImageNet weights, or the state of an
-earlier experiment, WORKDIR/states/METHOD-{repeat}. Weights that features are computed with, and a table of
-availability, are such files too: an unfinished run resumes only if they are unchanged (`checksums`).
-Otherwise features computed again, or later repeats, would come from other weights than the existing results.
+earlier experiment, WORKDIR/states/METHOD-{repeat}. Weights that features are computed with are such files
+too: an unfinished run resumes only if they are unchanged (`checksums`). Otherwise features computed again, or
+later repeats, would come from other weights than the existing results.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from jaxfed.config.methods import (
 from jaxfed.errors import UsageError
 from jaxfed.federation.census import feature_sums, mean_and_deviation
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.clock import ALWAYS
 from jaxfed.federation.communication import num_bytes_of
 from jaxfed.federation.execution.settings import require
 from jaxfed.host.checkpoint import Checkpoint, Checkpoints
@@ -217,11 +216,6 @@ def checksums(config: ConfigDict) -> dict[str, str]:
     Cost: each file is read once, 1 GB/s.
     """
     files = {}
-    if config.clock.availability != ALWAYS:
-        table = location(config.clock.availability, "config.clock.availability")
-        if not table.is_file():
-            raise refused(config, "clock.availability", "no such file")
-        files["clock.availability"] = table
     if config.preprocessing.kind == "pretrained":
         files["preprocessing.weights"] = _released_weights(config, config.preprocessing.network)
     for key, seen in initial_models(config).items():

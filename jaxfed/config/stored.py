@@ -11,6 +11,8 @@ from ml_collections import ConfigDict
 GONE: dict[str, Any] = {
     "labeled_cohorts": True,
     "labeled_share": "ceiling",
+    "clock.availability": "always",
+    "clock.deadline": 0.0,
     "clock.online_share": 0.5,
     "dp_fedavg.bound": "fixed",
     "dp_fedavg_records.chunk": 16,

@@ -76,11 +76,20 @@ class Sides(NamedTuple):
     evaluate: Evaluate | None = None
 
 
-class Arrivals(NamedTuple):
-    """Clients of one asynchronous round, ascending, and the number of server steps before each began."""
+class Timed(NamedTuple):
+    """One round in simulated time.
+
+    Fields:
+        clients: the clients that count, ascending.
+        seconds: simulated time at which the round ends.
+        lost: number of clients whose work was lost, since others were faster.
+        version: in asynchronous rounds, the number of server steps before each client began; else ().
+    """
 
     clients: tuple[int, ...]
-    version: tuple[int, ...]
+    seconds: float
+    lost: int = 0
+    version: tuple[int, ...] = ()
 
 
 class Asynchronous(NamedTuple):
@@ -88,11 +97,11 @@ class Asynchronous(NamedTuple):
 
     Fields:
         concurrency: number of clients that train at a time.
-        of: arrivals of all rounds, from round 1 on -> the method for them.
+        of: schedule of all rounds, from round 1 on -> the method for them.
     """
 
     concurrency: int
-    of: Callable[[Sequence[Arrivals]], FederatedAlgorithm]
+    of: Callable[[Sequence[Timed]], FederatedAlgorithm]
 
 
 class Course(NamedTuple):

@@ -143,23 +143,6 @@ def test_clients_may_be_computed_at_once(strategy):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-def test_lost_clients_leave_no_trace_in_a_round():
-    """A padded round of those before a deadline is the round of these clients alone."""
-    clients = clients_of(SIZES)
-    federation = jaxfed.Federation.from_clients(clients, num_classes=3)
-    clock = Clock(seconds_per_example=1.0, deadline=7.0)
-    fedavg = method("fedavg", server_rate=1.3)
-    timed = jaxfed.simulate(fedavg, federation, rounds=4, clock=clock)
-    assert [record["clients"] for record in timed.records] == [3] * 4
-    x, y = (np.concatenate(parts) for parts in zip(*clients[:3], strict=True))
-    expected = first_model(fedavg, federation)
-    for rate in RATES[:4]:
-        slopes = gradient(expected, x.astype(np.float64), y)
-        expected = [p - 1.3 * rate * g for p, g in zip(expected, slopes, strict=True)]
-    for a, b in zip(leaves(timed.state), expected, strict=True):
-        np.testing.assert_allclose(a, b, atol=2e-6)
-
-
 def test_running_statistics_are_those_of_the_model_that_a_client_began_with():
     """Each client has one example, many times: the mean of any batch is that example."""
 

@@ -1,14 +1,10 @@
 """Mask partners suffice for every round: 59 and 78 clients need fewer of them than 58 and 77."""
 
-import numpy as np
 import pytest
 
 from jaxfed.config import file as config_file
-from jaxfed.config.assembly import in_time
 from jaxfed.config.check import check, check_number_of_clients
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import Course, FederatedAlgorithm
-from jaxfed.federation.clients import Federation
 from jaxfed.secure.session.neighborhoods import neighborhood
 
 GROUPS = ("federation.num_clients=155", "cohort_size=78", "sampling=groups", "rounds=4")
@@ -65,31 +61,3 @@ def test_a_variant_has_the_partners_of_its_algorithm():
     assert refusal(check, config).startswith(
         "config.fedct.mask_partners=4: too few, or odd, for 20"
     )
-
-
-def scheduled(deadline, partners):
-    """59 clients, of which the last takes 9 seconds and the others 2."""
-    clients = [
-        (np.zeros((2 + 7 * (j == 58), 2), np.float32), [0, *[-1] * (1 + 7 * (j == 58))])
-        for j in range(59)
-    ]
-    config = loaded(
-        *("baselines=()", "algorithm=fedavg_xclp", "cohort_size=0", "federation.num_clients=59"),
-        *("rounds=3", f"training.labeled_only_rounds={STAGE_1}", "training.epochs=1"),
-        *("xclp.row_sums=masked_resilient", f"xclp.mask_partners={partners}"),
-        *("clock.seconds_per_example=1", f"clock.deadline={deadline}"),
-        config=TRAINING,
-    )
-    check(config)
-    algorithm = FederatedAlgorithm(*[None] * 3, course=Course(stage_1=STAGE_1))
-    federation = Federation.from_clients(clients, num_classes=2)
-    return in_time(config, "fedavg_xclp", algorithm, federation, 0)[1]
-
-
-def test_rounds_that_a_clock_makes_smaller_are_checked_before_the_first():
-    assert (neighborhood(58).size, neighborhood(59).size) == (22, 20)
-    sizes = [len(one.clients) for one in scheduled(9.0, 20).rounds]
-    assert sizes == [59, 59, 59]
-    line = refusal(scheduled, 5.0, 20)
-    assert line.startswith("config.xclp.mask_partners=20: too few, or odd, for 58 clients")
-    assert [len(one.clients) for one in scheduled(5.0, 22).rounds] == [59, 59, 58]

@@ -1,7 +1,6 @@
 """What federations, the simulated clock and memory limits refuse."""
 
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ import refusals
 
 from jaxfed.federation.algorithm import Asynchronous, Course, FederatedAlgorithm
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.clock import Clock, read_windows, schedule_of
+from jaxfed.federation.clock import Clock, schedule_of
 from jaxfed.federation.execution.client_map import client_map
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.federation.sampling import Sampling
@@ -59,12 +58,9 @@ SIX = sized(1, 2, 3, 4, 5, 6)
 
 
 def rounds(federation=SIX, size=0, at_once=0, sampling="uniform", labels=False, **clock):
-    """Three rounds, of windows in which clients are available where there are some."""
+    """Three rounds in simulated time."""
 
     def call():
-        if windows := clock.pop("windows", ""):
-            Path("t.csv").write_text("client,from,to\n" + windows)
-            clock["availability"] = "t.csv"
         method = FederatedAlgorithm(*[None] * 3, course=Course(needs_labels=labels))
         if at_once:
             course = method.course._replace(asynchronous=Asynchronous(at_once, len))
@@ -77,22 +73,12 @@ def rounds(federation=SIX, size=0, at_once=0, sampling="uniform", labels=False, 
 
 BY_LABELS = partial(rounds, labels=True)
 CLOCK = {
-    "Clock.seconds_per_example=1.0: nobody finishes round 1 in 1000 draws, with deadline=0.5; the "
-    "fastest takes 1 s; allow more time or fewer seconds": rounds(deadline=0.5),
-    "...fastest takes 4 s": rounds(sized(4, 4), 1, 2, deadline=1.0),
-    "...fastest takes 7 s": BY_LABELS(labeled(0, 7, 0, 8), deadline=3.0),
-    "Clock.deadline=3.0: there is no sim": rounds(seconds_per_example=0.0, deadline=3.0),
-    "Clock.deadline=-1.0: use numbers from 0 on": rounds(deadline=-1.0),
+    "Clock.speed_spread=3.0: there is no sim": rounds(seconds_per_example=0.0, speed_spread=3.0),
+    "Clock.seconds_per_round=-1.0: use numbers from 0 on": rounds(seconds_per_round=-1.0),
     "Clock.over_selection=0.5: use numbers from 1 on": rounds(over_selection=0.5),
     "Clock.over_selection=2.0: all clients take part already": rounds(over_selection=2.0),
     "Clock.speed_spread=nan: use numbers from 0 on": rounds(speed_spread=float("nan")),
-    "Clock.availability='': use 'always' or a CSV": rounds(availability=""),
-    "...nobody finishes round 1 in 1000 draws, with deadline=4.0, availability='t.csv'; the": (
-        rounds(deadline=4.0, windows="1,10,11\n")
-    ),
-    "...nobody finishes": BY_LABELS(labeled(0, 3, 0), windows="0,0,100\n2,0,100\n"),
-    "...fewer than 3 clients finish round 1": rounds(SIX, 3, 4, windows="0,0,99\n1,0,99\n"),
-    "sampling='groups': clients of a fixed turn may be away": rounds(SIX, 3, sampling="groups"),
+    "sampling='groups': clients of a fixed turn": rounds(SIX, 3, sampling="groups"),
     "concurrency=2: the server's step takes 3 arrivals, and 6 clients have examples to train on; use 3 to "
     "6, or a smaller cohort_size": rounds(SIX, 3, 2),
     "concurrency=7: ...use 3 to 6": rounds(SIX, 3, 7),
@@ -102,32 +88,6 @@ CLOCK = {
     "Clock.seconds_per_example=0.0: the rounds of this method are asynchronous": rounds(
         at_once=4, seconds_per_example=0.0
     ),
-}
-
-
-def trace(table, name="t.csv"):
-    def call():
-        Path("t.csv").write_bytes(table)
-        read_windows(name, 4)
-
-    return call
-
-
-HEAD = b"client,from,to\n"
-TRACE = {
-    "Clock.availability='t.csv': the first line of a table is client,from,to": trace(b"0,1,2\n"),
-    "...: no window, so no client is ever available": trace(HEAD),
-    "...: line 3: client 4 is unknown; use 0 to 3": trace(HEAD + b"0,1,2\n4,1,2\n"),
-    "...: line 2: client -1 is unknown; use 0 to 3": trace(HEAD + b"-1,1,2\n"),
-    "...: line 2: from=5, to=5; use 0 or more, and to above from": trace(HEAD + b"0,5,5\n"),
-    "...: line 2: from=nan, to=5": trace(HEAD + b"0,nan,5\n"),
-    "...: line 2: from=1, to=inf": trace(HEAD + b"0,1,inf\n"),
-    "...: line 2: '0,1'; use a client's number and two numbers": trace(HEAD + b"0,1\n"),
-    "...: line 2: client 0 has a window until 5": trace(HEAD + b"0,4,9\n1,0,1\n0,1,5\n"),
-    "...: no text in UTF-8; use 'always'": trace(b"\xff\xfe\x00"),
-    "...: No such file or directory; use 'always' or": trace(b"", "missing.csv"),
-    "...: Is a directory; use 'always'": trace(b"", "."),
-    "...: no text in UTF-8": trace(b"", "\0"),
 }
 
 
@@ -151,4 +111,4 @@ EXECUTION = {
     "...'loop'...'vmap', 'map', 'shard_map'": lambda: client_map(len, strategy="loop"),
 }
 
-test_refused = refusals.table(DATA | CLOCK | TRACE | EXECUTION)
+test_refused = refusals.table(DATA | CLOCK | EXECUTION)

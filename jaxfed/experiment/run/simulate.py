@@ -334,13 +334,13 @@ def simulate(
             the last one only.
         evaluate_test: evaluate it on the test examples at these rounds too, as `round_test_accuracy`, for
             curves; it selects nothing.
-        clock: speeds and availability of clients, for simulated time; None: none.
+        clock: speeds of clients and over-selection, for simulated time; None: none.
         on_round: called with every record as it is made.
 
     Raises:
         UsageError: the method cannot work with these clients, the network cannot work with their examples or
-            classes, nobody has a label, there is nothing to evaluate rounds on, no client can meet the
-            deadline, the clock changes cohorts on which a privacy guarantee counts, the loss is no longer
+            classes, nobody has a label, there is nothing to evaluate rounds on, the clock changes
+            cohorts on which a privacy guarantee counts, the loss is no longer
             finite, or no client has a model in the end.
     """
     _check(algorithm, federation, cohort_size)
