@@ -38,7 +38,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     from jaxfed.experiment.costs import answers_public
     from jaxfed.experiment.run.environment import describe
 
-    config, _ = opened(_CONFIG.value, overrides)
+    config = opened(_CONFIG.value, overrides)
     report = _answers(config) if answers_public(config) else _rounds(config)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -83,7 +83,7 @@ def conducted(
         return 1 if lines else 0
 
     with processes.together():
-        config, given = opened(
+        config = opened(
             _CONFIG.value,
             overrides,
             command=attached.command if attached else "launch.run",
@@ -117,7 +117,6 @@ def conducted(
                 interruption,
                 overwrite=_OVERWRITE.value,
                 attach=attached,
-                given=given,
                 trackers=trackers,
             )
     if processes.is_first():

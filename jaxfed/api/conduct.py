@@ -40,7 +40,6 @@ def conduct(
     *,
     overwrite: bool = False,
     attach: type[Audit] | None = None,
-    given: Sequence[str] = (),
     make: Callable[..., FederatedAlgorithm] | None = None,
     trackers: Mapping[str, Tracker] = MappingProxyType({}),
 ) -> dict[str, Any]:
@@ -55,8 +54,6 @@ def conduct(
         interruption: signals, or the lack of them.
         overwrite: delete what an earlier experiment left in `place`.
         attach: the audit (`jaxfed.audit.audit.Audit`), which observes rounds and adds its results.
-        given: `KEY=VALUE` overrides of the user, which the data must leave something to say
-            (`Simulation.check_given`).
         make: makes a method's algorithm, as `make_algorithm`, which is the default.
         trackers: name -> receiver of each round's numbers (`jaxfed.experiment.tracking.tracker.chosen`).
 
@@ -75,7 +72,6 @@ def conduct(
             compilation_cache.enable(config.execution.compilation_cache)
             progress.working_on(f"loading {config.dataset.name}")
             simulation = Simulation(config)
-            simulation.check_given(given)
             simulation.warn()
             files, attached = Workdir(place), None
             if attach is not None:

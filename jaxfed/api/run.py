@@ -73,13 +73,12 @@ def run(
         UsageError: one line on what cannot be: a key, a value, a key that nothing in the run reads, missing
             data, another experiment's workdir.
     """
-    for key in ("dataset__name", "federation__public_dataset"):
-        if not isinstance(source := overrides.get(key, ""), str | os.PathLike):
-            raise UsageError(
-                f"config.{key.replace('__', '.')}: is of type {type(source).__name__}; give the name or the "
-                "path of a data set (arrays go into a file by numpy.savez(FILE, x=..., y=...), or to "
-                "jaxfed.Federation.from_clients)"
-            )
+    if not isinstance(source := overrides.get("dataset__name", ""), str | os.PathLike):
+        raise UsageError(
+            f"config.dataset.name: is of type {type(source).__name__}; give the name or the path of a data "
+            "set (arrays go into a file by numpy.savez(FILE, x=..., y=...), or to "
+            "jaxfed.Federation.from_clients)"
+        )
     texts = [as_text(key.replace("__", "."), value) for key, value in overrides.items()]
     if isinstance(config, os.PathLike):
         config = os.fspath(config)
@@ -88,7 +87,7 @@ def run(
             f"jaxfed.run({type(config).__name__}): use FILE.py[:VARIANT], the name of a shipped "
             "config, or a ConfigDict"
         )
-    settings, given = opened(config, texts)
+    settings = opened(config, texts)
     receivers = chosen(trackers, "trackers")
     if processes.are_several():
         raise UsageError("jaxfed.run: runs in one process only; several processes run launch.run")
@@ -96,7 +95,7 @@ def run(
     if workdir is None:
         place = Path(mkdtemp(prefix="jaxfed-"))
         try:
-            return _run(settings, place, overwrite, progress, given, receivers, owns_workdir=True)
+            return _run(settings, place, overwrite, progress, receivers, owns_workdir=True)
         except BaseException as error:
             shutil.rmtree(place, ignore_errors=True)
             if isinstance(error, KeyboardInterrupt):
@@ -109,7 +108,7 @@ def run(
         if not overwrite and workdirs.is_finished(place, settings.to_dict()):
             return Result(place, settings, read_json(place, "summary.json"))
         try:
-            return _run(settings, place, overwrite, progress, given, receivers, owns_workdir=False)
+            return _run(settings, place, overwrite, progress, receivers, owns_workdir=False)
         except KeyboardInterrupt:
             raise Stopped(_left_in(place, overwrite)) from None
 
@@ -131,7 +130,6 @@ def _run(
     place: Path,
     overwrite: bool,
     progress: bool,
-    given: Sequence[str],
     trackers: Mapping[str, Tracker],
     *,
     owns_workdir: bool,
@@ -141,7 +139,6 @@ def _run(
         conduct(
             *(settings, place, shown, Interruption()),
             overwrite=overwrite,
-            given=given,
             trackers=trackers,
         )
     if progress:

@@ -24,7 +24,7 @@ from jaxfed.config import methods
 from jaxfed.config.keys import flatten, parents, refused
 from jaxfed.config.networks import saved_models
 from jaxfed.config.overrides import known_keys, setting_of, settings_in, unknown_key
-from jaxfed.config.sections import OTHER_PUBLIC, SECTIONS, section_of, shared_settings
+from jaxfed.config.sections import SECTIONS, section_of, shared_settings
 from jaxfed.config.views import KINDS, view_rows
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import check_rounds
@@ -120,7 +120,9 @@ def _check_method(config: ConfigDict, name: str) -> None:
     _check_place_of_labels(config, name, needed)
     if "public" in needed.takes and not section_of(config, "federation").has_public:
         wrong = f"{name!r} has clients learn labels of public examples"
-        raise refused(config, "federation.public_size", wrong, f"use 1 or more, or {OTHER_PUBLIC}")
+        raise refused(
+            config, "federation.public_size", wrong, "use 1 or more, or a public_fraction above 0"
+        )
     last = methods.all_keywords(config, name).get("teacher_rounds", 0)
     if last > config.rounds:
         wrong = f"at most rounds={config.rounds}, or nobody votes and there is no student"

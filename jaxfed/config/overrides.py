@@ -44,14 +44,8 @@ from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 PLUGINS: tuple[Registry[Any], ...] = (PSEUDO_LABELS, READERS, SCHEMES)
 """Registries of which an entry registered from outside has a section of its name."""
 CANDIDATES = "selection.candidates."  # METHOD.KEY follows
+_ALL = "docs/keys.md lists all keys"
 _ALGORITHM = Setting(Annotated[str, OneOf(ALGORITHMS)], "", "algorithm of which it is a variant")
-# Names of other frameworks -> the key here.
-_ELSEWHERE = {
-    **dict.fromkeys(("clients_per_round", "fraction_fit", "participation"), "cohort_size"),
-    **dict.fromkeys(("num_rounds", "global_rounds", "comm_round"), "rounds"),
-    **{"local_epochs": "training.epochs", "lr": "training.learning_rate"},
-    **{"num_users": "federation.num_clients", "num_seeds": "num_repeats"},
-}
 
 
 def with_overrides(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
@@ -160,51 +154,25 @@ def known_keys(config: ConfigDict) -> set[str]:
 
 
 def unknown_key(key: str, known: Collection[str]) -> UsageError:
-    """Return the error for an unknown key: it is gone, has no section, or a suggestion of known keys."""
+    """Return the error for an unknown key; it suggests similar keys of its section, else of any."""
     if key in GONE:
         wrong = f"no longer a setting; runs are as with {GONE[key]!r}"
         return UsageError(wrong, key=f"config.{key}", allowed="leave it out")
-    section = key.rpartition(".")[0]
+    section, _, leaf = key.rpartition(".")
     sections = {parent for name in known for parent in parents(name)}
     for parent in parents(key):
-        if parent in known:
-            return UsageError(f"unknown key; config.{parent} is no section", key=f"config.{key}")
         if parent not in sections:
-            top = sorted(name for name in sections if "." not in name)
-            meant = did_you_mean(nearest(parent, sections)) or f"; sections are {', '.join(top)}"
-            return UsageError(f"no such section{meant}", key=f"config.{parent}")
-    leaves = {name: name.rpartition(".")[2] for name in sorted(known)}
-    own = [name for name in leaves if name.rpartition(".")[0] == section]
-    meant = did_you_mean(_nearest_keys(key, leaves, own))
-    if not meant and section:
-        meant = f"; the keys of {section} are {', '.join(leaves[name] for name in own)}"
-    return UsageError(f"unknown key{meant}", key=f"config.{key}")
-
-
-def _nearest_keys(key: str, leaves: Mapping[str, str], own: Sequence[str]) -> list[str]:
-    """Return known keys that an unknown one may stand for, by the first rule that finds any.
-
-    0. The key here for a name that other frameworks use; `xclp.alpha` for `xclp_alpha`.
-    1. Keys of its section that contain its last word (`alpha`, `dirichlet_alpha`).
-    2. Keys of any section with the same last word; those of all methods before a method's own.
-    3. The most similar key of its section; of any section, if it has none.
-
-    `leaves` maps every known key to its last word; `own` are the keys of its section.
-    """
-    section, _, leaf = key.rpartition(".")
-    names = own if section else list(leaves)
-    elsewhere = [name for name in leaves if leaves[name] == leaf]
-    close = nearest(leaf, {leaves[name] for name in names})
-    rules = (
-        [name for name in leaves if name == _ELSEWHERE.get(leaf)],
-        [name for name in leaves if name.replace(".", "_") == key.replace(".", "_")],
-        [name for name in own if f"_{leaf}_" in f"_{leaves[name]}_"],
-        # training.x, and not the METHOD.training.x of every method
-        [name for name in elsewhere if name.count(".") < 2],
-        elsewhere,
-        [name for name in names if leaves[name] in close],
+            near = did_you_mean(nearest(parent, sections))
+            return UsageError(f"no such section{near}", key=f"config.{parent}", allowed=_ALL)
+    own = {name: name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section}
+    close = nearest(leaf, own.values())
+    meant = (
+        [name for name in own if leaf in own[name] or own[name] in close]
+        or [name for name in known if f".{name}".endswith(f".{leaf}") and name.count(".") < 2]
+        or nearest(key, () if section else known)
     )
-    return next(filter(None, rules), [])
+    near = did_you_mean(sorted(meant))
+    return UsageError(f"unknown key{near}", key=f"config.{key}", allowed="" if near else _ALL)
 
 
 def _reset_sizes(config: ConfigDict, overrides: Sequence[str]) -> None:

@@ -11,7 +11,6 @@ A key is in effect in a run if a method of the run reads it and the conditions i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -21,7 +20,6 @@ from jaxfed.config import file, methods
 from jaxfed.config.check import check
 from jaxfed.config.keys import flatten, parents
 from jaxfed.config.overrides import CANDIDATES, setting_of, with_overrides
-from jaxfed.config.sections import OF_COMMANDS
 from jaxfed.errors import UsageError
 from jaxfed.learners import LEARNERS
 from jaxfed.training.pseudo_labels.label_sources import BY_XCLP, settings_section, source_names
@@ -33,7 +31,7 @@ _OF_THE_RUN = (
     *("algorithm", "baselines", "paper_table", "dataset.root", "execution", "deployment"),
     *("evaluate_every", "evaluate_test", "checkpoint_every"),
 )
-_OF_NO_METHOD = ("algorithm", "baselines", "paper_table", "deployment")
+_OF_NO_METHOD = ("algorithm", "baselines", "paper_table", "deployment", "audit")
 # Keys of `training` that per-client networks read; the numbers of steps are keywords of the methods.
 _OF_LEARNING_NETWORKS = (
     *("optimizer", "learning_rate", "schedule", "schedule_rounds", "momentum", "nesterov"),
@@ -48,18 +46,14 @@ def opened(
     *,
     command: str = "",
     in_sweep: bool = False,
-) -> tuple[ConfigDict, tuple[str, ...]]:
+) -> ConfigDict:
     """Read a config, apply overrides and check the result, before any data is read or any file is written.
 
     Args:
         config: `FILE.py[:VARIANT]`, or a config with references between keys.
         overrides: `KEY=VALUE`, as the user gave them.
-        command: the command that runs; it may read a section of its own (`OF_COMMANDS`).
+        command: the command that runs; launch.audit reads the section `audit`.
         in_sweep: overrides may have no effect; the sweep has checked that each has one at some point.
-
-    Returns:
-        The config, and the overrides that change something; with some data one of them may still have no
-        effect (`Simulation.check_given`).
 
     Raises:
         UsageError: the file cannot be read; an unknown key, a wrong value, or two that contradict each other;
@@ -68,43 +62,33 @@ def opened(
     base = file.read(config) if isinstance(config, str) else config
     settings = with_overrides(base, overrides)
     check(settings)
-    if in_sweep:
-        return settings, ()
-    found = effects(base, overrides, command)
-    for line in filter(None, found.values()):
+    for line in filter(None, () if in_sweep else effects(base, overrides, command).values()):
         raise UsageError(line)
-    return settings, tuple(text for text in overrides if text.partition("=")[0] in found)
+    return settings
 
 
-def effects(
-    base: ConfigDict,
-    overrides: Sequence[str],
-    command: str = "",
-    known: Mapping[str, str] = MappingProxyType({}),
-) -> dict[str, str]:
-    """Return the key of each override that changes the config -> "", or an error if it has no effect.
+def effects(base: ConfigDict, overrides: Sequence[str], command: str = "") -> dict[str, str]:
+    """Return the key of each override of a checked config -> "", or an error if it has no effect.
 
-    An override has one if the value of its key is in effect, or if a value in effect differs without it: that
-    of a key that refers to it, for example. The config with all overrides is checked already. Keys that are
-    "" in `known` are left out.
+    An override has one if a key that it changes is in effect: its own, or one that refers to it.
     """
-    left = {text: key for text in overrides if known.get(key := text.partition("=")[0]) != ""}
-    if not left:
-        return {}
     config = with_overrides(base, overrides)
-    values, why = config.to_dict(), reasons(config, command)
-    found = {}
-    for text, key in left.items():
+    values, why, found = dict(flatten(config.to_dict())), reasons(config, command), {}
+    for text in overrides:
+        key = text.partition("=")[0]
+        found[key] = f"config.{text}: {why[key]}" if why.get(key) else ""
+        if not found[key]:
+            continue
         try:
             without = with_overrides(base, [other for other in overrides if other is not text])
-            if without.to_dict() == values:
-                continue
-            found[key] = f"config.{text}: {why[key]}" if why.get(key) else ""
-            if found[key]:
-                check(without)
-                if _in_effect(without) != _in_effect(config):
-                    found[key] = ""
-        except UsageError:  # other settings depend on the override
+        except UsageError:  # other overrides depend on it
+            found[key] = ""
+            continue
+        before = dict(flatten(without.to_dict()))
+        changed = [one for one in values if one not in before or before[one] != values[one]]
+        if not changed:
+            del found[key]
+        elif not all(why[one] for one in changed):
             found[key] = ""
     return found
 
@@ -118,8 +102,8 @@ def reasons(config: ConfigDict, command: str = "") -> dict[str, str]:
         section = key.partition(".")[0]
         if key in _OF_THE_RUN or section in _OF_THE_RUN:
             return ""
-        if reader := OF_COMMANDS.get(section):
-            return "" if reader == command else f"{reader} alone reads it; leave it out"
+        if section == "audit":
+            return "" if command == "launch.audit" else "launch.audit alone reads it; leave it out"
         unmet = [_unmet(config, own, key) for own in read.values() if key in own]
         if unmet:
             return "" if "" in unmet else unmet[0]
@@ -146,27 +130,16 @@ def keys_seen_by(config: ConfigDict, name: str) -> set[str]:
     return {*_read_by(config, name)}
 
 
-def _in_effect(config: ConfigDict) -> dict[str, dict[str, Any]]:
-    return {name: seen_by(config, name) for name in methods.chosen(config)}
-
-
 def _read_by(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
     """Return key as the user writes it -> the key common to all methods, and its value.
 
-    * Every method sees seed, data, clients, public examples, cohorts, rounds and execution; a one-shot method
-      over all clients sees no rounds.
-    * It sees the keywords of its own section and, if it trains on pseudo-labels, the sections of their
-      sources.
-    * `training` includes the method's own settings (`jaxfed.config.methods`). One-shot methods do not see it,
-      unless their features come from a model that is trained first.
-    * `learner` is seen by methods with per-client models; of it and of `model` and `training` they see the
-      parts that the clients' learners use.
-    * `selection` is seen by one-shot methods with several settings to select from.
+    Every method sees seed, data, clients, public examples, cohorts, rounds and execution. Of the other
+    sections it sees those that its ingredients and its sources of pseudo-labels are made from.
     """
     needed, algorithm = methods.needs(config, name), methods.algorithm_of(config, name)
     seen = methods.with_own_training(config, name)
     features_are_trained = config.preprocessing.kind == "federated_features"
-    unread = {*_OF_NO_METHOD, *OF_COMMANDS, *ALGORITHMS, *methods.variants(config), "selection"}
+    unread = {*_OF_NO_METHOD, *ALGORITHMS, *methods.variants(config), "selection"}
     of_training = set[str]()
     if needed.has_learners:
         unread |= {"pseudo_label"}
@@ -239,20 +212,13 @@ def disclosures(config: ConfigDict) -> list[str]:
     """
     found: dict[tuple[str, ...], list[str]] = {}
     for name in methods.chosen(config):
-        settings = _xclp_settings(config, name)
-        if settings and not settings["hamming"] == settings["row_sums"] == "plaintext":
+        needed, settings = methods.needs(config, name), methods.all_keywords(config, name)
+        if needed.trains:
+            by_xclp = not needed.has_learners and {*BY_XCLP} & _pseudo_labels_taken(config, name)
+            settings = config.xclp.to_dict() if by_xclp else {}
+        if {settings.get("hamming"), settings.get("row_sums")} - {"plaintext", None}:
             found.setdefault(disclosure.lines(settings), []).append(name)
     return [f"{', '.join(names)}: {line}" for lines, names in found.items() for line in lines]
-
-
-def _xclp_settings(config: ConfigDict, name: str) -> dict[str, Any]:
-    """Return the settings of XCLP that a method labels with; {} if it does not use XCLP."""
-    needed = methods.needs(config, name)
-    if not needed.trains:
-        own = methods.all_keywords(config, name)
-        return own if "hamming" in own else {}
-    by_xclp = {*BY_XCLP} & _pseudo_labels_taken(config, name)
-    return config.xclp.to_dict() if by_xclp and not needed.has_learners else {}
 
 
 def _pseudo_labels_taken(config: ConfigDict, name: str) -> set[str]:

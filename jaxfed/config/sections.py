@@ -75,7 +75,6 @@ from jaxfed.training.server.aggregate import SECOND_MOMENTS, WEIGHTINGS
 from jaxfed.training.specification import SERVER_LEARNING_RATE, Training
 from jaxfed.xclp.settings.parameters import MEASURES
 
-OTHER_PUBLIC = "a public_fraction above 0, or a public_dataset"
 MIXED = "mixed"  # value of learner.name: several learners, cycled over the clients
 WITH_MOMENTUM = ("sgd", "rmsprop")
 _KINDS = Literal["identity", "images", "standardized", "pretrained", "federated_features"]
@@ -242,7 +241,6 @@ class FederationSection(Section):
         labels_at: holder of the labels; 'server': all of them, drawn before the rest is distributed.
         public_size: unlabeled examples that everybody has.
         public_fraction: public_size as a share of the training examples.
-        public_dataset: data set of the public examples; '': the clients' own.
         own_size: training examples distributed to clients.
         public_labeled: public examples keep their labels, which everybody has (FedMD).
         reveal_labels: reveal all labels once examples are distributed: full supervision.
@@ -271,9 +269,8 @@ class FederationSection(Section):
     num_labeled_clients: Annotated[int, Ge(0), Note("0 is all")] = 0
     skew: Annotated[Skew, when("partition", Not("iid"))] = "both"
     labels_at: Literal["clients", "server"] = "clients"
-    public_size: Annotated[int, Ge(0), Note("0 is none, or all of public_dataset")] = 0
-    public_fraction: Annotated[BelowOne, when("public_size", 0), when("public_dataset", "")] = 0.0
-    public_dataset: str = ""
+    public_size: Annotated[int, Ge(0), Note("0 leaves it to public_fraction")] = 0
+    public_fraction: Annotated[BelowOne, when("public_size", 0)] = 0.0
     own_size: Annotated[int, Ge(0), Note("0 is all that are not public")] = 0
     public_labeled: bool = False
     reveal_labels: bool = False
@@ -299,13 +296,13 @@ class FederationSection(Section):
                 wrong = "with labels_at='server' clients have no labels"
                 raise self.refused(key, wrong, f"use {getattr(FederationSection, key)!r}")
         if self.public_labeled and not self.has_public:
-            allowed = f"set a public_size, {OTHER_PUBLIC}"
+            allowed = "set a public_size or public_fraction above 0"
             raise self.refused("public_labeled", "there are no public examples", allowed)
 
     @property
     def has_public(self) -> bool:
         """True if there are public examples."""
-        return bool(self.public_size or self.public_fraction or self.public_dataset)
+        return bool(self.public_size or self.public_fraction)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -570,9 +567,6 @@ SECTIONS: dict[str, type] = {
     "deployment": Deployment,
 }
 """Section -> class; the section "" has the keys outside of sections."""
-
-OF_COMMANDS = {"audit": "launch.audit"}
-"""Section that a single command reads -> this command."""
 
 
 @cache

@@ -18,6 +18,7 @@ GONE: dict[str, Any] = {
     "dp_fedavg_records.chunk": 16,
     "dp_fedavg_records.records": "poisson",
     "execution.chunk_size": 0,
+    "federation.public_dataset": "",
     "fedcon.predictor_hidden": 512,
     "fedct.decode": "unbiased",
     "fedct.ties": "smallest",

@@ -87,24 +87,6 @@ def test_a_state_of_other_classes_is_refused(tmp_path):
         check_all(given, *other)
 
 
-@pytest.mark.parametrize("kind", ["classes", "features", ""])
-def test_a_state_of_as_many_other_classes_or_features_is_named(tmp_path, caplog, kind):
-    (tmp_path / "a.csv").write_text("f,g,label\n" + "1,2,x\n3,4,y\n" * 20)
-    table = [f"dataset.name={tmp_path / 'a.csv'}", "dataset.train_size=0", "num_repeats=1"]
-    table.append("preprocessing.kind=identity")
-    names = {"classes": ["x", "y"], "features": ["f", "g"]}
-    if kind:
-        names[kind] = names[kind][::-1]
-    config = load(*table)
-    model = make_model(config, Simulation(config).federation(0))
-    record = {"round": 3, "network": config.model.name, "names": names}
-    Checkpoints(tmp_path / "s").save(3, {"model": model.init(jax.random.key(0))}, record)
-    check_all(str(tmp_path / "s"), *table)
-    lines = [line for line in caplog.messages if "has learned other" in line]
-    assert len(lines) == bool(kind)
-    assert all(f"other {kind}, number 0 is '{names[kind][0]}' there" in line for line in lines)
-
-
 def test_a_state_that_a_later_repeat_lacks_is_noticed_at_once(tmp_path):
     given = save(tmp_path, repeats=(0,))
     with pytest.raises(UsageError, match=r"no such folder \(.*states/fedavg-1\)"):

@@ -34,7 +34,7 @@ def test_scaled_examples_are_the_only_copy():
     train, test = np.split(RNG.standard_normal((400_000, 15), np.float32), [300_000])
     config = base.get_config()
     config.preprocessing.kind = "standardized"
-    parts = Parts(train, test, train[:0], RNG.random(len(train)) < 0.8)
+    parts = Parts(train, test, RNG.random(len(train)) < 0.8)
     tracemalloc.start()
     scaled = preprocessed(parts, config)
     _, peak = tracemalloc.get_traced_memory()
@@ -47,7 +47,7 @@ def test_vectors_of_float32_are_not_copied():
     x = RNG.standard_normal((10, 3), np.float32)
     config = base.get_config()
     config.preprocessing.kind = "identity"
-    assert np.shares_memory(preprocessed(Parts(x, x[:0], x[:0]), config), x)
+    assert np.shares_memory(preprocessed(Parts(x, x[:0]), config), x)
 
 
 def test_directions_are_those_of_the_singular_value_decomposition():

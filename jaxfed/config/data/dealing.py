@@ -1,7 +1,7 @@
 """Federations of a config: the subsample of a data set, and the holder of each of its examples in a repeat.
 
     part, numbers = subsampled(dataset, config)
-    federation = dealt(config, part, public_set, seed)      # partition, server, public, .. without examples
+    federation = dealt(config, part, seed)      # partition, server, public, .. without examples
 
 The subsample depends on `config.seed` alone and is the same in every repeat. From a set without a test split,
 or whose test split is pooled with the training split (`dataset.pooled`), a test split is held out:
@@ -12,9 +12,7 @@ All clients and the server have the public examples, without their labels unless
 FedCT (A. Abourayya et al. "Little is Enough: Boosting Privacy by Sharing Only Hard Labels in Federated
 Semi-Supervised Learning". AAAI 2025) has clients agree on labels of U, public examples of the clients' own
 distribution: in its experiments a part of the training split. The paper does not say how that part is drawn;
-here it is drawn at random, by the repeat's seed, from all classes together. FedMD (D. Li, J. Wang. "FedMD:
-Heterogenous Federated Learning via Model Distillation". 2019) uses another data set, with its labels
-(`federation.public_dataset`).
+here it is drawn at random, by the repeat's seed, from all classes together.
 
 Without `federation.own_size`, clients hold all examples that are not public: the larger U, the fewer they
 hold. With `own_size`, clients hold the same examples for every public_size, a smaller U is a subset of a
@@ -67,27 +65,26 @@ _WITH_COLUMN = {
 }
 
 
-def dealt(config: ConfigDict, data: Dataset, other: Dataset | None, seed: int) -> Federation:
+def dealt(config: ConfigDict, data: Dataset, seed: int) -> Federation:
     """Deal out the examples in the repeat with this seed.
 
     Args:
         config: of the experiment.
-        data: the clients' data set, subsampled. If it has validation examples, none are drawn.
-        other: the public data set, if there is one.
+        data: the subsampled data set. If it has validation examples, none are drawn.
         seed: of the repeat.
 
     Returns:
-        A federation whose `x` has no features. Its examples are the training split, the test split, those of
-        the public data set, and the data set's own validation examples.
+        A federation whose `x` has no features. Its examples are the training split, the test split, and the
+        data set's own validation examples.
 
     Raises:
         UsageError: more examples, labels or clients are requested than exist, or none would be left for
             clients.
     """
     wanted, share = config.federation, config.dataset.validation_fraction
-    parts = [data.y, data.y_test, data.y[:0] if other is None else other.y, data.validation[1]]
-    y, ends = np.concatenate(parts), np.cumsum([len(part) for part in parts])[:-1]
-    train, test, of_other, validation = np.split(np.arange(len(y)), ends)
+    y = np.concatenate([data.y, data.y_test, data.validation[1]])
+    ends = len(data.y), len(data.y) + len(data.y_test)
+    train, test, validation = np.split(np.arange(len(y)), ends)
     if not len(test):
         is_test = drawn_for_test(config, data, seed)
         train, test = train[~is_test], train[is_test]
@@ -102,15 +99,9 @@ def dealt(config: ConfigDict, data: Dataset, other: Dataset | None, seed: int) -
     own = _drawn_own(wanted, train, seed)
     train = _without(train, own)
     public = train[:0]
-    if other is not None:
-        public = _drawn_public(wanted, other.name, y, of_other, len(of_other), seed)
-    elif wanted.public_size or wanted.public_fraction:
-        most = len(train) if len(own) else len(train) - 1
-        public = _drawn_public(wanted, data.name, y, train, most, seed)
+    if wanted.public_size or wanted.public_fraction:
+        public = _drawn_public(wanted, data.name, y, train, seed, beside_own=len(own) > 0)
     has_labels = wanted.public_labeled and len(public) > 0
-    public_labels = y[public].astype(np.int32) if has_labels else None
-    if other is not None and other.class_names != data.class_names:
-        y[of_other] = -1  # classes of another kind
     new, test = (test[:0], test) if wanted.test == "central" else (test, test[:0])
     clients = own if len(own) else _without(train, public)
     federation = Federation(
@@ -122,8 +113,8 @@ def dealt(config: ConfigDict, data: Dataset, other: Dataset | None, seed: int) -
         test=test,
         server=server,
         public=public,
-        public_labels=public_labels,
-        num_public_classes=(other or data).num_classes if has_labels else 0,
+        public_labels=y[public].astype(np.int32) if has_labels else None,
+        num_public_classes=data.num_classes if has_labels else 0,
     )
     if wanted.reveal_labels:
         federation = federation.fully_labeled()
@@ -206,24 +197,28 @@ def _drawn_own(wanted: ConfigDict, train: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _drawn_public(
-    wanted: ConfigDict, name: str, y: np.ndarray, candidates: np.ndarray, most: int, seed: int
+    wanted: ConfigDict, name: str, y: np.ndarray, train: np.ndarray, seed: int, *, beside_own: bool
 ) -> np.ndarray:
-    """Draw public examples, at most `most` of the candidates; ascending."""
-    is_own = not wanted.public_dataset
-    of_share = max(1, round(wanted.public_fraction * len(candidates)))
+    """Draw public examples of `train`, ascending; one at least is left if clients have none yet."""
+    of_share, most = (
+        max(1, round(wanted.public_fraction * len(train))),
+        len(train) - (not beside_own),
+    )
     if wanted.public_labeled:
-        candidates = candidates[y[candidates] >= 0]
-    most = min(most, len(candidates))
-    size = wanted.public_size or (min(most, of_share) if is_own else most)
+        train = train[y[train] >= 0]
+    most = min(most, len(train))
+    size = wanted.public_size or min(most, of_share)
     if size > most:
-        why = ", and one at least is clients'" * is_own
-        if is_own and wanted.own_size:
-            why = f" beside own_size={wanted.own_size}"
-        labels = " with a label" if wanted.public_labeled else ""
+        labels = " with a label" * wanted.public_labeled
+        why = (
+            f" beside own_size={wanted.own_size}"
+            if beside_own
+            else ", and one at least is clients'"
+        )
         wrong = f"at most {most} of what {name} has to train on{labels}{why}"
         raise UsageError(wrong, key="config.federation.public_size", value=size)
     rng = np.random.default_rng((seed, Stream.PUBLIC_EXAMPLES))
-    return np.sort(rng.permutation(candidates)[:size])
+    return np.sort(rng.permutation(train)[:size])
 
 
 def _without(points: np.ndarray, others: np.ndarray) -> np.ndarray:

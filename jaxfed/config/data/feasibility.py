@@ -1,32 +1,27 @@
-"""Conditions between a config, its data set, the memory, and the clients of one repeat."""
+"""Conditions between a config, its data set, and the clients of one repeat."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.config import methods
 from jaxfed.config.check import check_number_of_clients
-from jaxfed.config.data.preprocessing import Parts
 from jaxfed.config.keys import refused
-from jaxfed.config.views import num_rows
+from jaxfed.config.sections import DatasetSection
 from jaxfed.data import Dataset
 from jaxfed.data.features import check_images
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.execution.settings import require
 from jaxfed.models.efficientnet import NUM_FEATURES
-from jaxfed.training.pseudo_labels.label_sources import settings_section
 
 
 def check_kind(dataset: Dataset, config: ConfigDict) -> None:
-    """Check that there are two classes, and that the examples suit the preprocessing.
-
-    Raises:
-        UsageError: one class; the examples are no images but need to be; they are fewer than the components.
-    """
+    """Refuse examples that do not suit the preprocessing, and a share of a test split that is there."""
+    given = config.dataset.test_fraction
+    if len(dataset.y_test) and given != DatasetSection.test_fraction:
+        wrong = f"nothing reads it, for {dataset.name} has a test split"
+        allowed = f"use {DatasetSection.test_fraction}, or set dataset.pooled to True"
+        raise refused(config, "dataset.test_fraction", wrong, allowed)
     kind, x, components = config.preprocessing.kind, dataset.x, config.preprocessing.components
     if kind == "images" and x.ndim == 2:
         wrong = f"{dataset.name} has rows of {x.shape[1]} features, no images"
@@ -54,26 +49,12 @@ def check_classes(dataset: Dataset, config: ConfigDict) -> None:
         raise refused(config, "dataset.name", wrong, "two classes are needed")
 
 
-def check_copies(parts: Parts, config: ConfigDict) -> None:
-    """Refuse copies of the examples that exceed the memory; images and float32 vectors are not copied."""
-    kind, there = config.preprocessing.kind, [parts.train, parts.test, parts.public]
-    if config.preprocessing.views:
-        n, rows = sum(map(len, there)), num_rows(config)
-        d = config.preprocessing.components or NUM_FEATURES
-        what = f"{rows} rows of {d} features for each of {n} examples"
-        key = "config.preprocessing.views"
-        require(4 * n * rows * d, what, key=key, value=config.preprocessing.views)
-    if kind == "standardized" or (kind == "identity" and parts.train.dtype != np.float32):
-        num_bytes, what = 4 * sum(part.size for part in there), "a float32 copy of all examples"
-        require(num_bytes, what, key="config.preprocessing.kind", value=kind)
-
-
 def check_dealt(dataset: Dataset, config: ConfigDict, federation: Federation) -> None:
     """Check the clients of a repeat, without their examples.
 
     Raises:
         UsageError: they have no labels; nothing is held out that the config tests or
-            validates on; they are too few for its rounds, or too many for the memory.
+            validates on; they are too few for its rounds.
     """
     if not config.federation.num_clients:  # otherwise `jaxfed.config.check` has checked it
         check_number_of_clients(config, federation.num_clients)
@@ -100,26 +81,3 @@ def check_dealt(dataset: Dataset, config: ConfigDict, federation: Federation) ->
             "raise dataset.validation_fraction",
         )
         raise refused(config, "dataset.validation_measure", wrong, allowed)
-    check_memory(config, federation, math.prod(dataset.x.shape[1:]))
-
-
-def check_memory(config: ConfigDict, federation: Federation, num_features: int) -> None:
-    """Refuse settings for which a single array exceeds the memory, before any step is compiled."""
-    clients, public = config.cohort_size or federation.num_clients, len(federation.public)
-    what = f"{clients} clients' labels of them"
-    require(4 * clients * public, what, key="config.federation.public_size", value=public)
-    largest = int(federation.partition.sizes.sum(axis=0).max(initial=0))
-    arrays = {
-        "num_neighbors": (8 * largest, f"as many neighbors of {largest} points"),
-        "num_bits": (4 * num_features, "as many hyperplanes"),
-        "unlabeled_query": (4 * num_features, "so many examples a step"),
-    }
-    chosen = methods.chosen(config)
-    given = {name: methods.all_keywords(config, name) for name in chosen}
-    for needed in (methods.needs(config, name) for name in chosen):
-        owner = settings_section(str(needed.pseudo_label)) if needed.trains else ""
-        given |= {owner: config[owner]} if owner in config else {}
-    for name, values in given.items():
-        for key in arrays.keys() & set(values):
-            each, what = arrays[key]
-            require(each * values[key], what, key=f"config.{name}.{key}", value=values[key])

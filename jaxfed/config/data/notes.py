@@ -7,21 +7,16 @@ computes without noise. A model contains the result. Methods with a guarantee re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
 from jaxfed.config.keys import flatten, refused
-from jaxfed.config.networks import (
-    initial_models,
-    saved_models,
-    scales_by_clients,
-    starts_from_state,
-)
+from jaxfed.config.networks import scales_by_clients, starts_from_state
 from jaxfed.data import SCHEMES, ClientRows, Dataset
 from jaxfed.data.mapped_rows import parts
 from jaxfed.data.readers.table_encoder import TableEncoder
@@ -29,7 +24,6 @@ from jaxfed.federation.clients import Federation
 
 _FEW_TEST, _FEW_VALIDATION = 100, 30
 _LARGEST_RATIO = 100  # of feature scales without a warning
-_VALIDATION = "dataset.validation_fraction"
 
 
 class Holdings(NamedTuple):
@@ -48,24 +42,15 @@ class Holdings(NamedTuple):
     test_rows: str = "shared"  # by all repeats, or drawn "by_repeat"
 
     @classmethod
-    def of(
-        cls, y: np.ndarray, federation: Federation, *, has_public_set: bool, test_rows: str
-    ) -> Holdings:
-        """Count the examples of a federation, with or without examples, made from a data set.
-
-        Args:
-            y: int [n], classes of all splits as they were read, before subsampling; -1: none.
-            federation: the clients.
-            has_public_set: True if public examples come from another data set.
-            test_rows: as in `Holdings`.
-        """
+    def of(cls, y: np.ndarray, federation: Federation, test_rows: str) -> Holdings:
+        """Count the examples of a federation whose data set has classes y, int [n], in all splits."""
         new = ClientRows.of(federation.partition.new).joined
         tested = federation.y[np.concatenate([federation.test, new])]
         of_each = np.bincount(tested[tested >= 0])
         labeled, unlabeled, _ = federation.partition.sizes.sum(axis=1).tolist()
         server, public = len(federation.server), len(federation.public)
         validation, test = len(federation.validation), len(tested)
-        held = labeled + unlabeled + server + validation + test + public * (not has_public_set)
+        held = labeled + unlabeled + server + public + validation + test
         return cls(
             *(federation.num_clients, labeled, unlabeled, server, public, validation, test),
             dropped=len(y) - held,
@@ -109,19 +94,12 @@ def warnings(
 
     `x` are the training examples without gaps; `federation` has the clients of the first repeat.
     """
-    name, given, num_clients = dataset.name, config.federation, federation.num_clients
+    name, given = dataset.name, config.federation
     if len(dataset.validation[1]) and not config.dataset.validation_fraction:
-        yield f"{name}: its validation examples are not used; set config.{_VALIDATION} above 0"
-    for key, seen in initial_models(config).items():
-        saved = saved_models(seen)
-        known = saved[0].progress.get("names", {}) if saved else {}  # older states have none
-        for kind, ours in dataset.names.items():
-            for place, there, here in differences(zip(known.get(kind, ()), ours, strict=False)):
-                yield (
-                    f"config.{key}={seen.training.initial_model!r}: has learned other {kind}, number {place} "
-                    f"is {there!r} there and {here!r} in these data"
-                )
-                break
+        yield (
+            f"{name}: its validation examples are not used; set config.dataset.validation_fraction "
+            "above 0"
+        )
     is_other = ~np.isin(dataset.y_test, dataset.y[dataset.is_labeled])
     if is_other.any():
         others = [repr(dataset.class_names[c]) for c in np.unique(dataset.y_test[is_other])]
@@ -131,15 +109,9 @@ def warnings(
         )
     if empty := np.count_nonzero(federation.partition.sizes.sum(axis=0) == 0):
         yield (
-            f"{empty} of {num_clients} clients have no examples (config.federation.num_clients, partition)"
+            f"{empty} of {federation.num_clients} clients have no examples "
+            "(config.federation.num_clients, partition)"
         )
-    if given.partition == "natural" and not given.num_clients and dataset.client_id is not None:
-        in_data = len(np.unique(dataset.client_id))
-        if in_data > num_clients:
-            yield (
-                f"{in_data - num_clients} of the {in_data} clients in the data are left out: all their "
-                "examples are public or for tests"
-            )
     yield from scale_warnings(name, x, config)
     is_named = config.dataset.client_key or Path(config.dataset.name).suffix
     is_dealt_to_others = given.partition not in ("natural", *SCHEMES.from_outside())
@@ -175,11 +147,6 @@ def scale_warnings(name: str, x: np.ndarray, config: ConfigDict) -> Iterator[str
         )
 
 
-def differences(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[int, Any, Any]]:
-    """Yield the place of each pair of different values, and both."""
-    return ((place, a, b) for place, (a, b) in enumerate(pairs) if a != b)
-
-
 # Statistics of clients' rows, and who learns them.
 
 
@@ -206,7 +173,7 @@ def _statistics(config: ConfigDict, dataset: Dataset) -> Iterator[tuple[str, str
     if isinstance(encoder, TableEncoder) and any(column.texts for column in encoder.columns):
         yield "dataset.name", "which texts occur in columns of texts", ""
     if config.dataset.validation_fraction:
-        yield _VALIDATION, "which state does best on the validation examples", ""
+        yield "dataset.validation_fraction", "which state does best on the validation examples", ""
 
 
 def statistics_lines(config: ConfigDict, dataset: Dataset, num_public: int) -> list[str]:
@@ -215,7 +182,7 @@ def statistics_lines(config: ConfigDict, dataset: Dataset, num_public: int) -> l
     made = [
         f"{key}={given[key]!r}: the server and all clients learn {what}"
         for key, what, _ in found
-        if key != _VALIDATION  # no client's examples
+        if key != "dataset.validation_fraction"  # no client's examples
     ]
     return made + input_lines(config, num_public, [key for key, *_ in found])
 
@@ -225,8 +192,8 @@ def input_lines(config: ConfigDict, num_public: int, left_out: Sequence[str] = (
 
     `left_out` are the keys of statistics that a method's epsilon does not cover.
     """
-    chosen, found = methods.chosen(config), []
-    if scaled := [name for name in chosen if scales_by_clients(config, name)]:
+    found = []
+    if scaled := [name for name in methods.chosen(config) if scales_by_clients(config, name)]:
         found.append(
             f"inputs of networks ({', '.join(scaled)}): the server and all clients learn exact means and "
             "deviations over all clients' rows"

@@ -59,7 +59,6 @@ class Parts(NamedTuple):
     Attributes:
         train: the training split.
         test: the test split of a set that has one of its own.
-        public: examples of another, public data set.
         is_seen: bool [n] or a slice, training examples outside a drawn test split; used for statistics.
         validation: the data set's own validation examples; None without any.
         gaps: what filled the gaps of all parts; None if no value is missing.
@@ -67,7 +66,6 @@ class Parts(NamedTuple):
 
     train: np.ndarray
     test: np.ndarray
-    public: np.ndarray
     is_seen: np.ndarray | slice = slice(None)
     validation: np.ndarray | None = None
     gaps: Gaps | None = None
@@ -75,7 +73,7 @@ class Parts(NamedTuple):
     @property
     def arrays(self) -> list[np.ndarray]:
         """The training split, and all other parts that are not empty."""
-        others = self.test, self.public, self.validation
+        others = self.test, self.validation
         return [self.train, *(part for part in others if part is not None and len(part))]
 
 

@@ -6,18 +6,13 @@
 Roles of examples are drawn first (`jaxfed.config.data.dealing`): the subsample, and the test split of a set
 without one, by `config.seed` or in each repeat. Validation, the server's, public and clients' examples depend
 on the repeat's seed. If the test split differs between repeats, so do the estimates from training rows:
-scales, components, and medians of missing values. Draws for testing, validation and a server are stratified:
-they take the same share of each class, or of each natural client.
-
-Examples without a label in the data (y = -1) become unlabeled examples of clients. Shares and numbers of
-labeled, test and validation examples refer to the other examples.
+scales, components, and medians of missing values.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from itertools import zip_longest
@@ -40,15 +35,11 @@ from jaxfed.config.data.preprocessing import (
     projection,
     scaling,
 )
-from jaxfed.config.keys import refused
 from jaxfed.config.networks import checksums
 from jaxfed.data import Dataset, class_counts, load
-from jaxfed.data.dataset import Gaps
 from jaxfed.data.encoding import RowEncoding, encoder_of
 from jaxfed.data.loading import READERS
 from jaxfed.data.mapped_rows import parts as parts_of
-from jaxfed.data.readers.table_encoder import TableEncoder
-from jaxfed.data.readers.table_files import LABELS
 from jaxfed.data.transforms import Projection
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.clients import Federation
@@ -56,7 +47,7 @@ from jaxfed.host.checkpoint import Checkpoints
 
 _MOST_WITH_ROOM = 100  # repeats; each takes milliseconds
 _MOST_COUNTED = 10_000  # clients in partition.json
-_OPTIONS = ("label_key", "client_key", "image_size", "drop")  # of the clients' data set
+_OPTIONS = ("label_key", "client_key", "image_size", "drop")
 _COLUMNS = (
     *("y", "y_test", "client_id", "client_id_test", "subclass", "subclass_test"),
     "y_validation",
@@ -72,7 +63,7 @@ class Simulation:
 
     Attributes:
         numbers: int64 [n], index of each of a federation's examples in the data set: training split from 0
-            on, then the test split; -1 for examples of another, public data set.
+            on, then the test split.
     """
 
     def __init__(self, config: ConfigDict, dataset: Dataset | None = None) -> None:
@@ -88,10 +79,9 @@ class Simulation:
         dataset = dataset or clients_set(config)
         self._labels = np.concatenate([dataset.y, dataset.y_test, dataset.validation[1]])
         part, numbers = subsampled(dataset, config)
-        self._dataset, self._public = part, public_set(config, dataset)
-        num_public = 0 if self._public is None else len(self._public.y)
+        self._dataset = part
         validation = len(dataset.y) + len(dataset.y_test) + np.arange(len(part.validation[1]))
-        self.numbers = np.concatenate([numbers, np.full(num_public, -1), validation])
+        self.numbers = np.concatenate([numbers, validation])
         feasibility.check_kind(part, config)
         notes.check_private(config, part)
         self._parts(config.seed)  # refuses gaps that nothing can fill
@@ -110,20 +100,6 @@ class Simulation:
         for line in notes.warnings(self._dataset, x, self._config, federation):
             logging.warning("%s", line)
 
-    def check_given(self, overrides: Sequence[str]) -> None:
-        """Check that these `KEY=VALUE` have an effect with these data; see `jaxfed.config.reading`.
-
-        Raises:
-            UsageError: a key of a drawn test split is set for a data set with its own.
-        """
-        keys = ("dataset.test_fraction=", "dataset.test_rows=by_repeat")
-        for text in overrides:
-            if text.startswith(keys) and len(self._dataset.y_test):
-                raise UsageError(
-                    f"config.{text}: nothing reads it, for {self._dataset.name} has a test split; leave it "
-                    "out, or set dataset.pooled to True"
-                )
-
     def dealt(self, seed: int) -> Federation:
         """Return the clients of the repeat with this seed without their examples: only the partition.
 
@@ -140,7 +116,7 @@ class Simulation:
         return self._once("dealt", seed, make)
 
     def _deal(self, seed: int) -> Federation:
-        return dealt(self._config, self._dataset, self._public, seed)
+        return dealt(self._config, self._dataset, seed)
 
     @cached_property
     def _room(self) -> np.ndarray | None:
@@ -189,26 +165,19 @@ class Simulation:
         drawn_by = test_seed(self._config, self._dataset, seed)
 
         def make() -> np.ndarray:
-            parts = self._parts(seed)
-            feasibility.check_copies(parts, self._config)
-            return preprocessed(parts, self._config, report)
+            return preprocessed(self._parts(seed), self._config, report)
 
         return replace(federation, x=self._once("x", drawn_by, make))
 
     def _parts(self, seed: int) -> Parts:
         """Return all examples in the order of federations, with the repeat's training rows and no gaps."""
-        data, public = self._dataset, self._public
+        data = self._dataset
         is_test = drawn_for_test(self._config, data, seed)
         gaps = data.gaps(~is_test)
         fill = gaps.filled if gaps else lambda x: x
-        x, x_test = fill(data.x), fill(data.x_test)
-        x_validation = None if data.x_validation is None else fill(data.x_validation)
-        x_public = x[:0] if public is None else public.x
-        if public is not None and (gaps or public.has_gaps):
-            with naming_public(public.name):
-                x_public = (gaps or Gaps((), ())).filled(x_public, public.names["features"])
+        validation = None if data.x_validation is None else fill(data.x_validation)
         is_seen = ~is_test if is_test.any() else slice(None)
-        return Parts(x, x_test, x_public, is_seen, x_validation, gaps)
+        return Parts(fill(data.x), fill(data.x_test), is_seen, validation, gaps)
 
     def projection(self, seed: int) -> Projection | None:
         """Return the repeat's projection of pretrained features, if the config asks for one."""
@@ -232,11 +201,8 @@ class Simulation:
 
     def holdings(self) -> notes.Holdings:
         """Return numbers of examples by holder in the first repeat."""
-        return notes.Holdings.of(
-            *(self._labels, self.dealt(self._config.seed)),
-            has_public_set=self._public is not None,
-            test_rows="shared" if len(self._dataset.y_test) else self._config.dataset.test_rows,
-        )
+        test_rows = "shared" if len(self._dataset.y_test) else self._config.dataset.test_rows
+        return notes.Holdings.of(self._labels, self.dealt(self._config.seed), test_rows)
 
     def row_statistics(self) -> list[str]:
         """Return lines on the exact statistics of clients' rows that a run computes, and who learns them."""
@@ -250,16 +216,13 @@ class Simulation:
         parts = self._parts(self._config.seed)
         arrays = {name: getattr(self._dataset, name) for name in _COLUMNS}
         arrays |= {"x": parts.train, "x_test": parts.test, "x_validation": parts.validation}
-        if self._public is not None:
-            arrays |= {"x_public": parts.public, "y_public": self._public.y}
         found = {name: _checksum(array) for name, array in arrays.items() if array is not None}
         return found | checksums(self._config)
 
     @property
     def origin(self) -> str:
         """Note on the origin of the examples for reports; mostly empty."""
-        sets = (self._dataset, self._public)
-        return "; ".join(dict.fromkeys(data.origin for data in sets if data and data.origin))
+        return self._dataset.origin
 
     def class_counts(self, federation: Federation) -> dict[str, Any]:
         """Return clients x classes counts of labeled, unlabeled and new points, and the classes' names.
@@ -307,85 +270,20 @@ def _checksum(array: np.ndarray) -> str:
     return f"{array.dtype}{list(array.shape)} {crc:08x}"
 
 
-# The clients' own data set, and an optional public one.
-
-
 def clients_set(config: ConfigDict) -> Dataset:
-    """Load the data set `dataset.name`.
+    """Load the data set `dataset.name`; a registered reader receives the section of its name.
 
     Raises:
         UsageError: it cannot be found or read.
     """
-    keys = {key: key for key in config.dataset} | {"name_or_path": "name"}
+    wanted, name = config.dataset, config.dataset.name
+    keys = {key: key for key in wanted} | {"name_or_path": "name"}
+    options = config.get(name) if name in READERS else None
+    given: dict[str, Any] = {key: wanted[key] or None for key in _OPTIONS}
     try:
         with section("config.dataset", keys):
-            return _loaded(config, config.dataset.name, _OPTIONS)
+            return load(name, root=wanted.root or None, options=options, **given)
     except UsageError as error:
         if not error.key:  # what is wrong is the set's content
             error.key = "config.dataset.name"
         raise
-
-
-def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
-    """Load the data set `federation.public_dataset`; None if the key is empty.
-
-    A file of the same kind as the clients' own (`.csv` and `.csv`) has the same columns: of the label, of
-    clients, and those that are dropped; all of these may be missing. Without a header columns are known by
-    their places. Other sets have their default label. Image files get the clients' `dataset.image_size`.
-
-    Args:
-        config: of the experiment.
-        dataset: the clients' own, as it was read.
-
-    Raises:
-        UsageError: it cannot be found or read; its examples differ from the clients' in shape, type or
-            features; `public_labeled` needs labels that it lacks.
-    """
-    name = config.federation.public_dataset
-    if not name:
-        return None
-    is_alike = Path(name).suffix == Path(config.dataset.name).suffix != ""
-    more: dict[str, Any] = {"labels_optional": True}
-    encoder = dataset.encoder
-    if is_alike and isinstance(encoder, TableEncoder) and encoder.label.lower() not in LABELS:
-        more["label_key"] = encoder.label or None  # without a header the clients' last column
-    with naming_public(name):
-        public = _loaded(config, name, _OPTIONS if is_alike else ("image_size",), **more)
-        _check_alike(public, dataset)
-    num_classes = len(np.unique(public.y[public.is_labeled]))
-    if config.federation.public_labeled and num_classes < 2:
-        wrong = f"the examples of {name} have labels of {num_classes} classes"
-        allowed = "set it to False, or use a federation.public_dataset with labels of two or more"
-        raise refused(config, "federation.public_labeled", wrong, allowed)
-    return public
-
-
-def _check_alike(public: Dataset, dataset: Dataset) -> None:
-    theirs, ours = public.names["features"], dataset.names["features"]
-    kinds = [f"{data.x.dtype}{list(data.x.shape[1:])}" for data in (public, dataset)]
-    forms = [(data.x.dtype == np.uint8, data.x.shape[1:]) for data in (public, dataset)]
-    if theirs and ours and theirs != ours:
-        place, there, here = next(notes.differences(zip_longest(theirs, ours)))
-        raise UsageError(
-            f"its features are others: number {place} is {there!r}, in {dataset.name} it is {here!r}",
-            allowed="use the same columns in the same order, and the same texts in them",
-        )
-    if forms[0] != forms[1]:
-        allowed = f"use a data set whose examples are {kinds[1]}, as those of {dataset.name}"
-        raise UsageError(f"its examples are {kinds[0]}", allowed=allowed)
-
-
-@contextmanager
-def naming_public(name: str) -> Iterator[None]:
-    """Name `federation.public_dataset` in errors of the enclosed code."""
-    try:
-        yield
-    except UsageError as error:
-        raise UsageError(str(error), key="config.federation.public_dataset", value=name) from error
-
-
-def _loaded(config: ConfigDict, name: str, columns: Sequence[str], **more: Any) -> Dataset:
-    """Load a data set; a reader registered under its name receives the section of that name."""
-    options = config.get(name) if name in READERS else None
-    given: dict[str, Any] = {key: config.dataset[key] or None for key in columns}
-    return load(name, root=config.dataset.root or None, options=options, **given | more)

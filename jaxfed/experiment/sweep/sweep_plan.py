@@ -111,7 +111,7 @@ def plan(
             loaded = _checked(file, [*overrides, *texts])
         except UsageError as error:
             raise UsageError(f"sweep point {_title(texts)}: {error}") from None
-        for key, line in effects(file, [*overrides, *texts], known=unread).items():
+        for key, line in effects(file, [*overrides, *texts]).items():
             unread[key] = unread.get(key, line) and line
         if name in points or name in repeated:
             raise UsageError(f"--config={config}: sweep adds the point {name} twice")

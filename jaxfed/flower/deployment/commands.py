@@ -77,7 +77,7 @@ def load(spec: str, overrides: Sequence[str]) -> Experiment:
     if Path(path).is_file():
         spec = f"{Path(path).absolute()}{f':{variant}' * bool(variant)}"
     own = (*overrides, *_OF_A_TRIAL)
-    config, _ = opened(spec, own)
+    config = opened(spec, own)
     own += tuple(_absolute_paths(config))  # the server is another process, in another folder
     return Experiment(spec, own, config_file.load(spec, own))
 

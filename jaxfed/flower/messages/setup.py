@@ -16,14 +16,13 @@ from ml_collections import ConfigDict
 
 from jaxfed.config import base
 from jaxfed.config.networks import PRETRAINED
-from jaxfed.config.sections import OF_COMMANDS
 from jaxfed.experiment.store.workdir import plain
 from jaxfed.federation.census import Census, FeatureSums
 from jaxfed.flower.messages import records
 from jaxfed.flower.messages.records import BadMessage, Record, Value
 
 # Sections that describe a simulation's data, or the server's own affairs.
-NOT_SENT = ("dataset", "federation", "preprocessing", "deployment", "paper_table", *OF_COMMANDS)
+NOT_SENT = ("dataset", "federation", "preprocessing", "deployment", "paper_table", "audit")
 # Keys of `execution` that belong to a machine; they change no result.
 OF_A_MACHINE = ("workers", "memory_limit", "compilation_cache", "plots")
 _MOST_CLIENTS, _MOST_CLASSES = 1_000_000, 100_000

@@ -11,7 +11,6 @@ from jaxfed.config import reference
 from jaxfed.config.base import get_config
 from jaxfed.config.keys import flatten
 from jaxfed.config.reading import keys_seen_by
-from jaxfed.config.sections import OF_COMMANDS
 from jaxfed.experiment.store.records import Run
 from jaxfed.reports.tables.display_names import setting_text
 from jaxfed.training.pseudo_labels.label_sources import settings_section
@@ -24,7 +23,7 @@ _OF_LEARNING = (
 )
 _LIKE_XCLP = ("per_client_lp", "pooled_lp")  # their settings follow XCLP's unless they are given
 # Sections of the problem and of its execution: every method has them in common.
-_OF_ALL = ("dataset", "federation", "preprocessing", "selection", *OF_COMMANDS)
+_OF_ALL = ("dataset", "federation", "preprocessing", "selection", "audit")
 # Shown elsewhere in a report, or without effect on results.
 _SHOWN = ("algorithm", "baselines", "paper_table", "seed", "num_repeats", "execution", "deployment")
 

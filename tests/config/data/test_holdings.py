@@ -1,6 +1,5 @@
 """One line of who holds what; and sizes, which belong to the data set that they were written for."""
 
-import numpy as np
 import pytest
 from small_simulations import simulation
 
@@ -11,7 +10,6 @@ from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.keys import flatten
 from jaxfed.config.overrides import with_overrides
 from jaxfed.config.reading import opened
-from jaxfed.errors import UsageError
 
 FEDCT = "fedct.py:decision_tree"
 
@@ -88,18 +86,10 @@ def test_no_config_keeps_a_size_for_other_data(spec):
 def test_a_share_of_labels_counts_for_other_data_where_the_config_has_a_number(patients):
     given = [*patients, "federation.labeled_fraction=0.5", "federation.num_clients=5"]
     given.append("preprocessing.kind=standardized")
-    config, _ = opened("fedavg_xclp.py", given)
+    config = opened("fedavg_xclp.py", given)
     held = Simulation(config).holdings()
     assert held.labeled == pytest.approx(0.5 * (held.labeled + held.unlabeled - 40), abs=40)
     assert held.validation == 61
-
-
-def test_a_share_to_test_on_needs_a_set_without_a_test_split(tmp_path):
-    given = ["dataset.test_fraction=0.5"]
-    for num_test, pooled in ((0, False), (30, True)):
-        simulation(tmp_path, num_test, **{"dataset.pooled": pooled}).check_given(given)
-    with pytest.raises(UsageError, match=r"^config\.dataset\.test_fraction=0\.5: nothing reads it"):
-        simulation(tmp_path, 30).check_given(given)
 
 
 def test_all_roles_add_up(tmp_path):
@@ -129,10 +119,3 @@ def test_all_roles_add_up(tmp_path):
     held = simulation(tmp_path, 30, **at_server).holdings()
     assert (held.server, held.labeled, held.unlabeled, held.dropped) == (12, 0, 168, 0)
     assert held.line("set").startswith("set: the server 12 labeled, 4 clients 0 labeled and 168 ")
-
-
-def test_another_public_set_is_none_of_the_clients_examples(tmp_path):
-    np.savez(tmp_path / "other.npz", x=np.ones((50, 1), np.float32), y=np.zeros(50, int))
-    keys = {"federation.public_dataset": str(tmp_path / "other.npz")}
-    held = simulation(tmp_path, 30, **keys).holdings()
-    assert (held.public, held.labeled + held.unlabeled, held.dropped) == (50, 180, 0)

@@ -6,20 +6,18 @@
 import ast
 from pathlib import Path
 
-import numpy as np
 import pytest
 from small_simulations import simulation
 
 from jaxfed.errors import UsageError
 
-# Arguments of `simulation`: examples to test on, and of each class; a public set of 50 beside.
+# Arguments of `simulation`: examples to test on, and of each class.
 SETS = {
     "set": {"num_test": 0},
     "tested": {"num_test": 30},
     "uneven": {"num_test": 30, "sizes": (30, 50, 40), "federation.test": "central"},
     "at server": {"num_test": 30, "federation.labels_at": "server", "federation.test": "central"},
     "one class": {"num_test": 0, "sizes": (60, 0, 0)},
-    "public": {"num_test": 30, "federation.public_dataset": "public.npz"},
 }
 TABLE = Path(__file__).with_name("refusals.txt").read_text().splitlines()[1:]
 
@@ -32,11 +30,7 @@ def value_of(text):
 
 
 @pytest.mark.parametrize("row", TABLE)
-def test_one_line_says_what_is_wrong(row, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    y = np.where(np.arange(50) < 40, np.arange(50) % 3, -1)
-    for name, width in (("public", 1), ("pairs", 2)):
-        np.savez(f"{name}.npz", x=np.zeros((50, width), np.float32), y=y)
+def test_one_line_says_what_is_wrong(row, tmp_path):
     kind, overrides, words = (cell.strip() for cell in row.split("|"))
     keys = dict(text.split("=") for text in filter(None, overrides.split(";")))
     with pytest.raises(UsageError) as caught:

@@ -330,23 +330,6 @@ def test_clients_that_the_partition_ignores_are_named(tmp_path, said, key, schem
     assert all("other clients than the 4 that" in line for line in said)
 
 
-def test_clients_whose_examples_are_all_public_are_counted(tmp_path, said):
-    y = np.arange(60) % 2
-    site = np.where(np.arange(60) < 2, np.arange(60), 2)  # two sites of one example
-    np.savez(tmp_path / "set.npz", x=np.zeros((60, 1), np.float32), y=y, site=site)
-    config = base.get_config()
-    config.dataset.name, config.dataset.client_key = str(tmp_path / "set.npz"), "site"
-    config.federation.partition, config.federation.num_clients = "natural", 0
-    config.federation.test, config.federation.public_fraction = "central", 0.9
-    ours = Simulation(config)
-    ours.warn()
-    lost = 3 - ours.dealt(0).num_clients
-    assert lost
-    assert said == [
-        f"{lost} of the 3 clients in the data are left out: all their examples are public or for tests"
-    ]
-
-
 def test_classes_of_the_test_split_alone_are_named(tmp_path, said):
     simulation(tmp_path, 30, sizes=(60, 60, 0)).warn()
     (line,) = said
