@@ -34,7 +34,7 @@ from jaxfed.data.client_rows import ClientRows
 from jaxfed.errors import section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.method import Method, completed, method_settings, needs_of
+from jaxfed.federation.method import Method, completed, declared, method_settings
 from jaxfed.learners import LEARNERS
 from jaxfed.settings import settings_of
 
@@ -97,7 +97,8 @@ def all_keywords(config: ConfigDict, name: str) -> dict[str, Any]:
 
 def needs(config: ConfigDict, name: str) -> Method:
     """Return the declaration of the method's factory, with the method's keywords."""
-    return needs_of(factory_of(config, name), keywords(config, name))
+    factory = factory_of(config, name)
+    return declared(factory).of(completed(factory, keywords(config, name)))
 
 
 def settings_to_try(config: ConfigDict, name: str) -> list[dict[str, Any]]:

@@ -93,12 +93,7 @@ class Timed(NamedTuple):
 
 
 class Asynchronous(NamedTuple):
-    """Asynchronous rounds of a method, whose clients train from models of earlier rounds.
-
-    Fields:
-        concurrency: number of clients that train at a time.
-        of: schedule of all rounds, from round 1 on -> the method for them.
-    """
+    """Asynchronous rounds: number of clients that train at a time; schedule of all rounds -> their method."""
 
     concurrency: int
     of: Callable[[Sequence[Timed]], FederatedAlgorithm]
@@ -194,17 +189,7 @@ def rounds_of(
 
 
 def check_rounds(labeled_only: int, rounds: int, name: str, stage_1: str) -> None:
-    """Check that some round follows a method's stage 1, which is FedAvg on given labels.
-
-    Args:
-        labeled_only: number of rounds of stage 1.
-        rounds: of the experiment.
-        name: the caller's key for the number of rounds.
-        stage_1: the caller's key for the number of rounds of stage 1.
-
-    Raises:
-        UsageError: names both numbers.
-    """
+    """Raise a UsageError unless some round follows stage 1; `name` and `stage_1` are both numbers' keys."""
     if 0 < rounds <= labeled_only:
         raise UsageError(
             f"all rounds would be of stage 1, on given labels alone, for {stage_1}={labeled_only}",

@@ -23,13 +23,7 @@ from jaxfed.data.mapped_rows import gathered
 
 
 class FeatureSums(NamedTuple):
-    """Sums over examples and all axes but the last; what one client needs to send of its own.
-
-    Fields:
-        total: float64 [c], the sums.
-        square: float64 [c], the sums of squares.
-        values: number of values that each is a sum of.
-    """
+    """Sums and sums of squares over examples and all axes but the last, float64 [c], of `values` each."""
 
     total: np.ndarray
     square: np.ndarray
@@ -37,13 +31,7 @@ class FeatureSums(NamedTuple):
 
 
 class ClientCounts(NamedTuple):
-    """Counts and sums of one client's examples; they leave it.
-
-    Fields:
-        examples: number of all of them.
-        labels: number of the labeled ones.
-        sums: of each feature; None if the method does not need them.
-    """
+    """Numbers of one client's examples and labels, and `sums` if the method needs them; they leave it."""
 
     examples: int
     labels: int
@@ -88,9 +76,8 @@ def census_of(clients: Sequence[ClientCounts]) -> Census:
 def feature_sums(x: np.ndarray, rows: np.ndarray) -> FeatureSums:
     """Sum each entry of the last axis over these rows, int [m], of x [n, ..., c], numbers or bytes.
 
-    Cost: m examples are copied, a few at a time. Bytes take some 0.5 ns each: they are summed as integers,
-    over examples first, along contiguous memory (float64 sums entry by entry would take ten times as long).
-    Their sums are exact in any order.
+    Examples are copied a few at a time. Bytes take some 0.5 ns each: they are summed as integers, over
+    examples first, along contiguous memory (float64 sums entry by entry would take ten times as long).
     """
     total, square = (_sums_of_bytes if x.dtype == np.uint8 else _sums)(x, rows)
     return FeatureSums(total, square, len(rows) * math.prod(x.shape[1:-1]))

@@ -99,8 +99,7 @@ class Federation:
             num_classes: C; by default the largest label plus one.
 
         Raises:
-            UsageError: arrays of different shapes, labels that are no classes, another number of `new` than
-                of clients, an argument that is no pair of examples and labels.
+            UsageError: what `jaxfed.data.given_examples` refuses; another number of `new` than of clients.
         """
         examples = given_examples.GivenExamples("from_clients", num_classes)
         numbers = []
@@ -157,10 +156,7 @@ class Federation:
         """Open the federation in a folder that `jaxfed.data.pack` wrote; examples stay on disk.
 
         A cohort reads its own clients' examples. In memory are labels (4 bytes an example) and each client's
-        numbers of examples (24 bytes).
-
-        Raises:
-            UsageError: no such folder; one that is damaged, half copied or of another version.
+        numbers of examples (24 bytes). A damaged folder is a UsageError.
         """
         from jaxfed.data.packing import opened
 
@@ -224,10 +220,7 @@ class Federation:
         return self._copied(self.public)
 
     def examples(self, indices: np.ndarray) -> Any:
-        """Return x[indices]; if `x` lies in a file, rows are read as they are asked for.
-
-        A network that predicts batch by batch then needs memory for one batch.
-        """
+        """Return x[indices]; if `x` lies in a file, rows are read as they are asked for."""
         return MappedRows(self.x, indices) if is_mapped(self.x) else self.x[indices]
 
     def _copied(self, indices: np.ndarray) -> np.ndarray:
@@ -237,8 +230,7 @@ class Federation:
     def normalization(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and deviation of each entry of the last axis, over all clients' examples and the server's.
 
-        On a network each client sends its sums (`Census`), or a `UsageError` says that one did not; a
-        simulation counts no bytes for them.
+        On a network each client sends its sums (`Census`); a simulation counts no bytes for them.
         """
         here = feature_sums(self.x, np.concatenate([self.partition.joined.joined, self.server]))
         if self.census is not None:
@@ -248,26 +240,13 @@ class Federation:
         return mean_and_deviation(here, of_bytes=self.x.dtype == np.uint8)
 
     def examples_like_these(self, x: npt.ArrayLike, asked: str) -> np.ndarray:
-        """Return examples [n, ...] as an array of the clients' shape, kind and scale; errors name `asked`.
-
-        Raises:
-            UsageError: others (`jaxfed.data.given_examples`).
-        """
+        """Return examples [n, ...] as an array of the clients' shape, kind and scale; errors name `asked`."""
         given = given_examples.examples_of(x, asked, like=self.x)
         self._scale.check(given, asked)
         return given
 
     def check_arrays(self, x: Any, asked: str, y: Any = None) -> None:
-        """Check examples that a method uses as they are, and labels, as `examples_like_these`.
-
-        Args:
-            x: examples [n, ...].
-            asked: the method's argument, for errors.
-            y: labels [n], -1 where there is none.
-
-        Raises:
-            UsageError: no array, or what `jaxfed.data.given_examples` refuses.
-        """
+        """Check examples [n, ...] that a method uses as they are, and labels [n]: `examples_like_these`."""
         like_these = self.examples_like_these(x, asked)
         if like_these.dtype != getattr(x, "dtype", None):
             wrong = f"{asked}: examples are not an array of {like_these.dtype}; convert them"
@@ -291,14 +270,8 @@ class Federation:
         (`room`): with one shape a round is compiled once for an experiment. A further shape costs as much as
         all padding of tens to hundreds of rounds, measured with clients as unequal as 50 and 2,000 examples.
         If the K largest clients together would fill less than half of the padded array, examples are
-        concatenated (`Ragged`) in as many rows as these K clients have. No step, feature or pair of points
-        is then computed on padding. Only labels, their weights and the mask stay padded, 9 bytes for each of
-        K x capacity places.
-
-        Args:
-            clients: their numbers.
-            ragged: True for `Ragged` examples; None: if they are worth it, the same for all cohorts of
-                K clients.
+        concatenated (`Ragged`) in as many rows as these K clients have; `ragged` decides that otherwise.
+        Labels, weights and the mask stay padded, 9 bytes for each of K x capacity places.
         """
         clients = range(self.num_clients) if clients is None else clients
         shape = (len(clients), int(self._room[:1].max(initial=0)))
@@ -363,9 +336,6 @@ class Federation:
         """One client contributes no labels; all its points are new, the others' new points go (Table 2).
 
         Points of unknown class stay unlabeled, at that client as at others.
-
-        Raises:
-            UsageError: there is no such client.
         """
         if not 0 <= client < self.num_clients:
             raise UsageError(
@@ -376,9 +346,6 @@ class Federation:
         is_known = self.y[points] != UNLABELED
         labeled, unlabeled, _ = (list(kind) for kind in self.partition)
         new = [points[:0]] * self.num_clients
-        labeled[client], unlabeled[client], new[client] = (
-            points[:0],
-            points[~is_known],
-            points[is_known],
-        )
+        labeled[client], unlabeled[client] = points[:0], points[~is_known]
+        new[client] = points[is_known]
         return self.with_partition(Partition(tuple(labeled), tuple(unlabeled), tuple(new)))

@@ -5,9 +5,8 @@ Ragged storage is for cohorts with very unequal client sizes:
     rows[start_k + i] = x_ki,    i < n_k,    sum_k n_k rows in use, where the padded array has K max_k n_k
 
 `Cohort.x` of one client with 10,000 examples among 99 with 50 has 15,000 rows, and a million if padded. It
-reads like the padded array [K, N, ...]: it has that array's shape and dtype, and NumPy and JAX convert it to
-that array on demand. Code that should not pay for padding uses the rows, by `apart` and `joined` inside a
-client's program.
+has the padded array's shape and dtype, and NumPy and JAX convert it to that array on demand. Code that should
+not pay for padding uses the rows, by `apart` and `joined` inside a client's program.
 """
 
 from __future__ import annotations
@@ -58,11 +57,6 @@ class Ragged:
     def shape(self) -> tuple[int, ...]:
         """Shape of the padded array: (K, N, ...), for one client (N, ...)."""
         return (*np.shape(self.start), self.capacity, *self.rows.shape[1:])
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes of the padded array."""
-        return len(self.shape)
 
     @property
     def dtype(self) -> np.dtype:
@@ -134,13 +128,9 @@ class Ragged:
         room = [(0, len(others))] + [(0, 0)] * (others.ndim - 1)
         rows = jnp.pad(jnp.asarray(self.rows), room)
         rows = jax.lax.dynamic_update_slice_in_dim(rows, jnp.asarray(others), first, axis=0)
-        start = first + np.cumsum(sizes) - sizes
-        return Ragged(
-            rows,
-            np.concatenate([self.start, start]).astype(np.int32),
-            np.concatenate([self.size, sizes]).astype(np.int32),
-            self.capacity,
-        )
+        start = np.concatenate([self.start, first + np.cumsum(sizes) - sizes]).astype(np.int32)
+        size = np.concatenate([self.size, sizes]).astype(np.int32)
+        return Ragged(rows, start, size, self.capacity)
 
     def with_empty(self, number: int) -> Ragged:
         """Append `number` clients without examples."""
@@ -161,8 +151,7 @@ def stacked(parts: list[np.ndarray], length: int, capacity: int) -> Ragged:
 def length_for(count: int, most: int, *, parts: int = 1) -> int:
     """Number of rows for `count` of at most `most` examples: one of few lengths, so that programs are few.
 
-    Lengths grow by the root of two. One of them is `most`, rounded up to a multiple of 256 rows, or of 256
-    for each of `parts` (devices).
+    Lengths grow by the root of two, in multiples of 256 rows for each of `parts` (devices).
     """
     step = ROWS_AT_ONCE * parts
     length = -(-most // step) * step
@@ -194,17 +183,11 @@ def on_device(x: Any) -> Any:
 
 
 def by_extent(x: Any, extent: jax.Array, of_length: Callable[[int], R]) -> R:
-    """Return `of_length(L)` for an L that holds the client's examples, not far above their number.
+    """Return `of_length(L)` for an L that holds the client's examples, not far above their number `extent`.
 
     Code that sorts or draws for every row would otherwise pay for the largest client at each. Results have
-    the same shape for all L, and must not depend on it.
-
-    Args:
-        x: the client's examples; for a padded array L = N.
-        extent: int32 scalar, the number of leading rows that hold its examples.
-        of_length: may be traced, once for each of a few lengths.
-
-    Cost: that of the branch taken; under `vmap` that of all branches, a third more than the longest.
+    the same shape for all L, and must not depend on it; for a padded array L = N. `of_length` is traced once
+    for each of a few lengths; under `vmap` all of them are computed, a third more than the longest.
     """
     if not isinstance(x, Ragged) or x.capacity <= _SHORTEST:
         return of_length(x.shape[0])

@@ -22,11 +22,7 @@ _ENTRY = re.compile(r"(?:(\d+)|(\d+(?:\.\d+)?)%)@(\w+)", re.ASCII)
 
 
 class DroppedOut(Exception):
-    """A client has left: the messages that it should have sent or received are lost.
-
-    Attributes:
-        client: its address.
-    """
+    """The client of this address has left: messages that it should have sent or received are lost."""
 
     def __init__(self, client: int) -> None:
         super().__init__(f"client {client} dropped out")
@@ -81,11 +77,7 @@ def parsed(
 
 
 def check_departures(departures: Sequence[Departure], num_clients: int, key: str) -> None:
-    """Check that the clients that are to leave exist.
-
-    Raises:
-        UsageError: a client's number is too large.
-    """
+    """Raise a UsageError if a client that is to leave does not exist."""
     most = max((one.client for one in departures if one.client is not None), default=-1)
     if most >= num_clients:
         raise UsageError(

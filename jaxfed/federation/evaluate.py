@@ -89,10 +89,8 @@ def over_own_points(
 ) -> Metrics:
     """`over_clients` of unlabeled points, each labeled by its own client's model.
 
-    Args:
-        labels_by: client, its points (rows of `Federation.x`) -> their classes; -1 is wrong.
-        federation: has the points.
-        counted: bool [M], the clients whose points count; None: all.
+    `labels_by` returns the classes of a client's points (rows of `Federation.x`); -1 is wrong. `counted`,
+    bool [M], are the clients whose points count; None: all.
     """
     points = [
         own if counted is None or counted[client] else own[:0]
@@ -115,15 +113,7 @@ class Reliability(NamedTuple):
 def reliability(
     confidence: np.ndarray, is_right: np.ndarray, num_bins: int = NUM_BINS
 ) -> Reliability:
-    """Sort points by confidence into bins of equal mass; equal confidences share a bin.
-
-    Args:
-        confidence: float [n].
-        is_right: bool [n].
-        num_bins: maximum number of bins.
-
-    The order of points does not matter.
-    """
+    """Sort points by confidence, float [n], into bins of equal mass; equal confidences share a bin."""
     exact = np.asarray(confidence, np.float64)
     rank = np.searchsorted(np.sort(exact), exact, side="left")  # rank of the first equal confidence
     number = rank * num_bins // len(exact)

@@ -173,11 +173,7 @@ def _read(training: Any, name: str, own: Method) -> Any:
 
 
 def declared(factory: Callable[..., Any]) -> Method:
-    """Return the declaration of a factory, or of the one inside a partial.
-
-    Raises:
-        UsageError: it has none.
-    """
+    """Return the declaration of a factory, or of the one inside a partial."""
     function = plain(factory)
     found: Method | None = getattr(function, "declaration", None)
     if found is None:
@@ -186,11 +182,6 @@ def declared(factory: Callable[..., Any]) -> Method:
             "jaxfed.federation.method between @ALGORITHMS.register and its def"
         )
     return found
-
-
-def needs_of(factory: Callable[..., Any], keywords: Mapping[str, Any]) -> Method:
-    """Return a factory's declaration for a call with these keywords; its defaults complete them."""
-    return declared(factory).of(completed(factory, keywords))
 
 
 @functools.cache
@@ -217,11 +208,7 @@ def checked(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Check a method's settings one by one and together, without a call of its factory.
 
-    Returns:
-        All keywords, with defaults; and factory's parameter -> its dataclass, made of them (`Method.fields`).
-
-    Raises:
-        UsageError: a value that is not allowed, or values that do not go together.
+    Returns all keywords, with defaults; and factory's parameter -> its dataclass, made of them.
     """
     own, given = declared(factory), completed(factory, keywords)
     check_each(method_settings(factory), given, plain(factory).__name__)

@@ -24,13 +24,9 @@ class Sampling(NamedTuple):
 
 
 class Participation(NamedTuple):
-    """Participation of clients in a run, on which privacy guarantees depend.
+    """Participation of M clients in a run, on which privacy guarantees depend.
 
-    Fields:
-        num_clients: M.
-        cohort_size: clients per round; M if all take part.
-        sampling: as in `Sampling`.
-        most_rounds: -> the number of rounds of the client that takes part most often.
+    `most_rounds()` is the number of rounds of the client that takes part most often.
     """
 
     num_clients: int
@@ -85,13 +81,8 @@ def sample_clients(
     follows the authors' code: only clients with labels, `cohort_size` of them or all. If no client has a
     label, as with labels at the server, "proportional" is "uniform" by another draw.
 
-    Args:
-        config: the settings of the experiment.
-        federation: the clients and their labels.
-        seed: of the repeat.
-        round_number: from 1.
-        needs_labels: True if clients without labels have nothing to do in this round
-            (`Course.needs_labels_in`).
+    `seed` is that of the repeat, `round_number` from 1. `needs_labels`: clients without labels have nothing
+    to do in this round (`Course.needs_labels_in`).
     """
     num_clients, size = federation.num_clients, config.cohort_size
     if not 0 < size < num_clients:
@@ -126,13 +117,9 @@ def strata_of(
 
 
 def cohort_sizes(config: Sampling | ConfigDict, num_clients: int) -> set[int]:
-    """Return the numbers of clients that rounds may have, unless simulated time changes cohorts.
+    """Return the numbers of clients that rounds may have, in a federation of `num_clients`, 0 if not known.
 
     Rounds on given labels alone may have fewer with `sampling` "proportional".
-
-    Args:
-        config: the settings of the experiment.
-        num_clients: of the federation; 0: not known, and then only `cohort_size` is, but not with "groups".
     """
     size = config.cohort_size
     if size and config.sampling == "groups":

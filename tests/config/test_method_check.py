@@ -12,7 +12,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.config import assembly, check, file, networks
 from jaxfed.errors import UsageError
-from jaxfed.federation.method import declared, method, needs_of
+from jaxfed.federation.method import completed, declared, method
 from jaxfed.learners import LEARNERS
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import focal_loss
@@ -51,7 +51,7 @@ class Watched(dict):
 
 
 def needed(name, given):
-    return needs_of(ALGORITHMS[name], given)
+    return declared(ALGORITHMS[name]).of(completed(ALGORITHMS[name], given))
 
 
 def built(name, given, **changes):

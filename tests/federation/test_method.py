@@ -14,7 +14,6 @@ from jaxfed.federation.method import (
     declared,
     method,
     method_settings,
-    needs_of,
 )
 from jaxfed.registry import Registry
 from jaxfed.settings import REQUIRED, Count, NotNegative, Share, check
@@ -103,7 +102,9 @@ def test_other_keywords_are_no_settings(given):
 
 
 def test_needs_depend_on_keywords():
-    assert [needs_of(mine, {"share": share}).pseudo_label for share in (0, 1)] == ["xclp", "none"]
+    assert [
+        declared(mine).of(completed(mine, {"share": share})).pseudo_label for share in (0, 1)
+    ] == ["xclp", "none"]
     assert declared(partial(mine, share=1)) is declared(mine)
     assert (declared(mine).trains, declared(mine).has_learners) == (True, True)
 

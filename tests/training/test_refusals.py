@@ -34,7 +34,6 @@ from jaxfed.federation.method import method
 from jaxfed.testing.method_checks import SEED, arranged
 from jaxfed.training.consensus.consensus import change_probability, rounds_needed
 from jaxfed.training.local import augmentation, losses
-from jaxfed.training.local.batches import usable
 from jaxfed.training.pseudo_labels import propagated_labels
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 from jaxfed.training.pseudo_labels.propagated_labels import all_examples
@@ -193,23 +192,10 @@ def own_round(change):
     return lambda: simulate(method, FEDERATION)
 
 
-def own_weights(weigh):
-    """Client 0 has 10 labels, client 1 has 8; the cohort has room for one more."""
-    data = [(X[:15], Y[:15]), (X[:12], Y[:12])]
-    federation = jaxfed.Federation.from_clients(data, num_classes=3)
-    given = jaxfed.Training(MODEL, execution=jaxfed.ClientExecution(clients_multiple=3))
-    given = given.with_server(weighting=lambda data: weigh(usable(data).sum()))
-    return lambda: simulate(fedavg(training=given), federation)
-
-
 def no_method():
     declare = method(title="Mine", leaves="nothing")
     with mock.patch.dict(ALGORITHMS, mine=declare(lambda *, training: None)):
         jaxfed.run("fedavg_xclp:smoke", algorithm="mine", baselines=(), progress=False)
-
-
-def weighted(wrong):
-    return lambda labels: jnp.where(labels == 8, wrong, 1.0)
 
 
 OWN = {
@@ -217,8 +203,8 @@ OWN = {
     "...weights of shape (15,) for": own_labels(lambda c, y, w: completed(c, y, w[0])),
     "...labels of type float32; use int32": own_labels(lambda c, y, w: completed(c, w, w)),
     "...returned tuple; use the PseudoLabels": own_labels(lambda c, y, w: (y, w)),
-    "mine: labels -5..2; use -1..2": own_labels(lambda c, y, w: completed(c, y - 5, w)),
-    "mine: labels ...9; use -1..2": own_labels(lambda c, y, w: completed(c, y + 9, w)),
+    "mine: some label is no class": own_labels(lambda c, y, w: completed(c, y - 5, w)),
+    "...mine: some label is no cl": own_labels(lambda c, y, w: completed(c, y + 9, w)),
     "...some weight is negative or not": own_labels(lambda c, y, w: completed(c, y, w * jnp.nan)),
     "...some weight is negative or": own_labels(lambda c, y, w: PseudoLabels(y, -w, {})),
     "...client_state: float32[3] in place of": own_states(jnp.zeros(2), lambda old: jnp.zeros(3)),
@@ -227,8 +213,6 @@ OWN = {
     "...returned ServerState; return (state, metrics), m": own_round(lambda after, metrics: after),
     "...metrics a dict": own_round(lambda after, metrics: (after, None)),
     "...metric 'note' is text": own_round(lambda after, metrics: (after, {**metrics, "note": "a"})),
-    "ServerTraining.weighting: it gives client 1 the weight -2.5": own_weights(weighted(-2.5)),
-    "ServerTraining.weighting: it gives client 1 the weight nan": own_weights(weighted(jnp.nan)),
     "...factory of 'mine' returned NoneType; return a Fed": no_method,
 }
 

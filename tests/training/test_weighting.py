@@ -10,7 +10,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file
 from jaxfed.config.assembly import Ingredients
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.federation.method import declared, method, needs_of
+from jaxfed.federation.method import completed, declared, method
 from jaxfed.models import from_flax
 from jaxfed.training.server.aggregate import WEIGHTINGS
 
@@ -32,7 +32,8 @@ def training(**server):
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_every_method_has_the_mean_of_its_paper(name):
-    weighting = needs_of(ALGORITHMS[name], {}).weighting
+    factory = ALGORITHMS[name]
+    weighting = declared(factory).of(completed(factory, {})).weighting
     assert weighting == ("uniform" if name in UNIFORM else None)
     given = training(weighting=weighting and WEIGHTINGS[weighting])
     assert given.server.weigh is WEIGHTINGS[weighting or "examples"]

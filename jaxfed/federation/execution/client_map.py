@@ -61,20 +61,13 @@ def client_map(
     """Lift `fn(shared, client)` to `mapped(shared, clients)` over clients stacked on axis 0.
 
     Args:
-        fn: one client's step; jit-traceable, pytrees in and out.
+        fn: one client's step; jit-traceable, pytrees in and out. Every client receives the same `shared`.
         strategy: "vmap", all clients at once; "map", one after another, or `chunk_size` at a time;
             "shard_map", clients spread over the devices of `mesh`, one after another (or in chunks)
             on each. Outputs stay there; with several processes only `jitted` gives them to all.
         chunk_size: clients at a time under "map" and "shard_map"; None is one. It bounds memory.
         mesh: for "shard_map", a mesh with an axis named "clients"; None is all devices. The number of
             clients must be a multiple of the number of devices: pad with empty clients.
-
-    Returns:
-        `mapped(shared, clients)`, with the outputs stacked on axis 0. Every client receives the same
-        `shared`.
-
-    Raises:
-        UsageError: an unknown strategy.
     """
     if strategy == "vmap":
         return jax.vmap(fn, in_axes=(None, 0))
@@ -109,20 +102,18 @@ def at_once(map_clients: MapClients, num_clients: int) -> int:
 def in_chunks(map_clients: MapClients, number: int) -> MapClients:
     """The same `map_clients` with `number` clients at a time; "vmap" becomes "map" over chunks."""
     assert isinstance(map_clients, partial)
-    strategy = map_clients.keywords.get("strategy", "vmap")
-    changed = {
-        "strategy": "map" if strategy == "vmap" else strategy,
+    given = {
+        "strategy": "vmap",
+        **map_clients.keywords,
         "chunk_size": number if number > 1 else None,
     }
-    return partial(client_map, **map_clients.keywords | changed)
+    if given["strategy"] == "vmap":
+        given["strategy"] = "map"
+    return partial(client_map, **given)
 
 
 def jitted(program: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """`jax.jit` of a program that executes clients; each of several processes receives all results whole.
-
-    Intermediate values stay spread: for a mean of clients' models, each process sends one model to the
-    others, the sum of its clients'.
-    """
+    """`jax.jit` of a program that executes clients; each of several processes receives all results whole."""
     if jax.process_count() == 1:
         return jax.jit(program, **options)
     everywhere = NamedSharding(Mesh(jax.devices(), ("clients",)), PartitionSpec())
@@ -141,15 +132,10 @@ def on_first_device(leaf: jax.Array) -> jax.Array:
 
 
 def size_buckets(sizes: Any, *, smallest: int = 1) -> list[tuple[np.ndarray, int]]:
-    """Group clients by size, to compile few shapes and compute little padding.
+    """Group clients of these sizes, int [K], to compile few shapes and compute little padding.
 
-    Args:
-        sizes: int [K], examples of each client.
-        smallest: the least capacity, a power of two.
-
-    Returns:
-        (rows, capacity) pairs: the clients of a bucket, and the power of two that all of them fit in.
-        Empty clients are in no bucket. A client is padded to less than twice its size, or `smallest`.
+    Returns (rows, capacity) pairs: the clients of a bucket, and the power of two, `smallest` or more, that
+    all of them fit in. Empty clients are in no bucket.
     """
     fits = [max(smallest, 1 << (int(size) - 1).bit_length()) if size else 0 for size in sizes]
     return [(np.flatnonzero(np.equal(fits, most)), most) for most in sorted({*fits} - {0})]
@@ -162,15 +148,8 @@ def core_each(fn: ClientStep) -> ClientStep:
     two cores the fifth uses one core while the other waits. Here each client is a separate call, a core that
     has finished one client takes the next, and the last one, alone, uses all cores for its matrix products.
 
-    Args:
-        fn: one client's step; jit-traceable, pytrees in and out.
-
-    Returns:
-        `mapped(shared, clients)` of arrays, with the outputs stacked on axis 0, on the first device but
-        uncommitted.
-
     Cost: one compilation per core, of a program for one client; one copy of `shared` per core, and copies of
-    the clients' parts in and out.
+    the clients' parts in and out. Outputs are on the first device, uncommitted.
     """
     program = jax.jit(fn)
     one_of = jax.jit(lambda clients, place: jax.tree.map(lambda leaf: leaf[place], clients))

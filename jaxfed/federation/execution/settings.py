@@ -18,7 +18,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -44,7 +44,7 @@ _TEXT = re.compile(r"(\d+(?:\.\d+)?) *([a-z]*)", re.IGNORECASE)
 
 
 def _bytes_of(given: int | str | None) -> int | None:
-    """Return the number of bytes that a value or a text means; None if it is none from 1 to 2**63 - 1."""
+    """Bytes that a value or a text means; None if that is no number from 1 to 2**63 - 1."""
     found = _TEXT.fullmatch(str(given).strip()) if type(given) in (int, str) else None
     unit = _UNITS.get(found[2].lower(), 0) if found else 0
     size = float(found[1]) * unit if found else 0.0
@@ -77,11 +77,7 @@ def bytes_text(num_bytes: int) -> str:
 
 
 def require(num_bytes: int, what: str, *, key: str, value: Any, owner: str = "") -> None:
-    """Refuse the value of a key if its largest array would exceed the device's memory, before it is made.
-
-    Raises:
-        BeyondMemory: names the key, its value, the required bytes and the available ones.
-    """
+    """Raise a BeyondMemory if a key's value needs more than the device's memory, before an array is made."""
     if num_bytes > (available := available_bytes()):
         raise BeyondMemory(
             f"{what} would take {bytes_text(num_bytes)} of memory, there are {bytes_text(available)}",
@@ -111,25 +107,18 @@ class Execution:
     """Processes, progress and memory of long computations on the host; devices of large ones elsewhere.
 
     Attributes:
-        workers: further processes that compute `hamming="phe"`, or fit clients' estimators; 0 = none. A
-            script that uses some has to guard its entry by `if __name__ == "__main__":`, since they import
-            it.
+        workers: further processes that compute `hamming="phe"`, or fit clients' estimators; 0: none. A
+            script that uses some guards its entry by `if __name__ == "__main__":`, since they import it.
         progress: called from time to time with the progress so far.
-        memory: cache of results, without eviction, filled by `once`; None: no cache. Cross-validation labels
-            the same points again and again with other labels and settings, and the larger part of the work
-            (codes, nearest neighbors) depends on the points alone.
-        num_devices: number of devices over which one graph's points are spread
-            (`jaxfed.kernels.devices`); 0: all, unless they are one CPU's. With several processes: 0, 1
-            or the devices of all.
+        memory: cache of results for `once`, without eviction; None: no cache. Cross-validation labels the
+            same points again and again, and most of the work (codes, neighbors) depends on them alone.
+        num_devices: devices over which one graph's points are spread (`jaxfed.kernels.devices`); 0: all,
+            unless they are one CPU's. With several processes: 0, 1 or the devices of all.
         tell: receives a line with a step's memory before its first run.
         memory_limit: bytes of a device's memory that a step may take, or text such as "4 GiB"; None: the
             device's memory. Block sizes are reduced to keep the limit. Blocks of a system's columns, and of
             clients at once, change rounding; all others change nothing.
         folder: on a disk, for clients' states that exceed the memory; None: there is none.
-
-    Raises:
-        UsageError: an invalid number of processes or devices, an invalid limit; when the mesh is used,
-            devices that do not exist.
     """
 
     workers: int = 0
@@ -141,7 +130,7 @@ class Execution:
     folder: str | Path | None = None
 
     def __post_init__(self) -> None:
-        """Reject invalid settings, with one line that names the first."""
+        """Check the numbers of processes and devices, and the limit."""
         for name, least in (("workers", "none"), ("num_devices", "all")):
             number = getattr(self, name)
             if not isinstance(number, int | np.integer) or number < 0:
@@ -150,18 +139,13 @@ class Execution:
 
     def counting(self, what: str) -> Callable[[int, int], None] | None:
         """Progress reporter for `what`, a function of (done, total); None if progress is not reported."""
-        progress = self.progress
-        if progress is None:
-            return None
-        return lambda done, total: progress(what, done, total)
+        return None if self.progress is None else partial(self.progress, what)
 
     def once(self, compute: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """Return `compute(*arguments, **keywords)`, or the cached result of the same call.
 
-        Arguments are trees of arrays, numbers and text. `compute` must depend on nothing else, and its result
-        must not be written to.
-
-        Cost: with a cache, a look-up reads all arguments once (BLAKE2b, about 1 GB/s).
+        Arguments are trees of arrays, numbers and text; the result must not be written to. A look-up reads
+        all arguments once (BLAKE2b, about 1 GB/s).
         """
         if self.memory is None:
             return compute(*arguments, **keywords)
@@ -199,11 +183,7 @@ class Execution:
         return self.memory_limit is not None or self.tell is not None
 
     def take(self, what: str, num_bytes: int) -> None:
-        """Report the memory of a step, and refuse it if that is more than the limit.
-
-        Raises:
-            BeyondMemory: names the key, the step, its bytes, and the smallest sufficient limit.
-        """
+        """Report the memory of a step; raise a BeyondMemory if that is more than the limit."""
         given, limit = self.memory_limit, bytes_text(self.device_bytes)
         if num_bytes > self.device_bytes:
             refused = f"{_KEY}={given!r}: {what} takes {bytes_text(num_bytes)} at least"
@@ -220,10 +200,7 @@ class Execution:
         self.take(f"{what} ({texts})", max(stages.values()))
 
     def sized(self, what: str, program: Callable[..., _T]) -> Callable[..., _T]:
-        """Wrap a program under `jax.jit`: its memory is reported and checked (`take`) before its first run.
-
-        It is compiled once all the same. Without a limit or `tell` it is returned as it is.
-        """
+        """Return a jitted program whose memory is reported and checked (`take`) before its first run."""
         if not self.is_watched:
             return program
         known: set[Any] = set()
@@ -246,24 +223,17 @@ class Execution:
         map_clients: MapClients,
         num_clients: Callable[..., int],
     ) -> Callable[..., _T]:
-        """Return the program of a round, with fewer clients at once if the limit requires that.
+        """Return the `sized` program of a round, with fewer clients at once if the limit requires that.
 
         A program's temporaries grow nearly in proportion to the clients that it executes at once: XLA's
         analysis of the first program predicts how many fit, and that of the next one checks it. Chunks of
-        different sizes give the same results up to rounding. Clients one after another, the default on a CPU,
-        give the same bits, since there is nothing to cut.
+        different sizes give the same results up to rounding.
 
         Args:
             what: name of the step, for the line that reports its memory.
             program_of: makes the program, under `jax.jit`, from a `map_clients`.
             map_clients: the first one to try, `client_map` with its settings; any other is left as it is.
             num_clients: the program's arguments -> number of clients.
-
-        Returns:
-            The program. Before its first run it raises a `BeyondMemory` if one client at a time takes too
-            much.
-
-        Cost: compilation of each program that is tried; mostly one or two.
         """
         if not self.is_watched:
             return program_of(map_clients)

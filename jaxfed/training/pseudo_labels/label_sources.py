@@ -37,32 +37,15 @@ class LabelParts(NamedTuple):
         model: pure functions of a state.
         embed: features of a cohort's examples, each client's by its own model.
         map_clients: how clients are executed.
-        known_classes: C; 0 if it is not known.
+        num_classes: C; 0 if it is not known: without a config, and without parameters of own sources.
         execution: where and how visibly the host computes.
     """
 
     model: Model
     embed: Embed
     map_clients: MapClients
-    known_classes: int
+    num_classes: int
     execution: Execution
-
-    @property
-    def num_classes(self) -> int:
-        """C.
-
-        Raises:
-            UsageError: it is not known: without a config, and without parameters of own sources.
-        """
-        if not self.known_classes:
-            raise UsageError(
-                "a source of labels needs the number of classes",
-                key="num_classes",
-                owner="LabelSources",
-                value=0,
-                allowed="give Training(labels=LabelSources(num_classes=...))",
-            )
-        return self.known_classes
 
 
 OWN = ("none", "unlabeled", "xclp", "xclp_prototypes", "per_client_lp", "network", "teacher")
@@ -82,15 +65,10 @@ def source_names() -> tuple[str, ...]:
 
 
 def check_source(name: str, known: Collection[str] | None = None) -> None:
-    """Raise a UsageError if `pseudo_label` is none of the `known` sources, or its source lacks C.
-
-    By default, all are known.
-    """
+    """Raise a UsageError if `pseudo_label` is none of the `known` sources; by default, all are known."""
     names = source_names() if known is None else known
     if name not in names:
         raise UsageError(key="pseudo_label", value=name, allowed=choose_one_of(names))
-    if isinstance(known, Mapping):
-        _ = known[name]
 
 
 class _Sources(Mapping[str, PseudoLabel]):
@@ -135,11 +113,6 @@ class LabelSources:
     num_classes: int = 0
 
     def __post_init__(self) -> None:
-        """Check the types.
-
-        Raises:
-            UsageError: the first field of another type, or another confidence.
-        """
         check(self)
 
     def __call__(self, model: Model, execution: ClientExecution) -> Mapping[str, PseudoLabel]:
@@ -174,16 +147,15 @@ class LabelSources:
 
         within_clients = name == "per_client_lp"
         source: PseudoLabel
+        parameters: Any = self.own_parameters if within_clients else self.xclp_parameters
+        num_classes = parameters.num_classes
         if within_clients:
-            assert self.own_parameters is not None
-            num_classes = self.own_parameters.num_classes
-            source = by.per_client_lp_labels(embed, self.own_parameters, execution.map_labeling)
+            source = by.per_client_lp_labels(embed, parameters, execution.map_labeling)
+        elif name == "xclp":
+            source = by.XclpLabels(by.all_examples(embed), parameters, execution.host)
         else:
-            assert self.xclp_parameters is not None
-            num_classes, points = self.xclp_parameters.num_classes, by.all_examples(embed)
-            if name == "xclp_prototypes":
-                points = by.with_prototypes(embed, num_classes)
-            source = by.XclpLabels(points, self.xclp_parameters, execution.host)
+            points = by.with_prototypes(embed, num_classes)
+            source = by.XclpLabels(points, parameters, execution.host)
         if not self.class_weights:
             return source
         return pseudo_label.class_weighted(source, num_classes, within_clients=within_clients)

@@ -46,20 +46,11 @@ Embed = Callable[[ServerState, Cohort, jax.Array], jax.Array | Ragged]
 Outputs = TypeVar("Outputs")
 
 
-def embedding(
-    model: Model,
-    map_clients: MapClients,
-    *,
-    augment: Augment | None = None,
-) -> Embed:
-    """Return the function that computes a cohort's features, each client's by its own model.
-
-    The model runs in evaluation mode.
+def embedding(model: Model, map_clients: MapClients, *, augment: Augment | None = None) -> Embed:
+    """Return the function that computes a cohort's features, in evaluation mode, `ROWS_AT_ONCE` at a time.
 
     `augment` changes the examples first. The authors' code computes features with the training augmentation
-    on; the paper does not say so.
-
-    It computes `ROWS_AT_ONCE` examples at a time. Features of a `Ragged` cohort are `Ragged`.
+    on; the paper does not say so. Features of a `Ragged` cohort are `Ragged`.
     """
 
     def embed_client(state: nnx.State, client: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -223,10 +214,9 @@ def from_teacher(pseudo_label: PseudoLabel) -> PseudoLabel:
 def class_weighted(
     pseudo_label: PseudoLabel, num_classes: int, *, within_clients: bool = False
 ) -> PseudoLabel:
-    """Multiply weights by (n / C) / n_c, n_c the round's labels of class c: the authors' code only.
+    """Multiply weights by (n / C) / n_c, n_c the labels of class c: the authors' code of label propagation.
 
-    The code applies it to label propagation, with given and inferred labels counting alike: XCLP's over the
-    cohort, per-client LP's over each client's own (`within_clients`). Network labels have no such weights.
+    Given and inferred labels count alike: over the cohort, or each client's own (`within_clients`).
     """
 
     @jax.jit
@@ -247,11 +237,7 @@ def class_weighted(
 
 
 def completed(cohort: Cohort, label: Array, confidence: Array) -> PseudoLabels:
-    """Combine given labels (weight 1) and inferred ones (-1: none) by confidence; none on padding.
-
-    Raises:
-        UsageError: a label or a confidence for each example is needed, and labels are no integers.
-    """
+    """Combine given labels (weight 1) and inferred ones (-1: none) by confidence; none on padding."""
     _check_form(cohort, label, confidence)
     return _complete(jnp.asarray(cohort.y), jnp.asarray(cohort.mask), label, confidence)
 
@@ -273,10 +259,7 @@ def _complete(y: jax.Array, mask: jax.Array, label: Array, confidence: Array) ->
 
 
 def checked(source: PseudoLabel, name: str, num_classes: int) -> PseudoLabel:
-    """A source from outside of jaxfed, with a UsageError for labels or weights that no round can use.
-
-    `num_classes` is 0 if it is not known. Cost: labels and weights of a round go to the host.
-    """
+    """A source from outside of jaxfed, with a UsageError for labels or weights that no round can use."""
 
     def pseudo_label(
         state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
@@ -286,12 +269,10 @@ def checked(source: PseudoLabel, name: str, num_classes: int) -> PseudoLabel:
             wrong = f"returned {type(found).__name__}"
             raise UsageError(wrong, key=name, allowed="use the PseudoLabels that `completed` makes")
         _check_form(cohort, found.label, found.weight)
-        label, weight = np.asarray(found.label), np.asarray(found.weight)
-        if label.size and (label.min() < UNLABELED or 0 < num_classes <= label.max()):
-            largest = num_classes - 1 if num_classes else "C - 1"
-            wrong = f"labels {label.min()}..{label.max()}"
-            raise UsageError(wrong, key=name, allowed=f"use -1..{largest}")
-        if not (np.isfinite(weight).all() and (weight >= 0).all()):
+        most = num_classes or np.inf
+        if not np.all((found.label >= UNLABELED) & (found.label < most)):
+            raise UsageError("some label is no class", key=name)
+        if not (np.isfinite(found.weight).all() and np.all(found.weight >= 0)):
             raise UsageError("some weight is negative or not finite", key=name)
         return found
 

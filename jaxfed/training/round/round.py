@@ -41,7 +41,7 @@ from jaxfed.training.round.server_hooks import (
     Messages,
     network_classifier,
 )
-from jaxfed.training.server.aggregate import WEIGHTINGS, Aggregate, in_all, weighted_sum
+from jaxfed.training.server.aggregate import Aggregate, in_all, weighted_sum
 from jaxfed.training.server.server_state import ServerState, is_finite, with_statistics
 from jaxfed.training.specification import SERVER_LEARNING_RATE, Training
 
@@ -180,9 +180,7 @@ def trained(
         sent = dict(sent) | sent_after
     is_one = jnp.asarray(clients.client_id) >= 0
     sent = jax.tree.map(lambda number: jnp.where(is_one, number, 0), sent)
-    is_own = parts.training.server.weigh not in WEIGHTINGS.values()
-    weights = updates.weight if is_own else ()
-    return Outcome(after, metrics | clients.metrics, sent, uploads, clients.client_id, weights)
+    return Outcome(after, metrics | clients.metrics, sent, uploads, clients.client_id)
 
 
 def stepped(

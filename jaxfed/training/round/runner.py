@@ -32,7 +32,6 @@ from jaxfed.training.local.local_training import measured_statistics
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, Shared
 from jaxfed.training.round.parts import Parts
-from jaxfed.training.server.aggregate import check_weights
 from jaxfed.training.server.client_rows import gather, of_cohort, scatter, written_back
 from jaxfed.training.server.server_state import ServerState, client_keys
 
@@ -46,7 +45,6 @@ class Outcome(NamedTuple):
         sent: {kind of message: int32 [K]}, `ClientUpdate.sent`.
         uploads: `ClientUpdate.upload`, [K, ...].
         client_id: int32 [K], the clients whose updates these are; on a network some may have left.
-        weights: the clients' weights by a user's own weighting, to be checked (`check_weights`); else ().
     """
 
     state: ServerState
@@ -54,7 +52,6 @@ class Outcome(NamedTuple):
     sent: Any
     uploads: Any
     client_id: Array
-    weights: Any = ()
 
 
 # One of a run's two stages, in this process or on a network: the labeling by its source, and
@@ -105,7 +102,6 @@ def _simulated(parts: Parts, trained: Callable[..., Outcome], stage: int) -> Sta
         found = program(of_cohort(state, cohort.client_id), cohort, *others)
         if execution.clients_multiple > 1 and is_one_cpu():
             found = jax.tree.map(on_first_device, found)
-        check_weights(found.weights, found.client_id)
         return found._replace(state=written_back(state, found.state, cohort.client_id))
 
     return label, run

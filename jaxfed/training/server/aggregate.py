@@ -14,7 +14,6 @@ import numpy as np
 import optax
 from flax import nnx
 
-from jaxfed.errors import UsageError
 from jaxfed.settings import Positive, Share, check_value, hinted
 from jaxfed.training.local.batches import ClientData, usable
 
@@ -68,29 +67,8 @@ def over_cohort(data: ClientData) -> jax.Array:
     return jnp.float32(1)
 
 
-def check_weights(weights: jax.Array, client_id: Any) -> None:
-    """Check a cohort's weights by a user's own weighting: numbers from 0 on, or the mean could be anything.
-
-    Args:
-        weights: float32 [K] or [K, S]; () for a weighting out of `WEIGHTINGS`, which needs no check.
-        client_id: int32 [K].
-
-    Raises:
-        UsageError: names the first client whose weight is negative, infinite or NaN.
-    """
-    for client, own in zip(np.asarray(client_id), np.asarray(weights), strict=False):
-        wrong = own[~((own >= 0) & np.isfinite(own))]
-        if wrong.size:
-            raise UsageError(
-                f"it gives client {client} the weight {wrong[0]:g}",
-                key="weighting",
-                owner="ServerTraining",
-                allowed="return a number from 0 on",
-            )
-
-
 def largest_weight(weighting: Weighting, num_examples: int) -> float:
-    """Return the weight of a client that trains on all its examples; inf for a user-defined weighting."""
+    """Return the weight of a client that trains on all its examples; inf for a user's own weighting."""
     if weighting not in WEIGHTINGS.values():
         return np.inf
     every, ones = jnp.ones(num_examples, bool), jnp.ones(num_examples)
@@ -105,23 +83,12 @@ WEIGHTINGS: dict[str, Weighting] = {
 }
 
 
-SecondMoment = Callable[[jax.Array, jax.Array, float], jax.Array]  # v, d^2, beta_2 -> v
-
-
-def _adagrad(v: jax.Array, square: jax.Array, beta2: float) -> jax.Array:
-    del beta2
-    return v + square
-
-
-def _yogi(v: jax.Array, square: jax.Array, beta2: float) -> jax.Array:
-    return v - (1 - beta2) * square * jnp.sign(v - square)
-
-
-def _adam(v: jax.Array, square: jax.Array, beta2: float) -> jax.Array:
-    return beta2 * v + (1 - beta2) * square
-
-
-SECOND_MOMENTS: dict[str, SecondMoment] = {"adagrad": _adagrad, "yogi": _yogi, "adam": _adam}
+SECOND_MOMENTS: dict[str, Callable[[jax.Array, jax.Array, float], jax.Array]] = {
+    "adagrad": lambda v, square, beta2: v + square,
+    "yogi": lambda v, square, beta2: v - (1 - beta2) * square * jnp.sign(v - square),
+    "adam": lambda v, square, beta2: beta2 * v + (1 - beta2) * square,
+}
+"""Optimizer -> second moment: v, d^2, beta_2 -> v."""
 
 
 class Moments(NamedTuple):
@@ -152,15 +119,7 @@ def adaptive(
     correction (optax's Adam and Yogi have it, its Adagrad no m); m = 0 and v = tau^2 at first ("v_{-1} >=
     tau^2"). The paper's defaults: beta_1 = 0.9 (Adagrad 0), beta_2 = 0.99, tau = 1e-3.
 
-    Args:
-        name: a key of `SECOND_MOMENTS`.
-        learning_rate: eta.
-        beta1: of m; 0 uses d itself.
-        beta2: of v; Adagrad has none.
-        tau: added to the root of v; v starts at its square; smaller is more adaptive.
-
-    Raises:
-        UsageError: a number that is not positive and finite in float32.
+    `name` is a key of `SECOND_MOMENTS`.
     """
     check_value("learning_rate", learning_rate, Positive, owner="adaptive")
     second_moment = SECOND_MOMENTS[name]

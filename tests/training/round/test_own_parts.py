@@ -2,7 +2,6 @@
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from flax import nnx
 
 import jaxfed
@@ -22,40 +21,23 @@ def training(labels=None):
     return jaxfed.Training(NETWORK, labels=labels or jaxfed.LabelSources())
 
 
-def test_a_source_has_the_number_of_classes_or_is_refused(monkeypatch):
-    """Where it is read, in the source's factory or in a round; other sources need none."""
+def test_a_source_has_the_number_of_classes(monkeypatch):
     seen = []
 
-    def eager(parts):
+    def own(parts):
         seen.append(parts.num_classes)
-        return in_a_round(parts)
+        return lambda state, cohort, key, communication: completed(
+            cohort, jnp.asarray(cohort.y), jnp.ones(cohort.y.shape)
+        )
 
-    def in_a_round(parts):
-        def pseudo_label(state, cohort, key, communication):
-            seen.append(parts.num_classes)
-            return completed(cohort, jnp.asarray(cohort.y), jnp.ones(cohort.y.shape))
-
-        return pseudo_label
-
-    monkeypatch.setitem(PSEUDO_LABELS, "eager", eager)
-    monkeypatch.setitem(PSEUDO_LABELS, "in_a_round", in_a_round)
-    fedavg, line = (
-        jaxfed.algorithms.fedavg,
-        r"^LabelSources\.num_classes=0: .*num_classes=\.\.\.\)\)$",
-    )
-    with pytest.raises(jaxfed.UsageError, match=line):
-        fedavg(training=training(), pseudo_label="eager")
-    late = fedavg(training=training(), pseudo_label="in_a_round")
-    with pytest.raises(jaxfed.UsageError, match=line):
-        jaxfed.simulate(late, FEDERATION)
-    fedavg(training=training())
-    assert seen == []
+    monkeypatch.setitem(PSEUDO_LABELS, "own", own)
+    fedavg = jaxfed.algorithms.fedavg
     for labels in (
         jaxfed.LabelSources(num_classes=3),
         jaxfed.LabelSources(own_parameters=xclp.Propagation(num_classes=3)),
     ):
-        jaxfed.simulate(fedavg(training=training(labels), pseudo_label="eager"), FEDERATION)
-    assert set(seen) == {3}
+        jaxfed.simulate(fedavg(training=training(labels), pseudo_label="own"), FEDERATION)
+    assert seen == [3, 3]
 
 
 def test_states_of_clients():
