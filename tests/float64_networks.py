@@ -97,24 +97,6 @@ def resnet18(w, x, stem="imagenet", pool="mean", normalize_features=False):
     return x, _dense(x, w["head"]) if "head" in w else x
 
 
-def wide_resnet(w, x):
-    def active(x, layer):
-        return _relu(_batch_norm(x, layer, 1e-5))
-
-    x = convolved(x, w["stem"])
-    per_group = len(w["blocks"]) // 3
-    for i in range(3 * per_group):
-        block, stride = w["blocks"][i], 2 if i in (per_group, 2 * per_group) else 1
-        a = active(x, block["norms"][0])
-        h = convolved(a, block["convs"][0], stride)
-        h = convolved(active(h, block["norms"][1]), block["convs"][1])
-        if i % per_group == 0:
-            x = convolved(a, block["shortcut"], stride)
-        x = x + h
-    x = active(x, w["norm"]).mean((1, 2))
-    return x, _dense(x, w["head"]) if "head" in w else x
-
-
 def fedct(w, x, every_norm, norm_last):
     sizes = (2, 1) if "dense" not in w else (2, 2, 2)
     for stage, size in enumerate(sizes):

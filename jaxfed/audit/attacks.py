@@ -30,7 +30,7 @@ client alone. The attack that is best on one half is judged on the other, and vi
 
     AUC = (AUC_1 + AUC_2) / 2,        Var = (Var_1 + Var_2) / 4
 
-with DeLong's variances (`jaxfed.privacy.membership.roc`), so the interval is as wide as that of an attack
+with DeLong's variances (`jaxfed.privacy.membership`), so the interval is as wide as that of an attack
 chosen in advance. Over R repeats AUCs are averaged; their variance is the sum divided by R^2. The interval
 covers the draw of examples, given these trainings. `spread`, the deviation over repeats, is the variation
 between trainings.
@@ -43,19 +43,11 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import expit
-from scipy.stats import norm
 
 from jaxfed.audit.observations import AuditTargets, Observation, Shadows
 from jaxfed.audit.views import SERVER
-from jaxfed.privacy.membership import rmia, single_model
-from jaxfed.privacy.membership.reference_models import (
-    difficulty_scores,
-    lira_offline,
-    lira_online,
-    log_odds_of_logits,
-    reference_scores,
-)
-from jaxfed.privacy.membership.roc import Area, Vulnerability, area_under_curve, vulnerability
+from jaxfed.privacy import membership
+from jaxfed.privacy.membership import Area, Evidence
 from jaxfed.random_streams import Stream
 
 # Training of the shadow models: on their own labels alone; by the method itself.
@@ -64,7 +56,6 @@ OVER_ROUNDS = 0  # in the place of a round's number: means over all
 _SUMMABLE = ("loss", "lira_offline", "lira_online", "gradient_norm")
 _TUNED_ON = 16  # reference models; each is attacked with the others for each value of a
 _TINY = 1e-45
-_REACH = float(norm.ppf(0.975))
 
 Scores = dict[str, np.ndarray]
 Tuned = dict[int, tuple[Shadows, float]]  # by id(shadows), which it keeps alive
@@ -147,9 +138,7 @@ def observation_scores(
         else:
             of_row = _of_probabilities(answers, of_both, len(rows), known, a)
         if seen.norms.size:
-            of_row["gradient_norm"] = single_model.gradient_norm_scores(
-                np.nan_to_num(seen.norms[row, rows])
-            )
+            of_row["gradient_norm"] = -np.nan_to_num(seen.norms[row, rows]).astype(np.float64)
         if seen.translated.size:
             of_row["label_translations"] = seen.translated[row, rows].astype(np.float64)
         if seen.noisy.size:
@@ -168,9 +157,9 @@ def _of_marks(answers: np.ndarray, label: np.ndarray, shadows: Shadows | None, k
     if shadows is not None:
         said = shadows.answers[:, : len(label)]
         wrong = (said.argmax(axis=-1) != label).astype(np.float64)
-        scores["difficulty"] = difficulty_scores(1 - share, wrong, shadows.is_in)
+        scores["difficulty"] = membership.difficulty_scores(1 - share, wrong, shadows.is_in)
         if kind == "labels":
-            scores["reference"] = reference_scores(1 - share, wrong, shadows.is_in)
+            scores["reference"] = membership.reference_scores(1 - share, wrong, shadows.is_in)
     return scores
 
 
@@ -181,23 +170,23 @@ def _of_probabilities(
     phi, others = np.split(_log_odds(answers, label), [number])
     loss = _loss(phi)
     scores = {
-        "gap": single_model.gap_scores(answers[:number].argmax(axis=-1), label[:number]),
-        "loss": single_model.loss_scores(loss),
-        "population": single_model.population_scores(loss, _loss(others)),
+        "gap": (answers[:number].argmax(axis=-1) == label[:number]).astype(np.float64),
+        "loss": -loss,
+        "population": membership.population_scores(loss, _loss(others)),
     }
     if shadows is None:
         return scores
     is_in = shadows.is_in
     reference_phi, population_phi = np.split(_log_odds(shadows.answers, label), [number], axis=1)
-    examples = rmia.Evidence(expit(phi), expit(reference_phi), is_in)
-    outsiders = rmia.Evidence(expit(others), expit(population_phi))
-    scores["difficulty"] = difficulty_scores(loss, _loss(reference_phi), is_in)
-    scores["reference"] = reference_scores(loss, _loss(reference_phi), is_in)
-    scores["lira_offline"] = lira_offline(phi, reference_phi, is_in)
-    scores["rmia_offline"] = rmia.offline(examples, outsiders, a=a)
+    examples = Evidence(expit(phi), expit(reference_phi))
+    outsiders = Evidence(expit(others), expit(population_phi))
+    scores["difficulty"] = membership.difficulty_scores(loss, _loss(reference_phi), is_in)
+    scores["reference"] = membership.reference_scores(loss, _loss(reference_phi), is_in)
+    scores["lira_offline"] = membership.lira_offline(phi, reference_phi, is_in)
+    scores["rmia_offline"] = membership.rmia_offline(examples, is_in, outsiders, a)
     if is_in.any(axis=0).all() and (is_in.sum(axis=0) > 1).any():
-        scores["lira_online"] = lira_online(phi, reference_phi, is_in)
-        scores["rmia_online"] = rmia.online(examples, outsiders)
+        scores["lira_online"] = membership.lira_online(phi, reference_phi, is_in)
+        scores["rmia_online"] = membership.rmia_online(examples, is_in, outsiders)
     return scores
 
 
@@ -210,16 +199,16 @@ def _has_outside(is_in: np.ndarray) -> bool:
 def _tuned_a(shadows: Shadows | None, label: np.ndarray, number: int, tuned: Tuned) -> float:
     """RMIA's a, tuned with reference models as targets; the authors' 0.3 if there are too few."""
     if shadows is None:
-        return 0.3
+        return membership.DEFAULT_A
     if id(shadows) not in tuned:
         few = slice(_TUNED_ON)
         is_in = shadows.is_in[few]
         some = is_in.any(axis=0) & ((~is_in).sum(axis=0) > 1)
-        p = expit(_log_odds(shadows.answers[few], label))
-        enough = len(is_in) >= 4 and all(row.any() and not row.all() for row in is_in[:, some])
-        examples = rmia.Evidence(p[0, :number][some], p[:, :number][:, some], is_in[:, some])
-        others = rmia.Evidence(p[0, number:], p[:, number:])
-        tuned[id(shadows)] = shadows, rmia.tuned_a(examples, others) if enough else 0.3
+        p, others = np.split(expit(_log_odds(shadows.answers[few], label)), [number], axis=1)
+        a = membership.DEFAULT_A
+        if len(is_in) >= 4 and all(row.any() and not row.all() for row in is_in[:, some]):
+            a = membership.tuned_a(p[:, some], is_in[:, some], others)
+        tuned[id(shadows)] = shadows, a
     return tuned[id(shadows)][1]
 
 
@@ -244,7 +233,7 @@ def _mean_of_known(scores: list[np.ndarray]) -> np.ndarray:
 
 def _log_odds(probabilities: np.ndarray, label: np.ndarray) -> np.ndarray:
     """phi of probabilities [..., n, C], from the sum of the other classes, as p may have rounded to 1."""
-    return log_odds_of_logits(np.log(np.maximum(probabilities, _TINY)), label)
+    return membership.log_odds_of_logits(np.log(np.maximum(probabilities, _TINY)), label)
 
 
 def _loss(phi: np.ndarray) -> np.ndarray:
@@ -255,7 +244,9 @@ class Verdict(NamedTuple):
     """The strongest of some attacks.
 
     Fields:
-        vulnerability: AUC with its interval, TPR at low FPR.
+        area: AUC with its interval.
+        tpr_at_1_percent: true positive rate at a false positive rate of at most 1 percent.
+        tpr_at_none: the same without false positives.
         attacks: message, round, attack and shadows of the two chosen attacks.
         members: number of members judged.
         others: number of non-members judged.
@@ -264,7 +255,9 @@ class Verdict(NamedTuple):
         spread: deviation of the AUC over repeats, divisor R - 1; nan for one repeat.
     """
 
-    vulnerability: Vulnerability
+    area: Area
+    tpr_at_1_percent: float
+    tpr_at_none: float
     attacks: tuple[tuple[str, int, str, str], ...]
     members: int
     others: int
@@ -282,19 +275,32 @@ def has_enough(
         is_member: bool [n].
         among: the targets that count, bool [n]; all of them by default.
     """
-    scored = is_member[among][~np.isnan(attacked.score[among])]
-    return min(scored.sum(), (~scored).sum()) >= 2
+    _, member = _scored(attacked, is_member, among)
+    return bool(min(member.sum(), (~member).sum()) >= 2)
 
 
-def each(attacked: Attacked, is_member: np.ndarray) -> Verdict:
-    """Judge one attack by itself, on all targets with a score."""
-    told = ~np.isnan(attacked.score)
+def _scored(
+    attacked: Attacked, is_member: np.ndarray, among: np.ndarray | slice
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores that are there, and which of them are members'."""
+    score = attacked.score[among]
+    there = ~np.isnan(score)
+    return score[there], is_member[among][there]
+
+
+def each(
+    attacked: Attacked, is_member: np.ndarray, among: np.ndarray | slice = slice(None)
+) -> Verdict:
+    """Judge one attack by itself, on the targets with a score; arguments as `has_enough`."""
+    score, member = _scored(attacked, is_member, among)
     return Verdict(
-        vulnerability(attacked.score[told], is_member[told]),
-        (_name(attacked),),
-        int(is_member[told].sum()),
-        int((~is_member[told]).sum()),
-        int((~is_member[told]).sum()),
+        membership.area_under_curve(score, member),
+        membership.tpr_at_fpr(score, member, 0.01),
+        membership.tpr_at_fpr(score, member, 0.0),
+        ((attacked.message, attacked.round, attacked.attack, attacked.shadows),),
+        int(member.sum()),
+        int((~member).sum()),
+        int((~member).sum()),
     )
 
 
@@ -313,42 +319,34 @@ def strongest(found: Sequence[Attacked], is_member: np.ndarray, seed: int) -> Ve
     found = [one for one in found if all(has_enough(one, is_member, half) for half in halves)]
     if not found:
         return None
-    judged, names, weights = [], [], []
+    judged = []
     for half in halves:
-        areas = [_area(one, is_member, ~half).auc for one in found]
-        best = found[int(np.argmax(np.round(areas, 12)))]
-        told = half & ~np.isnan(best.score)
-        judged.append(vulnerability(best.score[told], is_member[told]))
-        names.append(_name(best))
-        weights.append((int(is_member[told].sum()), int((~is_member[told]).sum())))
-    members, others = zip(*weights, strict=True)
-    return Verdict(_mean(judged), tuple(names), sum(members), sum(others), min(others))
+        areas = [membership.area_under_curve(*_scored(one, is_member, ~half)).auc for one in found]
+        judged.append(each(found[int(np.argmax(np.round(areas, 12)))], is_member, half))
+    return _mean(judged)
 
 
 def over_repeats(verdicts: Sequence[Verdict]) -> Verdict:
     """Mean of one or more verdicts."""
-    areas = [verdict.vulnerability.area.auc for verdict in verdicts]
-    names = dict.fromkeys(name for verdict in verdicts for name in verdict.attacks)
+    areas = [verdict.area.auc for verdict in verdicts]
+    spread = float(np.std(areas, ddof=1)) if len(areas) > 1 else float("nan")
+    return _mean(verdicts)._replace(spread=spread)
+
+
+def _mean(verdicts: Sequence[Verdict]) -> Verdict:
+    """Mean of independent verdicts."""
+    auc = float(np.mean([one.area.auc for one in verdicts]))
+    deviations = np.asarray([one.area.deviation for one in verdicts])
+    deviation = float(np.sqrt(np.sum(np.square(deviations)))) / len(verdicts)
+    rates = np.mean([[one.tpr_at_1_percent, one.tpr_at_none] for one in verdicts], axis=0)
     return Verdict(
-        _mean([verdict.vulnerability for verdict in verdicts]),
-        tuple(names),
-        sum(verdict.members for verdict in verdicts),
-        sum(verdict.others for verdict in verdicts),
-        min(verdict.others_at_once for verdict in verdicts),
-        float(np.std(areas, ddof=1)) if len(areas) > 1 else float("nan"),
+        membership.area_of(auc, deviation),
+        *map(float, rates),
+        tuple(dict.fromkeys(name for one in verdicts for name in one.attacks)),
+        sum(one.members for one in verdicts),
+        sum(one.others for one in verdicts),
+        min(one.others_at_once for one in verdicts),
     )
-
-
-def _mean(judged: Sequence[Vulnerability]) -> Vulnerability:
-    """Mean of independent vulnerabilities."""
-    auc = float(np.mean([one.area.auc for one in judged]))
-    deviations = np.asarray([one.area.deviation for one in judged])
-    deviation = float(np.sqrt(np.sum(np.square(deviations)))) / len(judged)
-    area = Area(
-        auc, max(0.0, auc - _REACH * deviation), min(1.0, auc + _REACH * deviation), deviation
-    )
-    rates = np.mean([[one.tpr_at_1_percent, one.tpr_at_none] for one in judged], axis=0)
-    return Vulnerability(area, *map(float, rates))
 
 
 def _first_half(is_member: np.ndarray, is_scored: np.ndarray, seed: int) -> np.ndarray:
@@ -370,12 +368,3 @@ def _first_half(is_member: np.ndarray, is_scored: np.ndarray, seed: int) -> np.n
             first[rows[: after // 2 - before // 2]] = True
             before = after
     return first
-
-
-def _area(attacked: Attacked, is_member: np.ndarray, half: np.ndarray) -> Area:
-    told = half & ~np.isnan(attacked.score)
-    return area_under_curve(attacked.score[told], is_member[told])
-
-
-def _name(attacked: Attacked) -> tuple[str, int, str, str]:
-    return attacked.message, attacked.round, attacked.attack, attacked.shadows

@@ -53,7 +53,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.sampling import sample_clients
 from jaxfed.host.parallel import processes
-from jaxfed.privacy.membership.roc import exact_interval
+from jaxfed.privacy.membership import exact_interval
 
 STRONGEST = "strongest"
 _UNJUDGED = "too few targets to judge an attack"
@@ -332,8 +332,8 @@ def _judged(
 
 def _row(key: _Key, verdict: Verdict) -> dict[str, Any]:
     method, message, number, attack, shadows, adversary = key
-    area, at_1, at_none = verdict.vulnerability
-    low, high = exact_interval(round(at_none * verdict.members), verdict.members)
+    area = verdict.area
+    low, high = exact_interval(round(verdict.tpr_at_none * verdict.members), verdict.members)
     chosen = "; ".join(dict.fromkeys(_in_words(one) for one in verdict.attacks))
     return {
         "method": method,
@@ -347,8 +347,8 @@ def _row(key: _Key, verdict: Verdict) -> dict[str, Any]:
         "low": area.low,
         "high": area.high,
         "spread": verdict.spread,
-        "tpr_at_1_percent": at_1,
-        "tpr_at_none": at_none,
+        "tpr_at_1_percent": verdict.tpr_at_1_percent,
+        "tpr_at_none": verdict.tpr_at_none,
         "tpr_at_none_low": low,
         "tpr_at_none_high": high,
         "members": verdict.members,

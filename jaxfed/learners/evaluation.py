@@ -35,7 +35,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_own_points
 from jaxfed.learners.client_fit import Question, answers_of, tell
 from jaxfed.learners.learner import Learner
-from jaxfed.privacy.membership.single_model import gap_auc
+from jaxfed.privacy.membership import gap_auc
 from jaxfed.training.round.evaluation import Evaluation
 
 

@@ -30,22 +30,15 @@ def _in(file: str, name: str = "") -> Place:
 _OWN: dict[str, Place] = {
     "mlp": _in("mlp"),
     "linear_mlp": _in("mlp", "linear_mlp"),
-    "cnn": _in("cnn"),
-    "cnn13": _in("cnn13"),
-    "resnet8": _in("resnet9", "resnet8"),
-    "resnet9": _in("resnet9"),
-    "resnet17": _in("resnet18", "resnet17"),
-    "resnet18": _in("resnet18"),
-    "cifar_resnet8": _in("resnet18", "cifar_resnet8"),
-    "wrn28_2": _in("wide_resnet", "wrn28_2"),
-    "wrn28_8": _in("wide_resnet", "wrn28_8"),
-    "fedct_cifar10": _in("fedct", "fedct_cifar10"),
+    **{
+        name: _in("convolutional", name)
+        for name in ("cnn", "cnn13", "resnet9", "resnet18", "cifar_resnet8", "fedct_cifar10")
+    },
     "fedct_fashion_mnist": _in("mlp"),
-    "fedct_svhn": _in("fedct", "fedct_svhn"),
-    "fedct_pneumonia": _in("fedct", "fedct_scans"),
-    "fedct_mri": _in("fedct", "fedct_scans"),
-    "efficientnet_b0": _in("efficientnet", "efficientnet_b0"),
-    "efficientnet_lite0": _in("efficientnet", "efficientnet_lite0"),
+    "fedct_svhn": _in("convolutional", "fedct_svhn"),
+    "fedct_pneumonia": _in("convolutional", "fedct_scans"),
+    "fedct_mri": _in("convolutional", "fedct_scans"),
+    **{name: _in("efficientnet", name) for name in ("efficientnet_b0", "efficientnet_lite0")},
 }
 MODELS: Registry[Callable[..., Model]] = Registry("network", _OWN)
 

@@ -8,9 +8,8 @@ statistics is decided in the training of clients, never in a model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,18 +49,6 @@ class Model(NamedTuple):
     by_example: bool = False
 
 
-class Network(Protocol):
-    """Methods that a Flax module needs to become a `Model`; it holds no random streams."""
-
-    def features(self, x: jax.Array, rngs: nnx.Rngs | None = None, /) -> jax.Array:
-        """Return [n, D]; in training mode, with dropout, if `rngs` are given."""
-        ...
-
-    def head(self, features: jax.Array, /) -> jax.Array:
-        """Return logits [n, C]."""
-        ...
-
-
 def as_float(x: jax.Array) -> jax.Array:
     """Bytes 0..255 as float32 in [0, 1]; other integers and booleans as float32; floats as they are."""
     if jnp.issubdtype(x.dtype, jnp.floating):
@@ -95,18 +82,12 @@ def compose(
     return Model(init, evaluated, head, apply, trained, train_apply, by_example)
 
 
-def without_head(factory: Callable[..., Model]) -> Callable[..., Model]:
-    """Return a factory of the same networks without the last layer, for any number of classes."""
+def from_module(build: Callable[[nnx.Rngs], Any], *, by_example: bool = False) -> Model:
+    """Convert the Flax module that `build` makes; its graph is traced once, without computing.
 
-    @wraps(factory)
-    def build(input_shape: Sequence[int], num_classes: int | None = None, **options: Any) -> Model:
-        return factory(input_shape, None, **options)
-
-    return build
-
-
-def from_module(build: Callable[[nnx.Rngs], Network], *, by_example: bool = False) -> Model:
-    """Convert the module that `build` makes; its graph is traced once, without computing."""
+    The module has `features(x, rngs=None)`, [n, D], in training mode if `rngs` are given, and
+    `head(features)`, logits [n, C]. It holds no random streams.
+    """
 
     def init(key: jax.Array) -> nnx.State:
         return nnx.state(build(nnx.Rngs(key)))

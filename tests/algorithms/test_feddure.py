@@ -9,7 +9,7 @@ from float64_training import gradient, log_softmax, logits, softmax, weights_of
 from small_training import KEY, RATE, double, federation_of, rounds_of, shifted, training_of
 
 from jaxfed.algorithms.feddure import Regulators, feddure, regulated, weigher
-from jaxfed.models.cnn import cnn
+from jaxfed.models.convolutional import cnn
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import Batch, softmax_cross_entropy
 

@@ -9,7 +9,7 @@ from jaxfed.audit.attacks import OVER_ROUNDS, attacks, each, observation_scores,
 from jaxfed.audit.observations import AuditTargets, Observation, Shadows, observations
 from jaxfed.audit.shadows import shadow_memberships
 from jaxfed.audit.views import CLIENT, COALITION, View
-from jaxfed.privacy.membership.single_model import gap_auc
+from jaxfed.privacy.membership import gap_auc
 
 CLASSES, POPULATION = 4, 60
 ALL = {"gap", "loss", "population", "difficulty", "reference", "lira_offline", "rmia_offline"}
@@ -72,7 +72,7 @@ def by_own(shadows):
 
 
 def areas(found, targets=TARGETS):
-    return {one.attack: each(one, targets.is_member).vulnerability.area for one in found}
+    return {one.attack: each(one, targets.is_member).area for one in found}
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_where_nothing_was_learnt_attacks_guess():
     for seed in range(24):
         seen, label, shadows = world(0, seed, shadows=8)
         found = found_in(seen, label, shadows)
-        area = strongest(found, TARGETS.is_member, seed).vulnerability.area
+        area = strongest(found, TARGETS.is_member, seed).area
         inside += area.low <= 0.5 <= area.high
         chosen.append(area.auc)
         largest.append(max(one.auc for one in areas(found).values()))

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from jaxfed.audit.attacks import Attacked, each, over_repeats, strongest
-from jaxfed.privacy.membership.roc import vulnerability
 
 MEMBER = np.arange(400) % 2 == 0
 
@@ -18,17 +17,17 @@ def test_the_stronger_of_two_is_chosen():
     found = [attack("weak", 0.1), attack("strong", 1.5, seed=1)]
     verdict = strongest(found, MEMBER, seed=0)
     assert {name for _, _, name, _ in verdict.attacks} == {"strong"}
-    whole = vulnerability(found[1].score, MEMBER)
-    assert verdict.vulnerability.area.auc == pytest.approx(whole.area.auc, abs=0.02)
-    assert verdict.vulnerability.area.deviation == pytest.approx(whole.area.deviation, rel=0.1)
+    whole = each(found[1], MEMBER)
+    assert verdict.area.auc == pytest.approx(whole.area.auc, abs=0.02)
+    assert verdict.area.deviation == pytest.approx(whole.area.deviation, rel=0.1)
     assert (verdict.members, verdict.others) == (200, 200)
 
 
 def test_the_best_of_many_guesses_is_a_guess():
     by_chance = [attack("noise", 0, seed=s) for s in range(40)]
     verdict = strongest(by_chance, MEMBER, seed=5)
-    assert max(each(one, MEMBER).vulnerability.area.auc for one in by_chance) > 0.55
-    assert abs(verdict.vulnerability.area.auc - 0.5) < 0.06
+    assert max(each(one, MEMBER).area.auc for one in by_chance) > 0.55
+    assert abs(verdict.area.auc - 0.5) < 0.06
 
 
 def test_targets_without_a_score_are_not_judged():
@@ -36,7 +35,7 @@ def test_targets_without_a_score_are_not_judged():
     score = np.where(np.arange(len(MEMBER)) < 100, one.score, np.nan)
     verdict = strongest([one._replace(score=score)], MEMBER, seed=0)
     assert (verdict.members, verdict.others) == (50, 50)
-    assert verdict.vulnerability.area.auc > 0.9
+    assert verdict.area.auc > 0.9
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -57,16 +56,16 @@ def test_targets_that_an_attack_scores_are_halved_among_themselves(seed):
 
 def test_halves_of_targets_that_all_attacks_score_stay_as_they_were():
     verdict = strongest([attack("a", 1.0)], MEMBER, seed=3)
-    assert verdict.vulnerability.area.auc == pytest.approx(0.73435, abs=1e-12)
+    assert verdict.area.auc == pytest.approx(0.73435, abs=1e-12)
 
 
 def test_repeats_are_averaged():
     verdicts = [strongest([attack("a", 1.0, seed=s)], MEMBER, seed=s) for s in range(3)]
     mean = over_repeats(verdicts)
-    areas = [one.vulnerability.area for one in verdicts]
-    assert mean.vulnerability.area.auc == pytest.approx(np.mean([one.auc for one in areas]))
+    areas = [one.area for one in verdicts]
+    assert mean.area.auc == pytest.approx(np.mean([one.auc for one in areas]))
     assert mean.spread == pytest.approx(np.std([one.auc for one in areas], ddof=1))
     expected = np.sqrt(sum(one.deviation**2 for one in areas)) / 3
-    assert mean.vulnerability.area.deviation == pytest.approx(expected)
+    assert mean.area.deviation == pytest.approx(expected)
     assert mean.attacks == (("m", 1, "a", ""),)
     assert np.isnan(over_repeats(verdicts[:1]).spread)

@@ -164,7 +164,6 @@ def test_unit_vectors_of_zero_are_zero_with_a_finite_gradient():
         ("cnn", {"norm": "group"}),
         ("resnet9", {}),
         ("resnet18", {}),
-        ("wrn28_2", {}),
         ("fedct_cifar10", {}),
         ("efficientnet_b0", {}),
         ("mlp", {}),

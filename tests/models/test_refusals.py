@@ -26,7 +26,7 @@ def built(name, shape, **options):
     return partial(MODELS[name], shape, 10, **options)
 
 
-IMAGES = ("cnn", "cnn13", "resnet9", "resnet18", "cifar_resnet8", "wrn28_2", "efficientnet_b0")
+IMAGES = ("cnn", "cnn13", "resnet9", "resnet18", "cifar_resnet8", "efficientnet_b0")
 NETWORKS = {f"{name} takes images (H, W, c)": built(name, (30,)) for name in IMAGES} | {
     "...12 x 12": built("cnn13", (11, 32, 3)),
     "...4 x 4": built("cnn", (3, 8, 1)),
@@ -35,8 +35,6 @@ NETWORKS = {f"{name} takes images (H, W, c)": built(name, (30,)) for name in IMA
     "...auto, matmul, native": built("cnn", (8, 8, 1), convolution="fast"),
     "...32 x 32": built("resnet9", GREY),
     "...4 positive": built("resnet9", CIFAR, pools=(2, 2)),
-    "...imagenet, cifar": built("resnet18", CIFAR, stem="mnist"),
-    "...mean, max": built("resnet18", CIFAR, pool="sum"),
     "...8 x 8": built("fedct_svhn", (7, 8, 3)),
     "this network takes images (H, W, c)": built("fedct_mri", (30,)),
     "...3 channels": built("efficientnet_b0", GREY),

@@ -1,4 +1,4 @@
-"""What noise, accountants and attacks refuse."""
+"""What noise and accountants refuse."""
 
 import math
 import sys
@@ -16,44 +16,7 @@ from jaxfed.privacy import label_sensitivity as sensitivity
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy import xor_mechanism as xor
 from jaxfed.privacy.gaussian import delta_of, epsilon_of, mean_sensitivity
-from jaxfed.privacy.membership import rmia, single_model
-from jaxfed.privacy.membership.reference_models import (
-    difficulty_scores,
-    lira_offline,
-    lira_online,
-    reference_scores,
-)
-from jaxfed.privacy.membership.rmia import Evidence
-from jaxfed.privacy.membership.roc import area_under_curve, tpr_at_fpr
 from jaxfed.privacy.sampled_gaussian import EVERYTHING, Poisson, noise_multiplier_of
-
-PHI, OTHERS = np.random.default_rng(0).normal(size=(2, 5, 6))
-TARGET = Evidence(PHI[0], PHI[1:], np.arange(4)[:, None] % 2 == np.arange(6) % 2)
-POPULATION = Evidence(OTHERS[0], OTHERS[1:])
-TWO_OF_FOUR = np.arange(4) < 2
-MEMBERSHIP = {
-    "...no reference model was trained without it": partial(
-        difficulty_scores, np.zeros((2, 6)), np.zeros((4, 6)), np.ones((4, 6), bool)
-    ),
-    "...below 0": partial(single_model.gradient_norm_scores, np.array([1.0, -0.1])),
-    "...use": partial(single_model.population_scores, np.zeros(60), np.zeros(0)),
-    "...: use": partial(single_model.population_scores, np.zeros((3, 60)), np.zeros((2, 25))),
-    "...references [4, 6] and ... [5, 6]": partial(reference_scores, *PHI[:1], PHI[1:], PHI > 0),
-    "...example 0: no ... trained without": partial(lira_offline, PHI[0], PHI[1:], np.ones((4, 6))),
-    "...example 0: no ... trained on": partial(lira_online, PHI[0], PHI[1:], np.zeros((4, 6))),
-    "...1 reference of a kind": partial(lira_offline, PHI[0], PHI[1:2]),
-    "...a=1.1": partial(rmia.offline, TARGET, POPULATION, a=1.1),
-    "...is_in=None": partial(rmia.online, POPULATION, POPULATION),
-    "...tuning needs 3 or more, and is_in": partial(rmia.tuned_a, POPULATION, POPULATION),
-    "...of a population [2, 6]": lambda: rmia.offline(
-        TARGET, POPULATION._replace(target=OTHERS[:2])
-    ),
-    "...members [3]: use": partial(tpr_at_fpr, np.zeros(4), np.ones(3, bool), 0.1),
-    "...some are members": partial(tpr_at_fpr, np.zeros(4), np.ones(4, bool), 0.1),
-    "...one is not a number": partial(tpr_at_fpr, np.full(4, np.nan), TWO_OF_FOUR, 0.1),
-    "...1 members, 3 others": partial(area_under_curve, np.zeros(4), np.arange(4) < 1),
-    "...rate=1.1": partial(tpr_at_fpr, np.zeros(4), TWO_OF_FOUR, 1.1),
-}
 
 invert = partial(prototype_inversion.inverted, lambda x: x.reshape(len(x), -1))
 decoded, X = prototype_inversion.decoded, np.ones((2, 1))
@@ -107,4 +70,4 @@ NOISE = {
     "...num_classes=0": partial(xor.bit_epsilon, 1.0, 1, 0),
 }
 
-test_refused = refusals.table(MEMBERSHIP | NOISE)
+test_refused = refusals.table(NOISE)

@@ -7,7 +7,7 @@ import pytest
 from on_demand import on_demand
 
 from jaxfed.models import Model
-from jaxfed.models.cnn import cnn
+from jaxfed.models.convolutional import cnn
 from jaxfed.models.model import in_precision, normalized
 from jaxfed.training.local import losses as module
 from jaxfed.training.local.augmentation import compose

@@ -7,12 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 from sklearn import metrics
 
-from jaxfed.privacy.membership.roc import (
-    area_under_curve,
-    exact_interval,
-    tpr_at_fpr,
-    vulnerability,
-)
+from jaxfed.privacy.membership import area_under_curve, exact_interval, tpr_at_fpr
 
 
 def drawn(seed, num_members=30, num_others=50, values=None, shift=0.7):
@@ -79,33 +74,6 @@ def test_the_interval_has_the_true_area_as_often_as_it_says():
     assert abs(covered - 0.95) < 6 * np.sqrt(0.95 * 0.05 / draws)
     spread = np.std([area.auc for area in areas])
     assert np.mean([area.deviation for area in areas]) == pytest.approx(spread, rel=0.1)
-
-
-def test_several_scores_of_the_same_examples():
-    """The area is the mean; of scores that say the same twice the interval is that of one."""
-    (one, member), (other, _) = drawn(0), drawn(1)
-    both = np.stack([one, other])
-    areas = [area_under_curve(score, member).auc for score in both]
-    area = area_under_curve(both, member)
-    assert area.auc == pytest.approx(np.mean(areas))
-    assert area_under_curve(np.stack([one, one]), member) == area_under_curve(one, member)
-    wins = np.mean(
-        [(s[member][:, None] > s[~member]) for s in both], axis=0
-    )  # a U-statistic of its own
-    variance = wins.mean(axis=1).var(ddof=1) / 30 + wins.mean(axis=0).var(ddof=1) / 50
-    assert area.deviation == pytest.approx(np.sqrt(variance))
-    rates = [tpr_at_fpr(score, member, 0.1) for score in both]
-    assert tpr_at_fpr(both, member, 0.1) == pytest.approx(np.mean(rates))
-
-
-@TIES
-def test_vulnerability_is_all_of_them(values):
-    score, member = drawn(3, 500, 2000, values)
-    found = vulnerability(score, member)
-    assert found.area == area_under_curve(score, member)
-    assert found.tpr_at_1_percent == tpr_at_fpr(score, member, 0.01)
-    assert found.tpr_at_none == tpr_at_fpr(score, member, 0.0)
-    assert found.tpr_at_none <= found.tpr_at_1_percent
 
 
 def test_a_score_that_is_the_same_for_all_tells_nothing():
