@@ -26,7 +26,7 @@ from jaxfed.data.readers import (
 from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.named import EMBEDDED, NAMED
 from jaxfed.data.readers.table_files import Splits, matching, splits_by_name
-from jaxfed.errors import UsageError, nearest
+from jaxfed.errors import UsageError, did_you_mean, nearest
 from jaxfed.host.location import location, path_text
 from jaxfed.registry import Registry
 
@@ -44,7 +44,6 @@ def load(
     client_key: str | None = None,
     image_size: int | None = None,
     drop: Collection[str] | None = None,
-    labels_optional: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Load a data set.
@@ -54,7 +53,7 @@ def load(
             publishers' files (`jaxfed.data.readers.named`: adult, brain_mri); the path of an .npz, CSV,
             Parquet or Arrow file; a pattern of tables (sites/*.csv, sites/*.parquet); a folder that `pack`
             wrote, of Parquet or Arrow files (`jaxfed.data.readers.table_files`), of images, of LEAF's JSON
-            files, of FLamby's Fed-ISIC2019 or of ISIC 2018; or a TFDS name (cifar10, emnist/byclass) prepared
+            files, or of FLamby's Fed-ISIC2019; or a TFDS name (cifar10, emnist/byclass) prepared
             as array_record. A path has an ending or begins with a slash (./images, /data/x); any existing
             folder is one. A path that does not exist is looked for in `root`, and a set by name also in
             ../uci and ../images of it.
@@ -65,8 +64,6 @@ def load(
             the other sources have their own; "file": each file of a pattern is a client.
         image_size: for image files in folders or tables only, pixels a side.
         drop: for tables only, columns that are not features.
-        labels_optional: True for public examples, none of which needs a label: of tables and .npz files the
-            label, the clients, and columns of `drop` may be missing; options that do not apply are ignored.
         options: keywords of a reader that was registered under this name.
 
     Returns:
@@ -85,91 +82,54 @@ def load(
         "drop": tuple(drop or ()) or None,
     }
     if name_or_path in READERS:
-        _only(name_or_path, given, are_optional=labels_optional)
+        _only(name_or_path, given)
         return READERS[name_or_path](**(options or {}))
     with guarded(f"data set {name_or_path!r}"):
-        return _load(name_or_path, root, given, labels_optional)
+        return _load(name_or_path, root, given)
 
 
-def _load(
-    name_or_path: str,
-    root: str | Path | None,
-    given: dict[str, Any],
-    labels_optional: bool,
-) -> Dataset:
+def _load(name: str, root: str | Path | None, given: dict[str, Any]) -> Dataset:
     """`load` for the sets of this package; `given` are its options, None where one is not given."""
-    only = partial(_only, name_or_path, given, are_optional=labels_optional)
-    if name_or_path in EMBEDDED:
+    only = partial(_only, name, given)
+    if name in EMBEDDED:
         only()
-        return EMBEDDED[name_or_path]()
-    if not name_or_path:
-        raise UsageError(f"data set '': name one, such as {', '.join(EMBEDDED)}, or give a path")
-    place = _root(root)
-    path = location(name_or_path, "name_or_path")
+        return EMBEDDED[name]()
+    place, path = _root(root), location(name, "name_or_path")
     location(place / path, "root")
+    named, ending = NAMED.get(name), Path(name).name.lower()
     folder = _first(Path.is_dir, path, place)
-    if name_or_path not in NAMED and packing.recognizes(folder):
-        only()
-        return packing.read(folder)
-    if name_or_path not in NAMED and folder.is_dir() and table_files.recognizes(folder):
-        splits = table_files.splits_of(folder)
-        return tables.read(folder, splits, *only(*_TABLE_OPTIONS), labels_optional=labels_optional)
-    if name_or_path.lower().endswith((".npz", *table_files.ENDINGS)):
-        file, splits = _files(name_or_path, path, place)
-        if name_or_path.lower().endswith(".npz"):
-            return npz.read(file, *only("client_key"), labels_optional=labels_optional)
-        return tables.read(file, splits, *only(*_TABLE_OPTIONS), labels_optional=labels_optional)
-    if _first(Path.is_file, path, place).is_file():
-        raise UsageError(
-            f"data set {name_or_path!r}: a file must end in .npz, "
-            f"{', '.join(table_files.ENDINGS)}; save a spreadsheet as .csv, and arrays by "
-            "numpy.savez(FILE, x=..., y=...)"
-        )
-    if name_or_path.startswith((".", "/", "~")) and not path.is_dir():
-        only("label_key", "image_size")
-        raise UsageError(
-            f"data set {name_or_path!r}: no such folder ({path.absolute()}), and a file must end in "
-            f".npz, {', '.join(table_files.ENDINGS)}"
-        )
-    prepared = tfds_source.version_directory(place, name_or_path)
-    if prepared is not None:
-        return tfds_source.read(name_or_path, prepared, *only("label_key"))
-    if name_or_path in NAMED and not folder.is_dir():
-        beside = (place.parent / kind / name_or_path for kind in _BESIDE)
-        folder = next(filter(Path.is_dir, beside), folder)
-    if folder.is_dir():
-        named = NAMED.get(name_or_path)
-        if named is not None and named.read is not None:
-            return named.read(folder, *only(*named.options))
-        if image_sets.is_fed_isic2019(folder):
-            return image_sets.fed_isic2019(folder, *only("image_size"))
-        if image_sets.is_isic2018(folder):
-            return image_sets.isic2018(folder, *only("image_size"))
-        if leaf.recognizes(folder):
-            only()
-            return leaf.read(folder)
-        return image_folder.read(folder, *only("image_size"))
-    if name_or_path not in NAMED and not place.is_dir() and (key := _key_of_root(root)):
-        raise UsageError(
-            f"no such folder; data set {name_or_path!r} is looked for there",
-            key=key,
-            value=str(place),
-        )
-    only("label_key", "image_size")
-    raise UsageError(_not_found(name_or_path, place))
-
-
-def _files(name: str, path: Path, place: Path) -> tuple[Path, Splits]:
-    """The file, or the pattern and its files."""
-    if "*" in name:  # a pattern, for several files
+    if ending.endswith((".npz", *table_files.ENDINGS)) and not folder.is_dir():
         files = matching(path) or matching(place / path)
         if not files:
-            raise UsageError(f"data set {name!r}: no such files ({path.absolute()})")
-        return path, splits_by_name(files)
-    file = _first(Path.is_file, path, place)
-    if not file.is_file():
-        raise UsageError(f"data set {name!r}: no such file ({file.absolute()})")
-    return file, Splits([file], [])
+            raise UsageError(f"data set {name!r}: no such file ({path.absolute()})")
+        if ending.endswith(".npz"):
+            return npz.read(files[0], *only("client_key"))
+        splits = splits_by_name(files) if "*" in name else Splits(files, [])
+        shown = path if "*" in name else files[0]
+        return tables.read(shown, splits, *only(*_TABLE_OPTIONS))
+    if named is not None and not folder.is_dir():
+        beside = (place.parent / kind / name for kind in _BESIDE)
+        folder = next(filter(Path.is_dir, beside), folder)
+    if packing.recognizes(folder):
+        only()
+        return packing.read(folder)
+    if table_files.recognizes(folder):
+        splits = table_files.splits_of(folder)
+        return tables.read(folder, splits, *only(*_TABLE_OPTIONS))
+    prepared = tfds_source.version_directory(place, name) if name else None
+    if prepared is not None:
+        return tfds_source.read(name, prepared, *only("label_key"))
+    if not name or not folder.is_dir():
+        only("label_key", "image_size")
+        raise _not_found(name, path, place, root)
+    if named is not None and named.read is not None:
+        return named.read(folder, *only(*named.options))
+    if image_sets.is_fed_isic2019(folder):
+        return image_sets.fed_isic2019(folder, *only("image_size"))
+    if leaf.recognizes(folder):
+        only()
+        return leaf.read(folder)
+    return image_folder.read(folder, *only("image_size"))
 
 
 def _first(exists: Callable[[Path], bool], path: Path, place: Path) -> Path:
@@ -177,31 +137,33 @@ def _first(exists: Callable[[Path], bool], path: Path, place: Path) -> Path:
     return path if exists(path) or not exists(place / path) else place / path
 
 
-def _not_found(name: str, place: Path) -> str:
-    if name in NAMED:
-        other = "" if NAMED[name].read else ", or give the path of such a folder"
-        return (
-            f"data set {name!r}: no such folder ({place / name}, nor in ../uci or ../images); put there "
-            f"{NAMED[name].origin}{other} (the place is --config.dataset.root or $JAXFED_DATA)"
+def _not_found(name: str, path: Path, place: Path, root: str | Path | None) -> UsageError:
+    if not name or path.is_file() or name.startswith((".", "/", "~")):
+        return UsageError(
+            f"data set {name!r}: no such folder ({path.absolute()}), and a file must end in .npz, "
+            f"{', '.join(table_files.ENDINGS)}; save a spreadsheet as .csv"
         )
-    alike = nearest(name, [*EMBEDDED, *NAMED])
-    hint = f" (did you mean {alike[0]!r}?)" if alike else ""
-    return (
-        f"data set {name!r} not found{hint}; looked for {place / name}/VERSION/"
-        "dataset_info.json (a TFDS set in array_record format; its place is --config.dataset.root or "
-        "$JAXFED_DATA). To get it, where TensorFlow is installed: tfds.builder("
-        f"{name!r}, data_dir={str(place)!r}, file_format='array_record')"
-        f".download_and_prepare(). Without any data: {', '.join(EMBEDDED)}; or the path of an .npz, "
-        "CSV or Parquet file or an image folder"
+    if name in NAMED:
+        return UsageError(
+            f"data set {name!r}: no such folder ({place / name}, nor in ../uci or ../images); put there "
+            f"{NAMED[name].origin} (the place is --config.dataset.root or $JAXFED_DATA)"
+        )
+    if not place.is_dir() and (key := _key_of_root(root)):
+        wrong = f"no such folder; data set {name!r} is looked for there"
+        return UsageError(wrong, key=key, value=str(place))
+    return UsageError(
+        f"data set {name!r} not found{did_you_mean(nearest(name, [*EMBEDDED, *NAMED]))}; looked for "
+        f"{place / name}/VERSION/dataset_info.json (a TFDS set in array_record format; its place is "
+        "--config.dataset.root or $JAXFED_DATA). To get it, where TensorFlow is installed: tfds.builder("
+        f"{name!r}, data_dir={str(place)!r}, file_format='array_record').download_and_prepare(). Without "
+        f"any data: {', '.join(EMBEDDED)}; or the path of an .npz, CSV or Parquet file or an image folder"
     )
 
 
-def _only(
-    name: str, given: Mapping[str, Any], *options: str, are_optional: bool = False
-) -> list[Any]:
+def _only(name: str, given: Mapping[str, Any], *options: str) -> list[Any]:
     """Values of the source's options; any other given option is refused."""
     for option, value in given.items():
-        if option not in options and value is not None and not are_optional:
+        if option not in options and value is not None:
             wrong = f"does not apply to data set {name!r}"
             raise UsageError(wrong, key=option, value=value, allowed="leave it out")
     return [given[option] for option in options]
@@ -209,10 +171,9 @@ def _only(
 
 def _root(root: str | Path | None) -> Path:
     """Folder in which TFDS sets are searched."""
-    if root:
-        return location(root, "root")
     key = _key_of_root(root)
-    return location(os.environ[key[1:]] if key else "~/tensorflow_datasets", key or "root")
+    place = root or (os.environ[key[1:]] if key else "~/tensorflow_datasets")
+    return location(place, key or "root")
 
 
 def _key_of_root(root: str | Path | None) -> str:

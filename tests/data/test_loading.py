@@ -13,7 +13,6 @@ from tfds_files import prepared_tfds
 from jaxfed.data import load
 from jaxfed.data.cache import cached_arrays
 from jaxfed.data.dataset import class_numbers
-from jaxfed.data.readers import named
 from jaxfed.data.transforms import standardization
 from jaxfed.errors import UsageError
 
@@ -60,12 +59,9 @@ def test_embedded_sets():
     np.testing.assert_allclose(z.std(axis=0), 1, atol=1e-4)
 
 
-@pytest.mark.parametrize("has_file", [True, False])
-def test_digits_are_scikit_learns_whether_or_not_their_file_is_where_it_was(monkeypatch, has_file):
+def test_digits_are_scikit_learns():
     from sklearn.datasets import load_digits
 
-    if not has_file:
-        monkeypatch.setattr(named, "find_spec", lambda name: None)
     digits, theirs = load("digits"), load_digits()
     np.testing.assert_array_equal(16 * digits.x[..., 0], theirs.images)
     np.testing.assert_array_equal(digits.y, theirs.target)

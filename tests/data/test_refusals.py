@@ -122,7 +122,6 @@ TABLES = {
     "client_key='file': no such column in ...; the columns are": lines(F, "1,a", client_key="file"),
     "...is the label's column": lines("label,f", "1,2", "2,3", client_key="label"),
     "drop='g': no such column in ...; the columns are f, label": lines(F, "1,a", "2,b", drop=["g"]),
-    "...column 2 has no name in the header; name it": lines("f,,label", "0,1,2", "0,1,3"),
     "...two columns are named 'n'": lines("n,y,n,y", "y,n,n,y", "y,y,y,y"),
     "...'label': each row with a label is of class 'yes'; two": lines(F, "1,yes", "2,yes", "3,"),
     "...column 'f', line 3: 'red' is not a number": lines(F, "1,a", "red,b"),
@@ -133,13 +132,12 @@ TABLES = {
     "...'d', line 2: '2024-01-31' is not a": lines("d,label", "2024-01-31,a", "31.01.2024,b"),
     "...dates as 2024-01-31": lines("d,label", "31.1.2024 12:00,a", "31.1.2024,b"),
     "...'10%' is not a number; write": lines(F, "10%,a", "3.5 %,b"),
-    "...'0x1F' is not a number; write": lines(F, "0x1F,a", "0x2a,b"),
     "...'label': labels are a quantity, 1.37 has a fraction": lines(F, *FRACTIONS),
     "...labels are a quantity, 50 labels are 50 different": lines(F, *SQUARES),
     "...column 'client', line 3: '' names no client": lines("f,label,client", "1,a,x", "2,b,"),
-    "...line 2 has 3 columns": lines("1,2", "1,2,3"),
-    "...1 lines": lines("1,2"),
-    "...image_size=4: does not apply": lines("1,2", "3,4", image_size=4),
+    "...a.csv: cannot be read...Row #2: Expected 2 columns, got 3": lines("1,2", "1,2,3"),
+    "...0 rows; use a table": lines("f,label"),
+    "...image_size=4: does not apply": lines(F, "1,a", "2,b", image_size=4),
     "...a.csv.gz: cannot be read, it is damaged or has another format": csv(
         "1,2\n3,4\n", "a.csv.gz"
     ),
@@ -161,16 +159,17 @@ def beside(*rows, good=("f,g,label", "1,2,a", "3,4,b"), folders=("s",), **option
 
 
 SITES = {
-    "...b.csv: column 'h' is not in ...a.csv; all": beside("f,h,label", "1,2,a"),
-    "...b.csv: column '5' is not in ...a.csv": beside("f,g,label,5", "1,2,a,5", "3,4,b,5"),
-    "...b.csv: no column 'g', ...a.csv has it": beside("f,label", "1,a"),
-    "...b.csv: column 'g' stands where ...a.csv has 'f'": beside("g,f,label", "1,2,a"),
-    "...b.csv: column '1' is not in ...a.csv": beside("1,2,a"),
-    "...b.csv: no column 'f', ...a.csv has it": beside(""),
-    "...b.csv: line 2 has 2 columns, the first 3": beside("f,g,label", "1,2"),
+    "...b.csv: column 'h' (string) where ...a.csv has 'g' (string); all": beside(
+        "f,h,label", "1,2,a"
+    ),
+    "...b.csv: column '5' (string) where ...a.csv has none": beside(
+        "f,g,label,5", "1,2,a,5", "3,4,b,5"
+    ),
+    "...b.csv: column none where ...a.csv has 'label'": beside("f,g", "1,a"),
+    "...b.csv: cannot be read...Empty CSV file": beside(""),
     "...b.csv: column 'g', line 3: 'x' is not a number": beside("f,g,label", "1,2,a", "1,x,a"),
-    "client_key='file': .../a.csv and .../a.csv": beside(folders=("n", "s"), client_key="file"),
-    "data set 'sights/*.csv': no such files (": lambda: load("sights/*.csv"),
+    "client_key='file': two files are named a": beside(folders=("n", "s"), client_key="file"),
+    "data set 'sights/*.csv': no such file (": lambda: load("sights/*.csv"),
 }
 
 
@@ -302,12 +301,11 @@ ARROW = {
     "...each of the columns 'image', 'more' is a whole example; leave all but one out": pictures(
         {"bytes": png(1), "path": ""}, more=[[[1]], [[2]]]
     ),
-    "...'v', row 2: a list of another shape than the first, [2]; all": listed([1, 2], [3, 4], [5]),
-    "...'v', row 2: a list of another shape": listed([[1, 2]], None, [[3, 4], [5, 6]], kind=NESTED),
-    "...row 2: a value is missing": listed([[1]], [[2]], None, kind=NESTED),
-    "...row 1: a value is missing": listed([[1]], [[None]], kind=NESTED),
+    "...column 'v' has lists of other shapes than [2]": listed([1, 2], [3, 4], [5]),
+    "...lists of other shapes than [1, 2]": listed([[1, 2]], None, [[3, 4], [5, 6]], kind=NESTED),
+    "...a value of 'v' is missing": listed([[1]], [[2]], None, kind=NESTED),
+    "...a value of 'v' is missing  entry": listed([[1]], [[None]], kind=NESTED),
     "...examples are an array [2, 2, 0]": listed([[], []], [[], []], kind=NESTED),
-    "...no list of this column has entries": listed(None, None, kind=NESTED),
     "...'v' of type list<...string> cannot be a feature": listed(["a"], ["b"]),
     "...'s' of type struct<a: int64> cannot be a feature; leave it out (dataset.drop)": parquet(
         {"s": [{"a": 1}, {"a": 2}], "label": [0, 1]}
@@ -324,10 +322,10 @@ ARROW = {
     "...labels 0..2 are not all numbers of the 2 classes": parquet(
         described(pa.table({"f": [1, 2], "label": [0, 2]}), {"label": class_label("x", "y")})
     ),
-    "...1.parquet: column 'f' has type string, in ...0.parquet": two_files(
+    "...1.parquet: column 'f' (string) where ...0.parquet has 'f' (number)": two_files(
         {"f": ["1", "2"], "label": [0, 1]}
     ),
-    "...1.parquet: column 'g' is not in ...0.parquet": two_files({"g": [1, 2], "label": [0, 1]}),
+    "...1.parquet: column 'g' (number) where": two_files({"g": [1, 2], "label": [0, 1]}),
     "...a.parquet: cannot be read, it is damaged": cut_parquet,
     "...00001.arrow: cannot be read, it is damaged": saved(STREAM, b"ARROW1 and something"),
     "...00001.arrow: cannot be read...No such": saved(STREAM, None),
@@ -403,14 +401,16 @@ ENCODED = {
     "...has '1e+300'; give a finite number": cells(size=1e300),
     "...has 'rot', which is not in ...choose one of '?', 'green'": cells(color="rot"),
     "...did you mean 'green'": cells(color="gren"),
-    "...lacks column 'color' (there is 'colour'); give None": without_color({"colour": "red"}),
+    "...has no column 'color', did you mean 'colour'?; give size, color": without_color(
+        {"colour": "red"}
+    ),
     "...'sice' is no column of the training data": cells(sice=2),
     "...row 0 has 3 cells; give 6 ...or leave out 'label'": cells(["1;red;3"]),
     "...row 0 is 3; give a dict": cells([3]),
     "...rows are a int; give a dict": cells(3),
     "...rows are a bytes": cells(b"1;red"),
     "...row 0: column 'size' has no value, and had one in every": gap,
-    "...row 1: column 'v' has a list of 1; give a list of 2 numbers": vector([1]),
+    "...row 1: column 'v' has [1]; give a list of 2 numbers": vector([1]),
     "...has '1,2'; give a list of 2 numbers": vector("1,2"),
     "...row 1: column 'v' has 'x'; give a finite number": vector([1, "x"]),
     "...rows have shape [2, 4]; give an array of numbers": rows((3,), float, np.zeros((2, 4))),
@@ -640,10 +640,9 @@ LOADED = {
     "from_clients: ...labels of type datetime64": clients(X, np.array([0, 1], "datetime64[D]")),
     "...did you mean 'digits'": from_root("digit"),
     "...dataset_info.json...JAXFED_DATA...download_and_prepare": from_root("no_such_set"),
-    "...name one": from_root(""),
     "...no such folder": from_root("./none"),
     "...no such file": from_root("./none.npz"),
-    "...a.xlsx': a file must end in ....csv...save a spreadsheet as .csv": from_root("./a.xlsx"),
+    "...a.xlsx': ...a file must end in ....csv...save a spreadsheet as .csv": from_root("./a.xlsx"),
     "...no images": from_root("./empty"),
     "...a.png: cannot be read": from_root("./broken"),
     "...dangling/class/a.png: cannot be read": from_root("./dangling"),

@@ -14,7 +14,7 @@ as many, stratified, once for all repeats.)
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -25,7 +25,6 @@ from absl import logging
 
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset
-from jaxfed.data.readers.cells import TABLE_ENDINGS
 from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.image_encoder import ImageEncoder
 from jaxfed.data.readers.image_files import (
@@ -66,19 +65,17 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
         uint8 [n, h, w, 3], or [n, h, w, 1] where all images are grey; classes in sorted order.
 
     Raises:
-        UsageError: no images, or one that cannot be read; tables and folders of classes at once.
+        UsageError: no images, or one that cannot be read.
     """
     train, validation, test = _splits(folder)
     names = sorted({name for _, name in chain(train, validation, test)})
     if not names:
-        tables = sorted({file.suffix for file in folder.iterdir() if file.suffix in TABLE_ENDINGS})
         raise UsageError(
-            f"{folder}: no images; use folders named after classes, with files *{', *'.join(ENDINGS[:3])}"
-            + "".join(f"; tables are read by a pattern, '{folder}/*{ending}'" for ending in tables)
+            f"{folder}: no images; use folders named after classes, with files *{', *'.join(ENDINGS[:3])}; "
+            f"tables are read by a pattern, '{folder}/*.csv'"
         )
-    return decoded(
-        *(folder, train + validation, test, names, image_size), num_validation=len(validation)
-    )
+    number = len(validation)
+    return decoded(folder, train + validation, test, names, image_size, num_validation=number)
 
 
 def decoded(
@@ -105,9 +102,6 @@ def decoded(
         share: of the shorter side that a center crop keeps; 0: images are resized whole.
         num_validation: number of validation examples, which are the last of `train`.
         **more: further fields of the data set.
-
-    Raises:
-        UsageError: an image cannot be read.
     """
     number = {name: c for c, name in enumerate(class_names)}
     files = [file for file, _ in chain(train, test)]
@@ -145,55 +139,31 @@ def decoded(
 
 def _splits(folder: Path) -> tuple[Examples, Examples, Examples]:
     """The examples for training, and those for validation and for testing if there are any."""
-    tables = [folder / f"{name}.csv" for name in ("train", *TEST_NAMES)]
-    if tables[0].is_file():
-        if (folder / "train").is_dir():
-            raise UsageError(
-                f"{folder}: both train.csv and a folder train; use a folder with one of them"
-            )
-        sources = [table for table in tables if table.is_file()]
-        splits = [_listed(table) for table in sources]
-    elif sources := _split_folders(folder):
-        splits = [classes_in(part) for part in sources]
-    else:
-        return classes_in(folder), [], []  # a class may be named "test"
-    train, *others = splits
-    if len(others) and _names(train).isdisjoint(chain.from_iterable(map(_names, others))):
-        return sorted(chain(*splits), key=lambda example: (example[1], example[0])), [], []
-    test, validation = chosen_splits([path.stem.lower() for path in sources[1:]])
-    if unread := [
-        path.name for place, path in enumerate(sources[1:]) if place not in (test, validation)
-    ]:
-        logging.warning("%s: not read: %s", folder, ", ".join(unread))
-    found = [[] if place is None else others[place] for place in (validation, test)]
-    return train, found[0], found[1]
-
-
-def chosen_splits(names: Sequence[str]) -> tuple[int | None, int | None]:
-    """Return the places of the test and the validation split; without test names, `val` is the test split."""
-    test = next((names.index(name) for name in TEST_NAMES if name in names), None)
-    others = [place for place, name in enumerate(names) if name in VALIDATION_NAMES]
-    others.sort(key=lambda place: VALIDATION_NAMES.index(names[place]))
-    return test, next((place for place in others if test not in others), None)
-
-
-def _split_folders(folder: Path) -> list[Path]:
-    """The folder of training images, then those of other splits in the order of `TEST_NAMES`; else none.
-
-    A folder `train` is enough. Other spellings, such as Training, also need a folder for testing: alone they
-    may be a class.
-    """
-    # Of Train and train the second is taken: it is the later one.
+    tables = {path.stem: path for path in sorted(folder.glob("*.csv"))}
     places = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
-    train = next((places[name] for name in TRAIN_NAMES if name in places), None)
-    others = [places[name] for name in TEST_NAMES if name in places]
-    if train is None or not (others or train.name == "train"):
-        return []
-    return [train, *others]
+    train = next((name for name in TRAIN_NAMES if name in places), "")
+    of: Callable[[Path], Examples] = classes_in
+    if "train" in tables:
+        train, source, of = "train", tables, _listed
+    elif train and (places[train].name == "train" or not places.keys().isdisjoint(TEST_NAMES)):
+        source = places
+    else:  # a class may be named "test", and Train or Training without a test folder, too
+        return classes_in(folder), [], []
+    found = {name: of(source[name]) for name in (train, *TEST_NAMES) if name in source}
+    own = found.pop(train)
+    others = [*chain(*found.values())]
+    if found and {name for _, name in own}.isdisjoint(name for _, name in others):
+        return sorted(own + others, key=lambda example: example[::-1]), [], []
+    test, validation = chosen_splits(found)
+    if unread := [source[name].name for name in found if name not in (test, validation)]:
+        logging.warning("%s: not read: %s", folder, ", ".join(unread))
+    return own, found.get(validation, []), found.get(test, [])
 
 
-def _names(examples: Examples) -> set[str]:
-    return {name for _, name in examples}
+def chosen_splits(names: Collection[str]) -> tuple[str, str]:
+    """Return the names of the test and the validation split; without test names, `val` is the test split."""
+    test = next((name for name in TEST_NAMES if name in names), "")
+    return test, next((name for name in VALIDATION_NAMES if name in names and name != test), "")
 
 
 def classes_in(folder: Path) -> Examples:
@@ -222,29 +192,27 @@ def _warn_of_folders_in_classes(folder: Path, found: Mapping[Path, Sequence[Path
 
 def _listed(table: Path) -> Examples:
     """The images listed in a table with the columns filename and label; they are in `images`."""
-    rows = [row for _, row in rows_of(table, ("filename", "label"))]
-    if not all(row["filename"] and row["label"] for row in rows):
-        raise UsageError(f"{table}: every line needs the columns filename and label")
-    examples = [(table.parent / "images" / row["filename"], row["label"]) for row in rows]
-    check_there(table, examples)
-    return examples
+    rows = rows_of(table, ("filename", "label"))
+    images = table.parent / "images"
+    return existing(table, [(images / row["filename"], row["label"]) for row in rows])
 
 
-def rows_of(table: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the number of each line of a CSV file, and its cells by these columns."""
+def rows_of(table: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """The lines of a CSV file that has these columns."""
     with guarded(table), table.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
+        reader = csv.DictReader(file, restval="")
         there = reader.fieldnames or ()
         if absent := [name for name in columns if name not in there]:
             raise UsageError(f"{table}: no column {', '.join(absent)}; it has {', '.join(there)}")
-        for row in reader:
-            yield reader.line_num, row
+        return list(reader)
 
 
-def check_there(table: Path, examples: Examples, advice: str = "") -> None:
-    """Refuse a table that lists images without a file."""
+def existing(table: Path, examples: Examples, advice: str = "") -> Examples:
+    """The examples that a table lists, if each of them has a file."""
     missing = [file for file, _ in examples if not file.is_file()]
     if missing:
         raise UsageError(
-            f"{table}: {len(missing)} of its {len(examples)} images are missing, first {missing[0]}{advice}"
+            f"{table}: {len(missing)} of its {len(examples)} images are missing, first {missing[0]}"
+            + f"; {advice}" * bool(advice)
         )
+    return examples

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,18 +34,10 @@ NAMED: dict[str, Named] = {
         "in data/femnist/data"
     ),
     "fed_isic2019": Named(images.FED_ISIC2019),
-    "cinic10": Named(images.CINIC10, images.cinic10),
-    "isic2018": Named(images.ISIC2018, images.isic2018, ("image_size",)),
     "mini_imagenet": Named(
         "images/ and the few-shot train.csv, val.csv and test.csv, or a folder a class"
     ),
-    "wine_quality": Named(
-        f"winequality-red.csv and winequality-white.csv of {uci.ORIGINS['wine_quality']}",
-        uci.wine_quality,
-    ),
-    "adult": Named(f"adult.data and adult.test of {uci.ORIGINS['adult']}", uci.adult),
-    "mushroom": Named(f"agaricus-lepiota.data of {uci.ORIGINS['mushroom']}", uci.mushroom),
-    "covertype": Named(f"covtype.data.gz of {uci.ORIGINS['covertype']}", uci.covertype),
+    **{name: Named(origin, getattr(uci, name)) for name, origin in uci.ORIGINS.items()},
     "brain_mri": Named(images.BRAIN_MRI, images.brain_mri, ("image_size",)),
     "pneumonia": Named(images.PNEUMONIA, images.pneumonia, ("image_size",)),
     "pneumonia_mnist": Named(images.PNEUMONIA_MNIST, images.pneumonia_mnist),
@@ -53,27 +45,13 @@ NAMED: dict[str, Named] = {
 
 
 def _digits() -> Dataset:
-    rows = _digit_rows()
+    package = importlib.util.find_spec("sklearn")  # to import it would take a second
+    assert package is not None
+    file = Path(str(package.origin)).parent / "datasets" / "data" / "digits.csv.gz"
+    rows = np.loadtxt(file, delimiter=",")
     x = (rows[:, :-1] / 16).reshape(-1, 8, 8, 1).astype(np.float32)
     y = rows[:, -1].astype(np.int32)
     return Dataset("digits", x, y, x[:0], y[:0], 10, tuple(map(str, range(10))))
-
-
-def _digit_rows() -> np.ndarray:
-    """float64 [1797, 64 + 1], pixels and class.
-
-    If scikit-learn's file is at its usual place, it is read without importing scikit-learn, which takes a
-    second.
-    """
-    package = find_spec("sklearn")
-    if package is not None and package.origin is not None:
-        file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
-        if file.exists():
-            return np.loadtxt(file, delimiter=",")
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    return np.column_stack([bunch.data, bunch.target])
 
 
 def _breast_cancer() -> Dataset:

@@ -12,8 +12,8 @@ from absl import logging
 
 from jaxfed.data.dataset import UNLABELED, Dataset, dataset_of
 from jaxfed.data.given_examples import integer_images
-from jaxfed.data.readers.cells import is_wide, may_be_wide
 from jaxfed.data.readers.guard import guarded
+from jaxfed.data.readers.table_encoder import is_wide
 from jaxfed.errors import UsageError
 
 _NAMES = {  # role -> its spellings, in any case
@@ -172,16 +172,16 @@ def _with_clients(
 def _examples(*splits: np.ndarray) -> list[np.ndarray]:
     """Return the examples of all splits with the types and shapes of `read`."""
     splits = tuple(x[:, None] if x.ndim == 1 else x for x in splits)  # one feature
-    widest = np.float64 if any(map(_is_wide, splits)) else np.float32
+    wide = (
+        is_wide(each)
+        for x in splits
+        if x.dtype.itemsize > 3 and len(x)
+        for each in x.reshape(len(x), -1).T
+    )
+    widest = np.float64 if any(wide) else np.float32
     with np.errstate(over="ignore"):  # to inf, which Dataset refuses
         typed = [x if x.dtype == np.uint8 else x.astype(widest) for x in splits]
     return [x[..., None] if x.dtype == np.uint8 and x.ndim == 3 else x for x in typed]
-
-
-def _is_wide(x: np.ndarray) -> bool:
-    if x.dtype.itemsize < 4 or not len(x) or not may_be_wide(x):
-        return False
-    return any(may_be_wide(each) and is_wide(each) for each in x.reshape(len(x), -1).T)
 
 
 def _column(path: Path, role: str, y: np.ndarray) -> np.ndarray:

@@ -1,23 +1,30 @@
-"""Rows of a table as examples, encoded with the columns and texts of the table that was read."""
+"""Columns of a table: how their cells become numbers, when a file is read and when other rows are encoded.
+
+Numbers have a decimal point. Dates of ISO 8601 (2024-01-31, 2024-01-31T12:00) are days.
+"""
 
 from __future__ import annotations
 
 import csv
-import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
 
 from jaxfed.data.labels import is_nothing, plain_text
-from jaxfed.data.readers.cells import days, numbers
-from jaxfed.data.readers.table_files import NO_NAME
 from jaxfed.errors import UsageError, did_you_mean, nearest
 
-_MOST_NUMBERS = 2**20  # of a row
+NO_NAME = "(no name)"
+LABELS = ("label", "class", "target", "y")
+_EXACT = 2**24  # float32 has all whole numbers up to here
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NUMBER = re.compile(
+    r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?", re.IGNORECASE
+)
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([ t][0-9].*)?", re.IGNORECASE)
 _INDEX = re.compile(  # names of the index as pandas writes it, to Parquet or CSV, by reset_index or read anew
     r"__index_level_[0-9]+__|index|level_0|unnamed: 0([._][0-9]+)*", re.IGNORECASE
 )
@@ -33,12 +40,49 @@ def index_columns(names: Sequence[str]) -> list[str]:
     return found + [NO_NAME] * (names[:1] == [NO_NAME])
 
 
+def numbers(cells: Sequence[str]) -> np.ndarray | None:
+    """float64 [n], NaN where a cell is missing; None if any cell is not written as a number."""
+    found = np.full(len(cells), np.nan)
+    for row, cell in enumerate(cells):
+        if _NUMBER.fullmatch(cell):
+            found[row] = float(cell)
+        elif not is_nothing(cell):
+            return None
+    return found
+
+
+def days(cells: Sequence[str]) -> np.ndarray | None:
+    """float64 [n] of a column of dates, days since 1970, NaN where a cell is missing; else None."""
+    known = dict.fromkeys(set(cells), np.nan)
+    dates = [cell for cell in known if not is_nothing(cell)]
+    if not dates or not all(map(_DATE.fullmatch, dates)):
+        return None
+    for cell in dates:
+        try:
+            time = datetime.fromisoformat(cell)
+        except ValueError:
+            return None
+        known[cell] = (time.replace(tzinfo=time.tzinfo or UTC) - _EPOCH) / timedelta(days=1)
+    return np.array([known[cell] for cell in cells])
+
+
+def is_wide(values: np.ndarray, beyond: float = _EXACT) -> bool:
+    """True if different values, some of them larger than `beyond`, become one in float32; float64 [n]."""
+    known = values[np.isfinite(values)]
+    if not np.abs(known).max(initial=0) > beyond:
+        return False
+    known = np.unique(known)
+    with np.errstate(over="ignore"):  # to inf, which Dataset refuses
+        rounded = np.unique(known.astype(np.float32))
+    return bool(len(rounded) < len(known) and np.isfinite(rounded).all())
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of features: numbers, lists of numbers, or texts that have codes.
 
     Attributes:
-        name: in the header, or its number from 0 on in a table without one.
+        name: in the header.
         texts: that occurred; () for a column of numbers.
         codes: integers, one a text.
         width: 0: a text becomes its code; else as many numbers, 1 at the code and 0 elsewhere.
@@ -74,22 +118,16 @@ class Column:
         return [f"{self.name}={' or '.join(texts)}" for texts in of_code.values()]
 
     def cells(self, row: int, value: Any) -> list[str]:
-        """Return a row's value as the texts that the reader of a file has: one, or one an entry of a list.
-
-        Raises:
-            UsageError: no list, or one of another length.
-        """
+        """Return a row's value as the texts that the reader of a file has: one, or one an entry of a list."""
         if not self.entries:
             return [_text(value, self.classes)]
-        is_list = isinstance(value, list | tuple | np.ndarray)
-        if not is_list and is_nothing(_text(value)):
+        values = value if isinstance(value, list | tuple | np.ndarray) else [value]
+        if len(values) == 1 and is_nothing(_text(values[0])):
             return [""] * self.entries
-        if not is_list or len(value) != self.entries:
-            found = f"a list of {len(value)}" if is_list else repr(value)
-            raise UsageError(
-                f"row {row}: column {self.name!r} has {found}; give a list of {self.entries} numbers"
-            )
-        return list(map(_text, value))
+        if len(values) != self.entries:
+            wrong = f"column {self.name!r} has {value!r}; give a list of {self.entries} numbers"
+            raise UsageError(f"row {row}: {wrong}")
+        return list(map(_text, values))
 
     def encoded(self, cells: Sequence[str]) -> np.ndarray:
         """Return numbers [n, 1, width or entries] of the rows' cells, NaN where one is missing.
@@ -98,17 +136,19 @@ class Column:
             UsageError: a text where a number belongs, or one that the training data do not have.
         """
         if self.texts:
-            codes = np.array([self._code(row, cell) for row, cell in enumerate(cells)], np.int64)
-            return np.eye(self.width)[codes] if self.width else codes[:, None].astype(np.float64)
+            known = dict(zip(self.texts, self.codes, strict=True))
+            codes = [
+                known[cell] if cell in known else self._code(row, cell)
+                for row, cell in enumerate(cells)
+            ]
+            return np.eye(self.width)[codes] if self.width else np.array(codes, float)[:, None]
         values = self._numbers(cells)
         if values is None:
-            wrong = (place for place, cell in enumerate(cells) if self._numbers([cell]) is None)
-            place = next(wrong)
-            wanted = "date, such as 2024-01-31" if self.are_dates else "finite number"
-            raise UsageError(
-                f"row {place // max(1, self.entries)}: column {self.name!r} has {cells[place]!r}; give a "
-                f"{wanted}"
-            )
+            place = next(i for i, cell in enumerate(cells) if self._numbers([cell]) is None)
+            row, wanted = place // max(1, self.entries), "finite number"
+            wanted = "date, such as 2024-01-31" if self.are_dates else wanted
+            wrong = f"column {self.name!r} has {cells[place]!r}; give a {wanted}"
+            raise UsageError(f"row {row}: {wrong}")
         for old, new in self.replaced:
             values[values == old] = new
         values = values if self.is_wide else values.astype(np.float32)
@@ -124,9 +164,7 @@ class Column:
         return None if is_beyond else values
 
     def _code(self, row: int, cell: str) -> int:
-        if cell in self.texts:
-            return self.codes[self.texts.index(cell)]
-        # Written in another way: true and FALSE, as pandas reads them, or missing.
+        """The code of a text in another spelling: true and FALSE, as pandas reads them, or missing."""
         is_truth = cell in ("True", "False")
         alike = [
             code
@@ -134,16 +172,12 @@ class Column:
             if (is_truth and text.casefold() == cell.casefold())
             or (is_nothing(cell) and is_nothing(text))
         ]
-        if len(alike) == 1:
-            return alike[0]
-        if self.other >= 0:
-            return self.other
+        if len(alike) == 1 or self.other >= 0:
+            return alike[0] if len(alike) == 1 else self.other
         meant = did_you_mean(nearest(cell, self.texts))
-        known = ", ".join(map(repr, self.texts))
-        raise UsageError(
-            f"row {row}: column {self.name!r} has {cell!r}, which is not in the training data"
-            f"{meant or f'; choose one of {known}'}"
-        )
+        known = meant or f"; choose one of {', '.join(map(repr, self.texts))}"
+        wrong = f"column {self.name!r} has {cell!r}, which is not in the training data{known}"
+        raise UsageError(f"row {row}: {wrong}")
 
 
 @dataclass(frozen=True)
@@ -162,19 +196,6 @@ class TableEncoder:
     label: str = ""
     delimiter: str = ","
 
-    def __post_init__(self) -> None:
-        """Refuse columns that no file has."""
-        for column in self.columns:
-            codes = (*column.codes, max(column.other, 0))
-            if (
-                min(column.width, column.entries, *codes, column.other + 1) < 0
-                or len(column.codes) != len(column.texts)
-                or (column.width and max(codes) >= column.width)
-            ):
-                raise ValueError(f"column {column.name!r} has impossible codes")
-        if sum(max(column.width, column.entries, 1) for column in self.columns) > _MOST_NUMBERS:
-            raise ValueError(f"more than {_MOST_NUMBERS} numbers in a row")
-
     @property
     def names(self) -> tuple[str, ...]:
         """Names of an example's numbers."""
@@ -190,24 +211,8 @@ class TableEncoder:
 
     def __call__(self, rows: Any) -> np.ndarray:
         """Return [n, d] of the data set's type, NaN where a number is missing."""
-        table = self._cells(rows)
-        parts = [column.encoded(cells) for column, cells in zip(self.columns, table, strict=True)]
-        return np.concatenate(parts, axis=1).astype(self.blank().dtype, copy=False)
-
-    def blank(self) -> np.ndarray:
-        """Return no rows, float32 [0, d], or float64 if a column is wide."""
-        is_wide = any(column.is_wide for column in self.columns)
-        return np.zeros((0, len(self.names)), np.float64 if is_wide else np.float32)
-
-    def described(self) -> dict[str, Any]:
-        """Return the attributes."""
-        return {"kind": "table", **asdict(self)}
-
-    def _cells(self, rows: Any) -> list[list[str]]:
-        """Texts of each column of features, `Column.cells` of all rows."""
         if isinstance(rows, str):
-            lines = csv.reader(io.StringIO(rows), delimiter=self.delimiter)
-            rows = [line for line in lines if line]
+            rows = list(filter(str.strip, rows.splitlines()))
         elif hasattr(rows, "to_dict"):  # pandas: a frame or one row
             rows = rows.to_dict("records") if getattr(rows, "ndim", 1) == 2 else rows.to_dict()
         if isinstance(rows, Mapping):
@@ -215,33 +220,40 @@ class TableEncoder:
         if isinstance(rows, bytes) or not isinstance(rows, Iterable):
             raise UsageError(f"rows are a {type(rows).__name__}; give {self.accepts}")
         found = [self._row(number, row) for number, row in enumerate(rows)]
-        return [
-            [cell for row in found for cell in row[place]] for place in range(len(self.columns))
+        parts = [
+            column.encoded([cell for row in found for cell in row[place]])
+            for place, column in enumerate(self.columns)
         ]
+        return np.concatenate(parts, axis=1).astype(self.blank().dtype, copy=False)
+
+    def blank(self) -> np.ndarray:
+        """Return no rows, float32 [0, d], or float64 if a column is wide."""
+        is_any_wide = any(column.is_wide for column in self.columns)
+        return np.zeros((0, len(self.names)), np.float64 if is_any_wide else np.float32)
+
+    def described(self) -> dict[str, Any]:
+        """Return the attributes."""
+        return {"kind": "table", **asdict(self)}
 
     def _row(self, number: int, row: Any) -> list[list[str]]:
+        """`Column.cells` of each column of features."""
         if isinstance(row, str):
-            lines = list(csv.reader([row], delimiter=self.delimiter))
-            row = lines[0] if lines else []
+            row = next(csv.reader([row], delimiter=self.delimiter), [])
         wanted = [column.name for column in self.columns]
         if not isinstance(row, Mapping):
             if not isinstance(row, Iterable):
                 raise UsageError(f"row {number} is {row!r}; give {self.accepts}")
             row = self._named(number, list(row), wanted)
         given = {plain_text(str(name)) or NO_NAME: value for name, value in row.items()}
-        others = [name for name in given if name not in self.line]
-        unknown = [name for name in others if name not in index_columns(list(given))]
-        for name in wanted:
-            if name not in given:
-                near = "".join(f" (there is {found!r})" for found in nearest(name, unknown))
-                raise UsageError(
-                    f"row {number}: lacks column {name!r}{near}; give None where the value is missing"
-                )
-        if unknown:
-            raise UsageError(
-                f"row {number}: {unknown[0]!r} is no column of the training data; they are "
-                f"{', '.join(self.line)}"
-            )
+        known = {*self.line, *index_columns(list(given))}
+        unknown = [name for name in given if name not in known]
+        lacking = [name for name in wanted if name not in given]
+        if lacking or unknown:
+            wrong = f"has no column {lacking[0]!r}" if lacking else ""
+            wrong = wrong or f"{unknown[0]!r} is no column of the training data"
+            near = did_you_mean(nearest(lacking[0], unknown) if lacking else ())
+            allowed = f"give {', '.join(wanted)}, None where a value is missing"
+            raise UsageError(f"row {number}: {wrong}{near}; {allowed}")
         return [column.cells(number, given[column.name]) for column in self.columns]
 
     def _named(self, number: int, cells: list[Any], wanted: list[str]) -> dict[str, Any]:

