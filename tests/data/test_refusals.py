@@ -195,9 +195,8 @@ ARRAYS = {
         f"...array {n} is not read; leave it out, or": arrays(**{n: np.ones((3, 2))})
         for n in UNREAD
     },
-    "...y has type": arrays(y=np.array(1)),
     "...labels are a quantity, ... is no integer": arrays(y=np.array([0.5, 1, 2])),
-    "...y has shape (3, 2)": arrays(y=np.ones((3, 2), int)),
+    "...labels or clients have shape (3, 2)": arrays(y=np.ones((3, 2), int)),
     "...1 test examples have no label": arrays(**TESTED | {"y_test": np.array([0, -1])}),
     "...1 validation examples have no label": arrays(
         **TESTED, x_val=np.ones((2, 2)), y_val=np.array([0, -1])
@@ -205,21 +204,21 @@ ARRAYS = {
     "...validation: examples are an array [2, 3]; use [n, 2]": arrays(
         **TESTED, x_val=np.ones((2, 3)), y_val=np.array([0, 1])
     ),
-    "...x has type": arrays(x=np.array(["a", "b", "c"])),
-    "...x_test has type": arrays(x_test=np.array(["a"]), y_test=np.array([0])),
+    "...x: <U1 are no numbers": arrays(x=np.array(["a", "b", "c"])),
     "...3 of 3 examples": arrays(x=np.full((3, 2), np.nan)),
     "...examples are an array [3, 0]": arrays(x=np.ones((3, 0))),
-    "...class_names has type <U1 and shape ()": arrays(class_names=np.array("a")),
     "...two classes are named 'cat'": arrays(y=[0, 1, 1], class_names=["cat", "cat"]),
     "...labels 0..4294967296 are not all numbers of the 2 classes": arrays(
         y=np.array([0, 1, 2**32]), class_names=np.array(["a", "b"])
     ),
-    "...client_id has type": arrays(client_id=np.array(3)),
+    "...labels or clients have shape ()": arrays(client_id=np.array(3)),
     "...3 examples but subclass of shape": arrays(subclass=[5]),
     "...holds Python objects; ...astype(str)": arrays(y=np.array(["a", "b", "c"], object)),
-    "...x_test without y_test; ... test_labels_of": arrays(x_test=np.ones(3), test_labels_of=[1]),
-    "...y_test without x_test; ... test_labels_of": arrays(y_test=np.arange(3), test_labels_of=[1]),
-    "...has arrays a; use the names x and y": arrays(drop="xy", a=np.zeros(2)),
+    "...no array y_test; ... test_labels_of": arrays(x_test=np.ones(3), test_labels_of=[1]),
+    "...no array x_test; ... test_labels_of": arrays(y_test=np.arange(3), test_labels_of=[1]),
+    "...no array x and no array y; there are a; use the names x and y": arrays(
+        drop="xy", a=np.zeros(2)
+    ),
     "...a.npz: not an .npz file": csv("no archive", "a.npz"),
     "...not an .npz file  one array": one_array,
     "client_key='place': no array place in ...; there are x, y": arrays(client_key="place"),

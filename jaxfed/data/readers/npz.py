@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from absl import logging
 
-from jaxfed.data.dataset import UNLABELED, Dataset, dataset_of
+from jaxfed.data.dataset import Dataset, dataset_of
 from jaxfed.data.given_examples import integer_images
 from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.table_encoder import is_wide
@@ -29,82 +29,61 @@ _NAMES = {  # role -> its spellings, in any case
     "subclass": ("subclass",),
     "subclass_test": ("subclass_test",),
 }
-_CONTENTS = {  # role -> allowed kinds of dtype, and their description in errors
-    **dict.fromkeys(("x", "x_test", "x_validation"), ("biuf", "numbers [n, ...]")),
-    **dict.fromkeys(("y", "y_test", "y_validation"), ("biufUS", "integers or names [n]")),
-    **dict.fromkeys(("subclass", "subclass_test"), ("iu", "integers [n]")),
-}
 _SPLIT = "train(ing)?|test(ing)?|val(id|idation)?"
 _OF_A_SPLIT = re.compile(  # names of examples or labels: none of them may stay unread
     rf"(({_SPLIT})_?)?([xy]|images?|labels?|targets?|data|examples?|features)(_?({_SPLIT}))?|{_SPLIT}"
 )
 _OF_EXAMPLES = re.compile(r"(.*_)?(x|images?|data|examples?|features)(_.*)?")  # of x's form
-_COLUMNS = ("client_id", "client_id_test", "class_names", "subclass", "subclass_test")
 
 
-def read(path: Path, client_key: str | None = None, *, labels_optional: bool = False) -> Dataset:
+def read(path: Path, client_key: str | None = None) -> Dataset:
     """Read x [n, ...] and y [n] (or [n, 1]); optionally x_test, y_test, x_val, y_val and others.
 
     uint8 [n, h, w] is read as grey images and gets a channel; other dtypes become float32, or float64 if that
     would make whole numbers above 2^24 equal. Names may be in any case, X_train and train_x too. The array
     `client_key`, and `client_key`_test if it is there, replace client_id. Test examples without clients are a
-    test set for all together.
-
-    `jaxfed.data.labels` defines unlabeled examples of y. With `labels_optional`, as of `jaxfed.data.load`, y
-    and the array `client_key` may be missing.
+    test set for all together. `jaxfed.data.labels` defines unlabeled examples of y.
 
     Raises:
         UsageError: the file is not an npz file of plain arrays, has no x and y, half of a test split, or
-            examples or labels that nothing reads; x is not numeric; labels have fractions; a test example has
-            no label.
+            examples or labels that nothing reads; labels have fractions; a test example has no label.
     """
     arrays = plain_arrays(path)
-    if client_key is not None and not (labels_optional and client_key not in arrays):
-        arrays = _with_clients(path, arrays, client_key)
     there_are = ", ".join(arrays)
+    if client_key is not None:
+        if client_key not in arrays:
+            wrong = f"no array {client_key} in {path}; there are {there_are}"
+            raise UsageError(wrong, key="client_key", value=client_key)
+        keys = {"client_id": client_key, "client_id_test": f"{client_key}_test"}
+        chosen = {role: arrays[key] for role, key in keys.items() if key in arrays}
+        usual = {name for role in keys for name in _NAMES[role]}
+        arrays = {name: each for name, each in arrays.items() if name not in usual} | chosen
     arrays = _by_role(path, arrays)
-    x, y = arrays.get("x"), arrays.get("y")
-    if labels_optional and x is not None and x.ndim and y is None:
-        y = np.full(len(x), UNLABELED)
-    if x is None or y is None:
-        raise UsageError(
-            f"{path}: has arrays {there_are}; use the names x and y, or train_images and train_labels"
-        )
-    for role, array in arrays.items():
-        kinds, allowed = _CONTENTS.get(role, ("iuUS", "integers or names [n]"))
-        if array.dtype.kind not in kinds or not array.ndim or (array.ndim > 1 and role in _COLUMNS):
-            raise UsageError(
-                f"{path}: {role} has type {array.dtype} and shape {array.shape}; use {allowed}"
-            )
-        if role[0] == "x" and (wrong := integer_images(array, axes=3)):
-            raise UsageError(f"{path}: {role}: {wrong}")
-    for split in ("test", "validation"):
-        absent = [role for role in (f"x_{split}", f"y_{split}") if role not in arrays]
-        if len(absent) == 1:
-            there = "xy"[absent[0][0] == "x"] + f"_{split}"
-            raise UsageError(
-                f"{path}: {there} without {absent[0]}; a {split} split needs both, there are {there_are}"
-            )
-    if "x_test" not in arrays:  # validation examples alone are the test split
-        for kind, none in (("x", x[:0]), ("y", y[:0])):
-            arrays[f"{kind}_test"] = arrays.pop(f"{kind}_validation", none)
-    x, x_test, x_validation = _examples(x, arrays["x_test"], arrays.get("x_validation", x[:0]))
-    y, y_test = _column(path, "y", y), _column(path, "y_test", arrays["y_test"])
-    splits = [(x, y), (x_test, y_test)]
-    if len(x_validation):
-        splits.append((x_validation, _column(path, "y_validation", arrays["y_validation"])))
+    suffixes = [suffix for suffix in ("_test", "_validation") if arrays.keys() & _both(suffix)]
+    for suffix in ("", *suffixes):
+        if lacking := _both(suffix) - arrays.keys():
+            wrong = f"no array {' and no array '.join(sorted(lacking))}; there are {there_are}"
+            raise UsageError(f"{path}: {wrong}; use the names x and y, x_test and y_test")
+    x = [arrays[f"x{suffix}"] for suffix in ("", *suffixes)]
+    y = [arrays[f"y{suffix}"] for suffix in ("", *suffixes)]
+    if not suffixes:
+        x, y = [*x, x[0][:0]], [*y, y[0][:0]]  # else validation examples alone are the test split
+    y = [each[:, 0] if each.ndim == 2 and each.shape[1] == 1 else each for each in y]
+    if odd := [each.shape for each in (*y, arrays.get("client_id", y[0])) if each.ndim != 1]:
+        raise UsageError(f"{path}: labels or clients have shape {odd[0]}; use one an example, [n]")
+    subclasses = {role: arrays[role].astype(np.int32) for role in arrays if "subclass" in role}
     return dataset_of(
         path,
-        splits,
+        list(zip(_examples(path, x), y, strict=True)),
         where=f"{path}: y",
         class_names=arrays.get("class_names"),
         clients=(arrays.get("client_id"), arrays.get("client_id_test")),
-        **{
-            role: arrays[role].astype(np.int32)
-            for role in ("subclass", "subclass_test")
-            if role in arrays
-        },
+        **subclasses,
     )
+
+
+def _both(suffix: str) -> set[str]:
+    return {f"x{suffix}", f"y{suffix}"}
 
 
 def plain_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -155,23 +134,13 @@ def _by_role(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
     return found
 
 
-def _with_clients(
-    path: Path, arrays: Mapping[str, np.ndarray], client_key: str
-) -> dict[str, np.ndarray]:
-    others = {*_NAMES["client_id"], *_NAMES["client_id_test"]}
-    chosen = {name: array for name, array in arrays.items() if name not in others}
-    for role, key in (("client_id", client_key), ("client_id_test", f"{client_key}_test")):
-        if key in arrays:
-            chosen[role] = arrays[key]
-        elif role == "client_id":
-            wrong = f"no array {key} in {path}; there are {', '.join(arrays)}"
-            raise UsageError(wrong, key="client_key", value=client_key)
-    return chosen
-
-
-def _examples(*splits: np.ndarray) -> list[np.ndarray]:
+def _examples(path: Path, splits: list[np.ndarray]) -> list[np.ndarray]:
     """Return the examples of all splits with the types and shapes of `read`."""
-    splits = tuple(x[:, None] if x.ndim == 1 else x for x in splits)  # one feature
+    for x in splits:
+        is_number = x.dtype.kind in "biuf"
+        if wrong := integer_images(x, axes=3) if is_number else f"{x.dtype} are no numbers":
+            raise UsageError(f"{path}: x: {wrong}")
+    splits = [x[:, None] if x.ndim == 1 else x for x in splits]  # one feature
     wide = (
         is_wide(each)
         for x in splits
@@ -182,12 +151,3 @@ def _examples(*splits: np.ndarray) -> list[np.ndarray]:
     with np.errstate(over="ignore"):  # to inf, which Dataset refuses
         typed = [x if x.dtype == np.uint8 else x.astype(widest) for x in splits]
     return [x[..., None] if x.dtype == np.uint8 and x.ndim == 3 else x for x in typed]
-
-
-def _column(path: Path, role: str, y: np.ndarray) -> np.ndarray:
-    """Labels [n] from [n] or [n, 1]."""
-    if y.ndim == 2 and y.shape[1] == 1:
-        return y[:, 0]
-    if y.ndim != 1:
-        raise UsageError(f"{path}: {role} has shape {y.shape}; use one label an example, [n]")
-    return y
