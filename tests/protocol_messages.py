@@ -25,19 +25,21 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 HEADER = struct.Struct(">6sBBB16siiQQ")
-SETTINGS = {"num_classes": 10, "num_bits": 64, "num_neighbors": 3, "alpha": 0.9}
+SETTINGS = {
+    "num_classes": 10,
+    "num_bits": 64,
+    "num_neighbors": 3,
+    "alpha": 0.9,
+    "influence": "columns",
+}
 HAMMING = ("plaintext", "masked", "ot", "phe")
 ROW_SUMS = ("plaintext", "masked", "masked_resilient", "masked_resilient_signed")
 MASKED = {"hamming": "masked", "row_sums": "masked"}
 RESILIENT = {"hamming": "masked", "row_sums": "masked_resilient"}
 MORE: dict[str, dict[str, Any]] = {
-    "columns": {"hamming": "masked", "influence": "columns"},
-    "masked columns": {**MASKED, "influence": "columns"},
+    "labels": {"hamming": "masked", "influence": "labels"},
     "relative confidence": {**MASKED, "relative_confidence": True},
     "class balanced, prior": {**MASKED, "label_matrix": "class_balanced", "client_prior": 1.0},
-    "selected": {**MASKED, "select": ("alpha:0.5:0.99",)},
-    "selected, plaintext row sums": {"hamming": "masked", "select": ("num_neighbors:2:4",)},
-    "calibrated": {**RESILIENT, "confidence": "calibrated"},
     "left at hamming": {**RESILIENT, "presence": ("1@hamming",)},
     "left at row sums": {**RESILIENT, "presence": ("1@row_sums",)},
     "left at sums": {**RESILIENT, "presence": ("2@sums",)},
@@ -79,18 +81,16 @@ def clients(number: int = 3, size: int = 12) -> tuple[list[np.ndarray], list[np.
 
 
 def case(log: list[tuple[str, int]], **settings: Any) -> dict[str, Any]:
-    """Labels of one run, and of points that come later, with the messages of both."""
+    """Labels and messages of one run."""
     from jaxfed.xclp import propagate_labels
 
     log.clear()
-    labeling = propagate_labels(*clients(), **SETTINGS, **settings)
-    later = labeling.label([x[:4] + 1 for x in clients()[0]])
+    labeling = propagate_labels(*clients(), **SETTINGS | settings)
     messages = defaultdict(list)
     for route, size in log:
         messages[route].append(size)
     return {
         "labels": [np.asarray(own.labels).tolist() for own in labeling],
-        "later labels": [np.asarray(own.labels).tolist() for own in later],
         "messages": {route: [len(sizes), sum(sizes)] for route, sizes in messages.items()},
     }
 

@@ -82,14 +82,20 @@ CALLS = {
         ([x * np.float32(1e-38) for x in X], Y),
     ),
     "propagate_labels, protocols": (
-        lambda vectors, labels, select: xclp.propagate_labels(
+        lambda vectors, labels: xclp.propagate_labels(
             vectors,
             labels,
             num_classes=2,
             num_bits=64,
             hamming="masked",
             row_sums="masked",
-            select=select,
+            influence="columns",
+        ),
+        (X, Y),
+    ),
+    "propagate_labels, select": (
+        lambda vectors, labels, select: xclp.propagate_labels(
+            vectors, labels, num_classes=2, num_bits=64, select=select
         ),
         (X, Y, ["alpha:0.5:0.9"]),
     ),

@@ -124,7 +124,11 @@ USES = [  # code, jaxfed's modules at most, those that are not there
     ("import jaxfed", 1, ("jax", "numpy")),
     ("from jaxfed.algorithms.fedavg import fedavg", 65, PLAIN[1:]),
     (USE.format(""), 88, PLAIN),
-    (USE.format("hamming='masked', row_sums='masked'"), 132, ("phe", "gmpy2", "sklearn")),
+    (
+        USE.format("hamming='masked', row_sums='masked', influence='columns'"),
+        132,
+        ("phe", "gmpy2", "sklearn"),
+    ),
 ]
 
 

@@ -48,6 +48,7 @@ LABELED_FRACTION = 0.1
 CASES = ((5, 100), (10, 100), (50, 100), (100, 100), (5, 500), (10, 500), (50, 500), (100, 500))
 MOST_MASKED = 10_000  # points; the protocol's messages take 10 to 30 bytes a pair
 PARAMETERS = Parameters(num_classes=NUM_CLASSES, tolerance=1e-4)
+MASKED = replace(PARAMETERS, hamming="masked", row_sums="masked", influence="columns")
 PER_CLIENT = "per-client LP"
 
 
@@ -92,9 +93,7 @@ def labeling_cost(with_peers: bool) -> Iterator[Contest]:
             yield Contest(
                 task="XCLP, masked",
                 case=case,
-                ours=partial(
-                    _labeling, clients, replace(PARAMETERS, hamming="masked", row_sums="masked")
-                ),
+                ours=partial(_labeling, clients, MASKED),
                 peers={PER_CLIENT: _per_client(clients)},
                 figures=partial(_whole, case),
             )

@@ -102,16 +102,14 @@ def _transferred(a: np.ndarray, b: np.ndarray) -> Run:
 def _masked(a: np.ndarray, b: np.ndarray) -> Run:
     network, sizes = Loopback(), {0: len(a), 1: len(b)}
     first, second = (
-        masked.Client(network.endpoint(address), codes, sizes, 0)
+        masked.Client(network.endpoint(address), codes, sizes=sizes, run=0)
         for address, codes in enumerate((a, b))
     )
     server = masked.Server(network.endpoint(SERVER), 32 * a.shape[1])
-    spans = (0, len(a)), (0, len(b))
     for address, client in enumerate((first, second)):
-        points = range(*spans[address])
-        masked.receive_points(client.send_points(*spans[address]), server, address, points)
-    shares = first.send_shares(1, *spans), second.send_shares(0, *spans)
-    blocks = masked.run_pair(*shares, server, (0, 1), (range(len(a)), range(len(b))))
+        masked.receive_points(client.send_points(), server, address, sizes[address])
+    shares = first.send_shares(1), second.send_shares(0)
+    blocks = masked.run_pair(*shares, server, (0, 1), (len(a), len(b)))
     return Run(joined(blocks, (len(a), len(b))), network.num_bytes)
 
 

@@ -8,7 +8,7 @@ Protocols hide codes and label sums: the server then gets H and sums under masks
 
 `late_fraction` is the share of each client's unlabeled points that are not in the graph: they come
 after it is made, and are labeled by their nearest codes in it (`jaxfed.xclp.later_points.out_of_sample`).
-Their codes leave the client, too. With protocols, the late points show what points of the graph show.
+Their codes leave the client, too. That needs plaintext steps.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 
+from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Sides
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
@@ -63,7 +64,18 @@ def xclp(
             graph is made.
         execution: worker processes, progress and memory.
         parameters: its fields but `seed` are keywords.
+
+    Raises:
+        UsageError: late points, where a step is a protocol.
     """
+    if late_fraction and parameters.has_session:
+        raise UsageError(
+            "late points need codes and scores, which no party of a protocol has together",
+            key="late_fraction",
+            owner="xclp",
+            value=late_fraction,
+            allowed="use 0, or set hamming='plaintext' and row_sums='plaintext'",
+        )
 
     def label_points(cohort: Cohort, key: jax.Array) -> tuple[np.ndarray, np.ndarray, Metrics]:
         seed = drawn_seed(key)
@@ -74,7 +86,7 @@ def xclp(
         result = cross_client_label_propagation(
             *without_late(vectors, labels, late), p, execution, client_ids=ids
         )
-        found = _labeled(result, vectors, late, p, execution)
+        found = _labeled(result, vectors, late, p)
         num_bits = (result.choice.p if result.choice else p).num_bits
         measured, theory = cosine_rmse(vectors, setup(seed), num_bits)
         return (
@@ -130,14 +142,13 @@ def _labeled(
     vectors: list[np.ndarray],
     late: list[np.ndarray],
     p: Parameters,
-    execution: Execution,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Labels and confidences of all points of each client, by the graph that has those that are not late."""
     there = [own[:2] for own in result.predictions]
     if not any(own.any() for own in late):
         return there
     coming = [v[own] for v, own in zip(vectors, late, strict=True)]
-    later = label_later(result, coming, p, execution)
+    later = label_later(result, coming, p)
     found = []
     for in_graph, afterwards, own in zip(there, later, late, strict=True):
         joint = tuple(np.empty(len(own), values.dtype) for values in in_graph)

@@ -1,13 +1,13 @@
 """XCLP's two cross steps over real protocols, which replace the plaintext steps of Algorithm 1.
 
 All parties are separate objects in this process. They exchange nothing but messages through a session's
-channel. One session serves one run of Algorithm 1, and the labeling of later points
-(`jaxfed.secure.later_neighbors`). Its keys come from the operating system, and the results do not depend on
-them.
+channel. One session serves one run of Algorithm 1. Its keys come from the operating system, and the results
+do not depend on them.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,11 +16,10 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.host.parallel.workers import worker_processes
 from jaxfed.secure.hamming import matrix, protocols
-from jaxfed.secure.hamming.nearest_others import NearestOthers, NearestPoints
+from jaxfed.secure.hamming.nearest_others import NearestOthers
 from jaxfed.secure.hamming.protocols import Codes, Paillier, Protocol
 from jaxfed.secure.primitives import projection
 from jaxfed.secure.primitives.blocks import Block
-from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums import masked as masked_row_sums
 from jaxfed.secure.row_sums.server_sums import protocol_of, row_client
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
@@ -88,68 +87,29 @@ def nearest_others(
     num_bits = 32 * next(iter(codes.values())).shape[1]
     codes = {client: codes[client] for client in session.clients}
     sizes = {client: len(own) for client, own in codes.items()}
+    if not codes:
+        return Neighbors([], *NearestOthers({}, num_bits, num_neighbors).found())
     server = session.endpoints[SERVER]
     own = session.parties(matrix.OwnDistances, codes, list(codes)).stream(
         "send_own", {client: [()] for client in codes}
     )
-    return through_pairs(
-        session,
-        NearestOthers(sizes, num_bits, num_neighbors),
-        protocol,
-        codes,
-        lambda client: matrix.run_own(own(client), server, client, sizes[client], num_bits),
-        key_bits=key_bits,
-        workers=workers,
-        choices=choices,
-        progress=progress,
-    )
-
-
-def through_pairs(
-    session: Session,
-    nearest: NearestPoints,
-    protocol: Protocol,
-    first: Codes,
-    own: Callable[[int], Iterator[Block]],
-    *,
-    second: Codes | None = None,
-    key_bits: int,
-    workers: int,
-    choices: Sequence[ChoosePairs] = (),
-    progress: matrix.PairsDone | None,
-) -> Neighbors:
-    """Run every client's own step and the protocol of pairs, and return the neighbors found by `nearest`.
-
-    Args:
-        session: the parties.
-        nearest: receives all distances.
-        protocol: a function of `jaxfed.secure.hamming.protocols`.
-        first: codes of each client as the first of a pair.
-        own: the step of one client with the server, its own distances.
-        second: codes of each client as the second of a pair, if they differ; two clients then form two pairs.
-        key_bits, workers, choices, progress: as `nearest_others`.
-    """
-    if not first:
-        return Neighbors([], *nearest.found())
-
-    def step(client: int) -> Iterator[Block]:
-        yield from own(client)
-        prepare(client)
-
-    brought = first if second is None else second
-    sizes, others = ({j: len(points) for j, points in codes.items()} for codes in (first, brought))
-    known = [] if choices else matrix.pairs_of(sizes, is_same=second is None)
+    known = [] if choices else list(itertools.combinations(sorted(sizes), 2))
+    nearest = NearestOthers(sizes, num_bits, num_neighbors)
     turns = (
         choose({j: sizes[j] for j in nearest.clients}, nearest.found()[0]) for choose in choices
     )
     with worker_processes(workers if protocol is protocols.phe else 0) as mapped:
-        prepare, pair = protocol(session, first, brought, Paillier(key_bits, mapped), known)
+        prepare, pair = protocol(session, codes, Paillier(key_bits, mapped), known)
+
+        def step(client: int) -> Iterator[Block]:
+            yield from matrix.run_own(own(client), server, client, sizes[client], num_bits)
+            prepare(client)
+
         matrix.collect(
             nearest,
             sizes,
             step,
             pair,
-            others=None if second is None else others,
             pairs=turns if choices else [known],
             presence=session.presence,
             progress=progress,
@@ -162,7 +122,6 @@ def sums_of_rows(
     contributions: Mapping[int, Any],
     rows: Mapping[int, slice],
     *,
-    parts: Mapping[int, np.ndarray] | None = None,
     resilient: bool = False,
     signed: bool = False,
     mask_partners: int = 0,
@@ -179,10 +138,8 @@ def sums_of_rows(
 
     Args:
         session: the parties.
-        contributions: Z^(j), real [n, C], of every client that owns some of the n points; or its share,
-            uint64.
+        contributions: Z^(j), real [n, C], of every client that owns some of the n points.
         rows: R_j of the same clients.
-        parts: the server's shares of the same clients' contributions, uint64 [n, C], if it has some.
         resilient: use double masks; dropouts then need no second round (`row_sums.resilient`).
         signed: with `resilient`, clients sign the list of survivors.
         mask_partners: with `resilient`, k, the number of others that a client shares masks and secrets with
@@ -229,7 +186,7 @@ def sums_of_rows(
     )
     if num_classes is None:
         num_classes = next(iter(contributions.values())).shape[1]
-    server = protocol.Server(session.endpoints[SERVER], rows, num_classes, parts=parts, **options)
+    server = protocol.Server(session.endpoints[SERVER], rows, num_classes, **options)
     first_round = session.reserve(len(clients) + 1)  # every dropout may start another one
     return protocol.run(parties, server, first_round=first_round, progress=progress)
 
@@ -239,8 +196,6 @@ def sums_and_totals(
     contributions: Mapping[int, np.ndarray],
     totals: Mapping[int, np.ndarray],
     rows: Mapping[int, slice],
-    *,
-    parts: Mapping[int, np.ndarray],
     **options: Any,
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """`sums_of_rows`, and in the same messages totals for every client: (Z[R_j], sum of `totals`).
@@ -248,7 +203,7 @@ def sums_and_totals(
     Every client owns t further rows, to which all clients add their `totals`, real [t, C]. So the totals are
     sums over exactly the clients whose contributions count, and the server does not learn them.
     """
-    sums = undivided_sums(session, contributions, totals, rows, parts=parts, **options)
+    sums = undivided_sums(session, contributions, totals, rows, **options)
     split = {client: own.stop - own.start for client, own in rows.items()}
     return {
         client: (own[: split[client]], own[split[client] :])
@@ -263,7 +218,6 @@ def undivided_sums(
     totals: Mapping[int, np.ndarray],
     rows: Mapping[int, slice],
     *,
-    parts: Mapping[int, np.ndarray] | None = None,
     shape: tuple[int, int] | None = None,
     **options: Any,
 ) -> dict[int, np.ndarray]:
@@ -276,12 +230,10 @@ def undivided_sums(
         client: slice(own.start + number * num_totals, own.stop + (number + 1) * num_totals)
         for number, (client, own) in enumerate(rows.items())
     }
-    zeros = np.zeros((num_totals, num_classes))
     return sums_of_rows(
         session,
         {client: (own, totals[client]) for client, own in contributions.items()},
         longer,
-        parts={client: with_totals(own, zeros, rows) for client, own in (parts or {}).items()},
         num_classes=num_classes,
         constructor=client_with_totals,
         shorter=rows,
@@ -311,7 +263,4 @@ def with_totals(
     values: np.ndarray, own_totals: np.ndarray, rows: Mapping[int, slice]
 ) -> np.ndarray:
     """Values [n, C] with the same totals [t, C] after each client's rows."""
-    further = own_totals
-    if values.dtype == np.uint64:
-        further = FixedPoint(len(rows)).encode(own_totals)
-    return np.concatenate([part for own in rows.values() for part in (values[own], further)])
+    return np.concatenate([part for own in rows.values() for part in (values[own], own_totals)])

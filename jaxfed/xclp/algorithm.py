@@ -88,7 +88,7 @@ def cross_client_label_propagation(
     # extension: noise on codes and labels; settings chosen by leave-one-out
     codes, labels = randomized(codes, labels, p, session)
     graphs = KnnGraphs(codes, labels, largest, session, execution, part_points)
-    choice = choose(p, graphs, session, execution)
+    choice = choose(p, graphs)
     p = choice.p if choice else p
     # 5-XS   H <- SecureHamming((B^(j)) for j in P)
     # 6-SS   A <- cos(pi H / L), at the entries of line 7 alone
@@ -103,9 +103,7 @@ def cross_client_label_propagation(
     # 11-CS  for client j in P in parallel do
     # 12-CS    S_L^(j) <- labeled columns of S
     # 13-CS    Zbar^(j) <- S_L^(j) Y_L^(j)
-    contributions = INFLUENCE[p.influence](
-        matrix, points.labels, points.rows, session, is_secure=p.row_sums != "plaintext"
-    )
+    contributions = INFLUENCE[p.influence](matrix, points.labels, points.rows, session)
     # 14-XS  Z^(j) <- SecureRowSums((Zbar^(k)) for k in P)_j
     scores = summed_scores(contributions, points.labels, points.rows, p, session, execution)
     # 15-CS  y^(j) <- argmax_c Z_ic^(j) for every point i
@@ -122,7 +120,10 @@ def cross_client_label_propagation(
         residual=accuracy.residual,
         communication=communication_of(session, points, p, largest.num_bits, parameters, choice),
         choice=choice,
-        artifacts=artifacts_of(
-            session, p, planes, codes, points, matrix, contributions, scores, largest_confidence
+        artifacts=None
+        if session
+        else artifacts_of(
+            p, planes, codes, points, matrix, contributions, scores, largest_confidence
         ),
+        session=session,
     )

@@ -44,7 +44,7 @@ class Labeling(list[Prediction]):
 
         Arguments, result, errors and cost as `jaxfed.xclp.later_points.out_of_sample.label_later`.
         """
-        return label_later(self._result, vectors, self._p, self._execution)
+        return label_later(self._result, vectors, self._p)
 
     def with_later(
         self, vectors: Sequence[np.ndarray], labels: Sequence[np.ndarray] | None = None

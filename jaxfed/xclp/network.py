@@ -156,7 +156,7 @@ class LabelingClient:
         found = {
             OWN: role(matrix.OwnDistances, lambda: self.codes, ["send_own"]),
             CODES: role(
-                masked.client, lambda: self.codes, ["send_points", "send_shares"], "sizes", "run"
+                masked.Client, lambda: self.codes, ["send_points", "send_shares"], "sizes", "run"
             ),
             COLUMNS: role(
                 self._columns_client,
@@ -187,8 +187,8 @@ class LabelingClient:
         if self._columns.reach.max(initial=0) > 0.99 * limit:
             # Uploads refuse larger sums, and so would tell the server which labels are equal.
             raise ProtocolError("columns of S that row sums cannot hold, whatever the labels")
-        value, _ = self.party.results[COLUMNS, "finished"]
-        return value, class_counts(self._labels, are_needed=self._p.needs_class_counts)
+        counts = class_counts(self._labels, are_needed=self._p.needs_class_counts)
+        return self.party.results[COLUMNS, "finished"], counts
 
     def _columns_client(self, endpoint: Any, own: Any, **plan: Any) -> ColumnsClient:
         self._columns = ColumnsClient(endpoint, own, **plan)
@@ -207,7 +207,7 @@ class LabelingClient:
 
 _ROLES: dict[Callable[..., Any], str] = {
     matrix.OwnDistances: OWN,
-    masked.client: CODES,
+    masked.Client: CODES,
     ColumnsClient: COLUMNS,
     cross_steps.client_with_totals: SUMS,
     largest_value.Client: LARGEST,
@@ -291,9 +291,7 @@ def _exchanged(
     p = replace(p, num_neighbors=largest.num_neighbors)
     if not len(points.indices):
         return SolverAccuracy()
-    contributions = contributions_by_columns(
-        graphs.matrix(p), points.labels, points.rows, session, is_secure=True
-    )
+    contributions = contributions_by_columns(graphs.matrix(p), points.labels, points.rows, session)
     counts = class_counts(np.zeros((0, p.num_classes), np.float32), are_needed=p.needs_class_counts)
     sums = cross_steps.undivided_sums(
         session,

@@ -48,35 +48,6 @@ class ServerArtifacts(NamedTuple):
     values: np.ndarray
 
 
-class PartyArtifacts(NamedTuple):
-    """The artifacts of each party after a labeling through a session; clients are keyed by their address.
-
-    Fields:
-        session: the session of the labeling, with its keys. It stays open; clients that leave later are gone.
-        planes: the clients' Pi, float32 [L, d].
-        codes: each client's, uint32 [n_j, L / 32], with their noise. (The server has them, too, if line 5 is
-            in the clear.)
-        noisy: each client's cache of noisy codes of later points, by the code without noise, so that a
-            repeated code gets the same noise. Clients add to it.
-        labels: each client's Y^(j), float32 [n_j, C], randomized if `label_epsilon` is set.
-        largest: the largest confidence of any point, as each client received it; used by
-            `relative_confidence`.
-        rows: R_j of all clients of the graph, known to all.
-        matrix: the server's S, and the graph with its degrees.
-        p: the settings, known to all.
-    """
-
-    session: Session
-    planes: jax.Array
-    codes: dict[int, np.ndarray]
-    noisy: dict[int, dict[bytes, np.ndarray]]
-    labels: dict[int, np.ndarray]
-    largest: dict[int, np.float32]
-    rows: dict[int, slice]
-    matrix: PropagationMatrix
-    p: Parameters
-
-
 class Result(NamedTuple):
     """One labeling of all clients.
 
@@ -88,9 +59,9 @@ class Result(NamedTuple):
             row sums down. With a secure protocol: every message that went through its channel. Labeling
             later points adds what they send.
         choice: the settings that `Parameters.select` has chosen; None without selection.
-        artifacts: labeling artifacts, from which later points get labels
-            (`jaxfed.xclp.later_points.out_of_sample`): the server's, or if a step is a protocol every
-            party's, with the session; None without points.
+        artifacts: the server's, from which later points get labels
+            (`jaxfed.xclp.later_points.out_of_sample`); None without points, or if a step is a protocol.
+        session: the session of the labeling, if a step is a protocol.
     """
 
     predictions: list[Prediction]
@@ -98,11 +69,11 @@ class Result(NamedTuple):
     residual: float
     communication: Communication
     choice: Choice[Parameters] | None = None
-    artifacts: ServerArtifacts | PartyArtifacts | None = None
+    artifacts: ServerArtifacts | None = None
+    session: Session | None = None
 
 
 def artifacts_of(
-    session: Session | None,
     p: Parameters,
     planes: jax.Array,
     codes: Sequence[np.ndarray],
@@ -111,24 +82,12 @@ def artifacts_of(
     contributions: Contributions,
     scores: Mapping[int, Scores],
     largest: Mapping[int, np.float32],
-) -> ServerArtifacts | PartyArtifacts:
-    """Artifacts of a labeling: of each party in a session, else of the server, which then has all scores.
+) -> ServerArtifacts:
+    """The server's artifacts of a labeling in the clear, in which it has all scores.
 
     `codes` and `planes` may have more bits than the settings `p`, which use the first ones.
     """
     planes, codes = planes[: p.num_bits], [own[:, : p.num_bits // 32] for own in codes]
-    if session:
-        return PartyArtifacts(
-            session=session,
-            planes=planes,
-            codes={j: codes[j] for j in points.rows},
-            noisy={j: {} for j in points.rows},
-            labels=points.labels,
-            largest=dict(largest),
-            rows=points.rows,
-            matrix=matrix,
-            p=p,
-        )
     first, *others = contributions.values.values()
     return ServerArtifacts(
         codes=codes,
@@ -148,7 +107,7 @@ def without_labels(
     """Result of a labeling without points: no client has any, or all clients have left."""
     nothing = [np.zeros((len(v), p.num_classes), np.float32) for v in vectors]
     communication = session.communication() if session else Communication()
-    return Result(predicted(nothing), 0, 0.0, communication)
+    return Result(predicted(nothing), 0, 0.0, communication, session=session)
 
 
 def communication_of(
@@ -200,7 +159,7 @@ def count_messages(
         num_codes = num_remote if num_codes is None else num_codes
         communication.up("codes", num_codes * (sent_bits or p.num_bits) // 8)
     is_plaintext = p.row_sums == "plaintext"
-    if not p.has_session or (is_plaintext and p.influence == "labels"):
+    if not p.has_session or p.influence == "labels":
         communication.up("positions", 4 * num_labeled)
         communication.down("influence_columns", 4 * num_points * num_labeled)
     if is_plaintext:
@@ -226,27 +185,24 @@ def count_selection(
 
     For every matrix S that was tried: the messages of a labeling of the labeled points alone, always with
     numbers of labels of each class, and its diagonals. For every setting: three counts of each client. If the
-    client prior is fitted: two likelihoods, and the same three counts with it. With a session, only messages
-    outside its channel are counted. `p` are the given settings, with `select`.
+    client prior is fitted: two likelihoods, and the same three counts with it. `p` are the given settings,
+    with `select`.
     """
-    num_matrices, is_plaintext = choice.num_matrices, p.row_sums == "plaintext"
-    if not p.has_session:
-        communication.up("positions", 4 * num_labeled)
-        communication.down("diagonals", 4 * num_matrices * num_labeled)
-        num_numbers = 1 + fits_prior(p) + (choice.sharpness is not None)
-        communication.down("setting", 4 * num_numbers * num_clients)
-    if not p.has_session or (is_plaintext and p.influence == "labels"):
-        communication.down("influence_columns", 4 * num_matrices * num_labeled**2)
-    if is_plaintext:
-        rows = num_matrices * num_labeled
-        communication.up("contributions", 4 * num_clients * rows * p.num_classes)
-        communication.down("row_sums", 4 * rows * p.num_classes)
-        num_counts = num_matrices if num_labeled else 0
-        communication.up("class_counts", 4 * num_clients * num_counts * p.num_classes)
-        communication.down("class_counts", 4 * num_clients * num_counts * p.num_classes)
-        communication.up("hits", 12 * (len(settings_of(p)) + fits_prior(p)) * num_clients)
-        num_likelihoods = len(SHARPNESS) + 1 if choice.sharpness is not None else 0
-        if fits_prior(p):
-            num_likelihoods += len(PRIOR_LABELS) + 1 + len(SHARPNESS) + 1
-        if num_likelihoods:
-            communication.up("log_likelihoods", 4 * num_likelihoods * num_clients)
+    num_matrices = choice.num_matrices
+    communication.up("positions", 4 * num_labeled)
+    communication.down("diagonals", 4 * num_matrices * num_labeled)
+    num_numbers = 1 + fits_prior(p) + (choice.sharpness is not None)
+    communication.down("setting", 4 * num_numbers * num_clients)
+    communication.down("influence_columns", 4 * num_matrices * num_labeled**2)
+    rows = num_matrices * num_labeled
+    communication.up("contributions", 4 * num_clients * rows * p.num_classes)
+    communication.down("row_sums", 4 * rows * p.num_classes)
+    num_counts = num_matrices if num_labeled else 0
+    communication.up("class_counts", 4 * num_clients * num_counts * p.num_classes)
+    communication.down("class_counts", 4 * num_clients * num_counts * p.num_classes)
+    communication.up("hits", 12 * (len(settings_of(p)) + fits_prior(p)) * num_clients)
+    num_likelihoods = len(SHARPNESS) + 1 if choice.sharpness is not None else 0
+    if fits_prior(p):
+        num_likelihoods += len(PRIOR_LABELS) + 1 + len(SHARPNESS) + 1
+    if num_likelihoods:
+        communication.up("log_likelihoods", 4 * num_likelihoods * num_clients)

@@ -187,8 +187,16 @@ def test_one_more_client_asks_xclp():
 @pytest.mark.parametrize(
     ("settings", "copies_at_zero"),
     [
-        ({"hamming": "ot", "row_sums": "masked", "projection": "group_secret"}, True),
-        ({"hamming": "masked", "row_sums": "masked_resilient"}, True),
+        (
+            {
+                "hamming": "ot",
+                "row_sums": "masked",
+                "influence": "columns",
+                "projection": "group_secret",
+            },
+            True,
+        ),
+        ({"hamming": "masked", "row_sums": "masked_resilient", "influence": "columns"}, True),
         ({"bit_epsilon": 1.0}, False),
     ],
 )

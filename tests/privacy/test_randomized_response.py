@@ -331,7 +331,11 @@ def test_the_graph_is_of_unbiased_distances():
     np.testing.assert_allclose(graph.root_degrees[:40], expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("protocols", [{}, {"row_sums": "masked"}, {"hamming": "masked"}], ids=str)
+@pytest.mark.parametrize(
+    "protocols",
+    [{}, {"row_sums": "masked", "influence": "columns"}, {"hamming": "masked"}],
+    ids=str,
+)
 @pytest.mark.sample(2)
 def test_noise_is_the_operating_systems_where_there_is_a_session(protocols, monkeypatch):
     """Who has the seed could take it off; a plaintext simulation repeats, a session does not."""

@@ -1,5 +1,6 @@
 """H of several clients, with dropouts, and XCLP over the secure protocols against XCLP in the clear."""
 
+import itertools
 import tracemalloc
 
 import numpy as np
@@ -61,22 +62,19 @@ def secure_matrix(protocol, network, codes, progress=None):
     ends = [network.endpoint(j) for j in sizes]
     server_end = network.endpoint(SERVER)
     if protocol == "masked":
-        clients = [masked.Client(ends[j], codes[j], sizes, 0) for j in sizes]
+        clients = [masked.Client(ends[j], codes[j], sizes=sizes, run=0) for j in sizes]
         server = masked.Server(server_end, num_bits)
 
     def own(j):
         messages = hamming_matrix.OwnDistances(ends[j], codes[j]).send_own()
         yield from hamming_matrix.run_own(messages, server_end, j, sizes[j], num_bits)
         if protocol == "masked":
-            sent = clients[j].send_points(0, sizes[j])
-            masked.receive_points(sent, server, j, range(sizes[j]))
+            masked.receive_points(clients[j].send_points(), server, j, sizes[j])
 
     def pair(j, k):
         if protocol == "masked":
-            points = range(sizes[j]), range(sizes[k])
-            spans = (0, sizes[j]), (0, sizes[k])
-            shares = clients[j].send_shares(k, *spans), clients[k].send_shares(j, *spans)
-            return masked.run_pair(*shares, server, (j, k), points)
+            shares = clients[j].send_shares(k), clients[k].send_shares(j)
+            return masked.run_pair(*shares, server, (j, k), (sizes[j], sizes[k]))
         return transfer.run_pair(
             transfer.First(ends[j], k, codes[j], 0),
             transfer.Second(ends[k], j, codes[k], sizes[j], 0),
@@ -85,7 +83,8 @@ def secure_matrix(protocol, network, codes, progress=None):
         )
 
     matrix = Matrix(sizes)
-    hamming_matrix.collect(matrix, sizes, own, pair, progress=progress)
+    pairs = [list(itertools.combinations(sizes, 2))]
+    hamming_matrix.collect(matrix, sizes, own, pair, pairs=pairs, progress=progress)
     return matrix
 
 

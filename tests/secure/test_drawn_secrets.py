@@ -26,7 +26,6 @@ from row_sums_parties import matrices, parties
 import jaxfed
 from jaxfed.privacy import randomized_response
 from jaxfed.secure.hamming import paillier_packed, transfer
-from jaxfed.secure.influence import transfer as label_transfer
 from jaxfed.secure.primitives import paillier, shamir
 from jaxfed.secure.primitives import transfer_extension as extension
 from jaxfed.secure.primitives.oblivious_transfer import TransferReceiver, transfer_keys
@@ -127,12 +126,6 @@ def hamming_first(source):
     return network.log
 
 
-def label_server(source):
-    network = Network()
-    label_transfer.Server(network.endpoint(SERVER), 0, 2, 3, random_bytes=source).request()
-    return network.log
-
-
 def shares(source):
     return shamir.split(b"secret", 5, 4, random_bytes=source)
 
@@ -215,7 +208,6 @@ SECRETS = {
     "base transfers, receiver": (base_receiver, [64] * 3),
     "base transfers, sender": (base_sender, [64]),
     "s of extended transfers, distances": (hamming_first, [16] + [64] * 128),
-    "s of extended transfers, labels": (label_server, [32, 16] + [64] * 128),
     "Shamir's coefficients": (shares, [66] * 3),
     "double masks": (resilient_client, [32, 32] + [66] * 2),
     "double masks, signed": (signed_client, [32, 32, 32] + [66] * 4),
@@ -271,7 +263,6 @@ def test_the_table_names_every_place_that_draws():
     assert draws == {
         "hamming/paillier_packed.py",
         "hamming/transfer.py",
-        "influence/transfer.py",
         "primitives/oblivious_transfer.py",
         "primitives/paillier.py",
         "primitives/shamir.py",
@@ -298,8 +289,6 @@ def test_sources_are_the_operating_systems():
         transfer_keys,
         transfer.First.__init__,
         transfer.Second.__init__,
-        label_transfer.Client.__init__,
-        label_transfer.Server.__init__,
         shamir.split,
         Signer.__init__,
         paillier.generate_key,

@@ -8,8 +8,9 @@ from row_sums_parties import matrices
 
 from jaxfed import xclp
 from jaxfed.errors import ProtocolError
-from jaxfed.secure import class_means, cross_steps, largest_value, later_neighbors, vote_sums
-from jaxfed.secure.influence import columns
+from jaxfed.secure import class_means, cross_steps, largest_value, vote_sums
+from jaxfed.secure import influence_columns as columns
+from jaxfed.secure.hamming import matrix
 from jaxfed.secure.primitives import oblivious_transfer, packed_counts, paillier, ring, shamir
 from jaxfed.secure.primitives import transfer_extension as extension
 from jaxfed.secure.primitives.fixed_point import FixedPoint
@@ -64,7 +65,7 @@ PARAMETERS = {
     "...even tests need multiples of 16": key(64, insecure=True),
     "...even tests need multiples of 16  odd": key(257, insecure=True),
     "xclp.key_bits=1024: use 2048 or 3072": partial(xclp.Parameters, 2, key_bits=1024),
-    "...group_secret": partial(xclp.Parameters, 2, projection="group_secret", row_sums="masked"),
+    "...group_secret": partial(xclp.Parameters, 2, projection="group_secret"),
     "...num_bits=0": partial(ring.ring_bits, 0),
     "...num_bits=65536": partial(ring.ring_bits, 1 << 16),
     "...limit with 3 clients": encoded(np.nan),
@@ -165,9 +166,7 @@ def influence(payload):
 
 
 def distances(payload):
-    return sent(
-        "own", payload, lambda end: later_neighbors.receive_own(end, 0, range(2), range(2), 32)
-    )
+    return sent("own", payload, lambda end: matrix.receive_own(end, 0, range(2), range(2, 4), 32))
 
 
 def counted(elements, count):

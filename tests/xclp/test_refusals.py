@@ -4,7 +4,6 @@ from functools import cache, partial
 from pathlib import Path
 from unittest import mock
 
-import jax.numpy as jnp
 import numpy as np
 import refusals
 from ml_collections import ConfigDict
@@ -19,9 +18,6 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.federation.method import method
 from jaxfed.host.parallel import processes
-from jaxfed.secure.influence import left_out
-from jaxfed.secure.session.endpoint import SERVER
-from jaxfed.secure.session.parties import Session
 from jaxfed.xclp import Parameters, Propagation, label_later, network, propagate_labels
 from jaxfed.xclp import cross_client_label_propagation as labeled
 from jaxfed.xclp.network import check_network
@@ -35,6 +31,7 @@ def of(vectors, labels=(Y,), **given):
 
 
 one = partial(of, [X])
+MASKED = {"hamming": "masked", "row_sums": "masked", "influence": "columns"}
 INPUTS = {
     "...1 clients' vectors": one([]),
     "...0 clients": of([], []),
@@ -50,7 +47,7 @@ INPUTS = {
     "xclp.presence: client 9: at most 3 of 4 clients": of(
         [np.ones((6, 3))] * 4,
         [np.arange(6) % 2] * 4,
-        **{"num_bits": 64, "row_sums": "masked", "presence": ("9@row_sums",)},
+        **{"num_bits": 64, **MASKED, "presence": ("9@row_sums",)},
     ),
     "xclp.mask_partners=4: too few, or odd, for 12 clients...use 6": of(
         [X] * 12,
@@ -72,7 +69,6 @@ def leaves(*presence, **given):
     return lambda: Parameters(2, presence=presence, **given)
 
 
-MASKED = {"hamming": "masked", "row_sums": "masked"}
 PARAMETERS = {
     "xclp.alpha=1.0": p(alpha=1.0),
     "xclp.alpha=0.999999999999: use numbers from 0.01 to 0.9999999": p(alpha=0.999999999999),
@@ -89,7 +85,15 @@ PARAMETERS = {
     "xclp.neighbors='approximate'...masked": p(neighbors="approximate", hamming="masked"),
     "xclp.confidence='sure': choose one of 'entropy', 'cal": p(confidence="sure"),
     "...relative_confidence=True: ...; set": p(confidence="calibrated", relative_confidence=True),
-    "xclp.mask_partners=8: row_sums='masked' has no": p(row_sums="masked", mask_partners=8),
+    "xclp.mask_partners=8: row_sums='masked' has no": p(**MASKED, mask_partners=8),
+    "xclp.influence='labels': the server would receive...; set 'columns'": p(row_sums="masked"),
+    "xclp.select=...leave-one-out needs codes...use (), or set": p(
+        **MASKED, select=("label_matrix",)
+    ),
+    "xclp.confidence='calibrated': leave-one-out needs": p(hamming="ot", confidence="calibrated"),
+    "xclp.late_fraction=0.5: late points need codes and scores...use 0, or set": lambda: xclp(
+        num_classes=2, late_fraction=0.5, hamming="masked"
+    ),
     "xclp.compared_clients=1: use multiples of 4, 0 is all": p(compared_clients=1),
     "xclp.compared_by='best': choose one of 'random', 'nei": p(compared_by="best"),
     "xclp.compared_clients=4: neighbors='approximate' compares ... set neighbors='exact'": p(
@@ -114,17 +118,16 @@ PARAMETERS = {
     "xclp.presence=...use   a negative client": leaves("-1@sums", **MASKED),
     "xclp.presence=...use   other digits": leaves("\u0663@sums", **MASKED),
     "...stage 'setup' needs": leaves("1@setup"),
-    "...stage 'hamming' needs": leaves("1@hamming", row_sums="masked"),
+    "...stage 'hamming' needs": leaves("1@hamming", row_sums="masked", influence="columns"),
     "...stage 'influence' needs": leaves("1@influence", hamming="masked"),
     "...stage 'row_sums' needs": leaves("1@row_sums", hamming="masked"),
     "...stage 'sums' needs": leaves("1@sums", hamming="masked"),
     "...stage 'confidence' needs": leaves("1@confidence", **MASKED),
 }
 
-NETWORKED = MASKED | {"influence": "columns", "num_bits": 64, "num_neighbors": 4}
+NETWORKED = MASKED | {"num_bits": 64, "num_neighbors": 4}
 NO_NETWORK = {
-    **{"hamming": "ot", "row_sums": "plaintext", "influence": "labels", "bit_epsilon": 1.0},
-    **{"select": ("num_neighbors",), "confidence": "calibrated", "label_epsilon": 1.0},
+    **{"hamming": "ot", "row_sums": "plaintext", "bit_epsilon": 1.0, "label_epsilon": 1.0},
     **{"presence": ("1@hamming",), "compared_clients": 8, "mask_partners": 8},
 }
 
@@ -173,11 +176,11 @@ def later(vectors):
 
 @cache
 def result():
-    return labeled(VECTORS, LABELS, Parameters(**SMALL, **MASKED, influence="columns"))
+    return labeled(VECTORS, LABELS, Parameters(**SMALL, **MASKED))
 
 
 def labeled_later(vectors):
-    return label_later(result(), vectors, Parameters(**SMALL, **MASKED, influence="columns"))
+    return label_later(result(), vectors, Parameters(**SMALL, **MASKED))
 
 
 def beyond_memory():
@@ -191,14 +194,13 @@ LATER = {
     "...one client at least": added([]),
     "...client 0: label 3 is not a class": added([GOOD], [np.array([0, 3])]),
     "...client 0: labels of shape (1,)": added([GOOD], [np.array([0])]),
-    "...xclp.row_sums='masked' has no step ...`label`": added([GOOD], **MASKED),
+    "...xclp.row_sums='masked' has no step ...anew": added([GOOD], **MASKED),
     "...compared_clients=4 compares drawn pairs": lambda: propagate_labels(
         VECTORS[:1] * 6, LABELS[:1] * 6, **SMALL, compared_clients=4
     ).with_later([GOOD]),
     "...2 more points of a labeling": beyond_memory,
     "...vectors have 3 entries; use 4": later([np.ones((2, 3))]),
-    "...4 clients, of which 3 took part...have no keys": lambda: labeled_later([GOOD] * 4),
-    "...vectors have 3 entries; use 4  masked": lambda: labeled_later([GOOD[:, :3]]),
+    "...xclp.row_sums='masked' no party has both...set both to": lambda: labeled_later([GOOD]),
 }
 
 DIGITS = str(Path("ml_collections_configs/xclp_digits.py").resolve())
@@ -259,20 +261,6 @@ CONFIGS = {
 }
 
 
-def diagonal(received):
-    session = Session(1)
-    session.endpoints[SERVER].send(0, "diagonals", np.ones(1, "<f4").tobytes())
-    return left_out.received_diagonals(session.endpoints[0], received)
-
-
-def setting_of_8_bytes():
-    session = Session(1)
-    send = session.endpoints[SERVER].send
-    cut = mock.patch.object(session.endpoints[SERVER], "send", lambda *s: send(*s[:2], bytes(8)))
-    with cut:
-        left_out.send_setting(session, 0, 3)
-
-
 def malformed(terms):
     cohort = Cohort(np.zeros(1, np.int32), X[None], Y[None], np.ones((1, 2), bool))
     p = Parameters(num_classes=3, **NETWORKED)
@@ -281,12 +269,7 @@ def malformed(terms):
     )
 
 
-NAN = {0: jnp.full(2, np.nan)}
 MESSAGES = {
-    "...not finite": lambda: left_out.sent_diagonals(Session(1), NAN),
-    "...4 bytes each": lambda: diagonal(2),
-    "...below 3": lambda: left_out.send_setting(Session(1), 3, 3),
-    "...of 4 bytes": setting_of_8_bytes,
     "...malformed terms of a session": malformed(""),
     "...malformed terms of a session  no seed": malformed('{"address":0}'),
     "...malformed terms of a session  address": malformed('{"address":-1,"seed":1,"round":1}'),

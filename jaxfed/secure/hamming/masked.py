@@ -15,7 +15,7 @@ numbers share no masks, so a server that lies about them learns nothing.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from jaxfed.secure.primitives.blocks import (
     SharesDisagree,
     bits_of,
     checked_distances,
-    pieces,
     ranges,
 )
 from jaxfed.secure.primitives.ring import pack, packed_size, ring_bits, unpack
@@ -47,6 +46,7 @@ class Client:
         codes: its points, uint32 [n_j, L / 32].
         sizes: number of points of every client that takes part, by address.
         run: the number of this protocol run, never used before in the session.
+        random_bytes: unused; nothing is drawn.
 
     Raises:
         UsageError: L does not fit the ring.
@@ -54,8 +54,15 @@ class Client:
     """
 
     def __init__(
-        self, endpoint: Endpoint, codes: np.ndarray, sizes: Mapping[int, int], run: int
+        self,
+        endpoint: Endpoint,
+        codes: np.ndarray,
+        *,
+        sizes: Mapping[int, int],
+        run: int,
+        random_bytes: RandomBytes | None = None,
     ) -> None:
+        del random_bytes
         self._endpoint, self._codes, self._sizes = endpoint, codes, sizes
         self._own = endpoint.address
         self._num_bits = 32 * codes.shape[1]
@@ -65,34 +72,21 @@ class Client:
         endpoint.claim(f"masked hamming/{run}")
         self._label = f"masked hamming/{run}/{_agreement(sizes)}"
 
-    def send_points(self, start: int, stop: int) -> Iterator[None]:
-        """Send E of consecutive own points, a block at a time."""
-        for points in pieces(self._points(self._own, (start, stop)), BLOCK_POINTS):
+    def send_points(self) -> Iterator[None]:
+        """Send E of the own points, a block at a time."""
+        for points in ranges(len(self._codes), BLOCK_POINTS):
             self._endpoint.send(SERVER, "points", pack(self._hidden(points), self._width))
             yield
 
-    def send_shares(
-        self, partner: int, rows: tuple[int, int], columns: tuple[int, int]
-    ) -> Iterator[None]:
-        """Send s or t of all pairs of points, a block at a time.
-
-        Args:
-            partner: the other client.
-            rows: first point of the lower client, and end.
-            columns: the same of the other one.
-        """
+    def send_shares(self, partner: int) -> Iterator[None]:
+        """Send s or t of all pairs of points with another client's, a block at a time."""
+        if partner == self._own or partner not in self._sizes:
+            raise ProtocolError(f"shares of clients {self._own} and {partner}: no pair")
         lower, higher = sorted((self._own, partner))
-        for of_lower in pieces(self._points(lower, rows), BLOCK_POINTS):
-            for of_higher in pieces(self._points(higher, columns), BLOCK_POINTS):
-                self._send_block(partner, of_lower, of_higher)
+        for rows in ranges(self._sizes[lower], BLOCK_POINTS):
+            for columns in ranges(self._sizes[higher], BLOCK_POINTS):
+                self._send_block(partner, rows, columns)
                 yield
-
-    def _points(self, client: int, ends: Sequence[int]) -> range:
-        """Consecutive points of a client; others have no masks, or those of somebody else's."""
-        size = self._sizes.get(client, -1)
-        if len(ends) != 2 or not 0 <= ends[0] <= ends[1] <= size:  # a step would repeat masks
-            raise ProtocolError(f"points {ends} of client {client}, which has {size}")
-        return range(*ends)
 
     def _send_block(self, partner: int, rows: range, columns: range) -> None:
         is_first = self._own < partner
@@ -126,19 +120,6 @@ class Client:
     def _masks(self, owner: int, points: range) -> np.ndarray:
         seed = self._endpoint.group_seed(f"{self._label}/points/{owner}")
         return masked_distances.point_masks(seed, points, self._num_bits, self._width)
-
-
-def client(
-    endpoint: Endpoint,
-    codes: np.ndarray,
-    *,
-    random_bytes: RandomBytes,
-    sizes: Mapping[int, int],
-    run: int,
-) -> Client:
-    """One client of a session; it draws nothing."""
-    del random_bytes
-    return Client(endpoint, codes, sizes, run)
 
 
 def _agreement(sizes: Mapping[int, int]) -> str:
@@ -204,9 +185,9 @@ class Server:
         return hidden.reshape(len(points), self._num_bits)
 
 
-def receive_points(messages: Iterator[None], server: Server, address: int, points: range) -> None:
-    """Have a client send consecutive points (`Client.send_points`), and receive each block."""
-    for block in pieces(points, BLOCK_POINTS):
+def receive_points(messages: Iterator[None], server: Server, address: int, num_points: int) -> None:
+    """Have a client send its points (`Client.send_points`), and receive each block."""
+    for block in ranges(num_points, BLOCK_POINTS):
         next(messages)
         server.receive_points(address, block)
 
@@ -216,7 +197,7 @@ def run_pair(
     second: Iterator[None],
     server: Server,
     addresses: tuple[int, int],
-    points: tuple[range, range],
+    sizes: tuple[int, int],
 ) -> Iterator[Block]:
     """Exchange shares of a pair of clients whose points the server has; yields finished blocks.
 
@@ -224,11 +205,11 @@ def run_pair(
         first, second: the two clients' messages (`Client.send_shares`), made by `next`.
         server: the server.
         addresses: those of first and second, the lower one first.
-        points: of first and of second, each as it was given to `receive_points`.
+        sizes: their numbers of points.
     """
     try:
-        for rows in pieces(points[0], BLOCK_POINTS):
-            for columns in pieces(points[1], BLOCK_POINTS):
+        for rows in ranges(sizes[0], BLOCK_POINTS):
+            for columns in ranges(sizes[1], BLOCK_POINTS):
                 next(first)
                 next(second)
                 yield server.combine(*addresses, rows, columns)

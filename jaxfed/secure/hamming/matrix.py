@@ -135,8 +135,7 @@ def collect(
     own: Callable[[int], Iterator[Block]],
     pair: Callable[[int, int], Iterator[Block]],
     *,
-    others: Mapping[int, int] | None = None,
-    pairs: Iterable[Sequence[Pair]] | None = None,
+    pairs: Iterable[Sequence[Pair]],
     presence: Presence | None = None,
     progress: PairsDone | None = None,
 ) -> None:
@@ -147,10 +146,7 @@ def collect(
         sizes: number of points of every client, by address.
         own: the step of one client with the server, its own distances.
         pair: the protocol of a pair of clients, the lower address first.
-        others: number of points of the same clients with which those of `sizes` are compared, if they differ;
-            two clients then form two pairs, each first in one of them.
         pairs: the pairs that run the protocol, in turns; each turn is read when the one before it is done.
-            All pairs, in one turn, if left out.
         presence: the clients that have left. One is lost whose own distances are refused, or whose shares
             disagree with those of two others or more while theirs agree.
         progress: receives the number of finished pairs of points after every block.
@@ -158,9 +154,7 @@ def collect(
     Raises:
         ProtocolError: an unexpected message of a pair; there is no H then.
     """
-    seconds, done, total = sizes if others is None else others, 0, 0
-    if pairs is None:
-        pairs = [pairs_of(sizes, is_same=others is None)]
+    done = total = 0
     disagreeing = list[tuple[int, int]]()
     presence, staying = presence or Presence(), set(collection.clients)
     for client in sorted(sizes):
@@ -172,9 +166,9 @@ def collect(
             collection.remove(dropout.client)
             staying.remove(dropout.client)
     for turn in pairs:
-        total += sum(sizes[first] * seconds[second] for first, second in turn)
+        total += sum(sizes[first] * sizes[second] for first, second in turn)
         for first, second in turn:
-            if not (staying.issuperset((first, second)) and sizes[first] and seconds[second]):
+            if not (staying.issuperset((first, second)) and sizes[first] and sizes[second]):
                 continue
             try:
                 for block in pair(first, second):
@@ -211,16 +205,6 @@ def _lose_liar(
     logging.warning("client %d is lost: its shares fit nobody else's", liar)
     presence.lose(liar)
     collection.remove(liar)
-
-
-def pairs_of(clients: Iterable[int], *, is_same: bool) -> list[Pair]:
-    """All pairs in order, each once if its clients bring the same points as first and as second."""
-    return [
-        (first, second)
-        for first in sorted(clients)
-        for second in sorted(clients)
-        if (first < second if is_same else first != second)
-    ]
 
 
 def _own_blocks(num_points: int) -> Iterator[tuple[range, range]]:

@@ -36,12 +36,6 @@ def ranges(count: int, size: int) -> Iterator[range]:
         yield range(start, min(start + size, count))
 
 
-def pieces(points: range, size: int) -> Iterator[range]:
-    """Consecutive numbers in pieces of at most `size`."""
-    for piece in ranges(len(points), size):
-        yield points[piece.start : piece.stop]
-
-
 def bits_of(codes: np.ndarray) -> np.ndarray:
     """Packed codes uint32 [n, L / 32] as uint8 [n, L] of 0 and 1, least significant bit first."""
     little = np.ascontiguousarray(codes, "<u4").view(np.uint8)

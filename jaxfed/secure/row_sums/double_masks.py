@@ -175,7 +175,6 @@ class DoubleMaskServer(SummingServer):
 
     Args:
         endpoint: its end of the session.
-        parts: its shares of the contributions of clients whose values are shares, uint64 [n, C].
 
     Attributes:
         threshold: t of the round.
@@ -183,8 +182,8 @@ class DoubleMaskServer(SummingServer):
 
     threshold: int
 
-    def __init__(self, endpoint: Endpoint, parts: Mapping[int, np.ndarray] | None) -> None:
-        super().__init__(endpoint, parts)
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint)
         self._probe = key_pair(bytes(range(KEY_BYTES)))  # no secret of anybody
 
     def receive_key(self, client: int) -> None:

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -111,7 +111,6 @@ class Server(SummingServer):
         endpoint: its end of the session.
         rows: R_k of every client.
         num_classes: C.
-        parts: its shares of the contributions of clients whose values are shares, uint64 [n, C].
 
     Attributes:
         least_participants: smallest number of clients in a round.
@@ -122,10 +121,8 @@ class Server(SummingServer):
         endpoint: Endpoint,
         rows: RowsOf,
         num_classes: int,
-        *,
-        parts: Mapping[int, np.ndarray] | None = None,
     ) -> None:
-        super().__init__(endpoint, parts)
+        super().__init__(endpoint)
         self._rows, self._num_classes = rows, num_classes
         self.least_participants = least_participants(rows)
 

@@ -47,7 +47,7 @@ from __future__ import annotations
 
 import secrets
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -189,7 +189,6 @@ class Server(DoubleMaskServer):
         threshold: t, the number of shares that reconstruct a secret; None: the smallest t that each round's
             participants allow. A round of fewer than t clients needs all of them.
         signed: have clients sign the list of survivors.
-        parts: its shares of the contributions of clients whose values are shares, uint64 [n, C].
 
     Attributes:
         least_participants: smallest number of clients in a round.
@@ -208,13 +207,12 @@ class Server(DoubleMaskServer):
         threshold: int | None = None,
         *,
         signed: bool = False,
-        parts: Mapping[int, np.ndarray] | None = None,
     ) -> None:
         number = num_clients(rows)
         least = least_threshold(number, signed=signed)
         if threshold is not None and not least <= threshold <= number:
             raise UsageError(f"threshold={threshold}: use {least} to {number} clients")
-        super().__init__(endpoint, parts)
+        super().__init__(endpoint)
         self._rows, self._num_classes = rows, num_classes
         self._wanted_threshold, self.is_signed = threshold, signed
         self.least_participants = least_participants(rows, signed=signed)

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import secrets
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from absl import logging
@@ -146,7 +146,6 @@ class Server(DoubleMaskServer):
         rows: rows R_k of each of the graph's clients.
         num_classes: C.
         graph: the neighbors of every client, and t.
-        parts: its shares of the contributions of clients whose values are shares, uint64 [n, C].
 
     Attributes:
         threshold: t.
@@ -158,10 +157,8 @@ class Server(DoubleMaskServer):
         rows: RowsOf,
         num_classes: int,
         graph: Graph,
-        *,
-        parts: Mapping[int, np.ndarray] | None = None,
     ) -> None:
-        super().__init__(endpoint, parts)
+        super().__init__(endpoint)
         self._graph, self.threshold = graph, graph.threshold
         self._rows = ParticipatingRows(rows, graph.neighbors, num_classes)
 

@@ -16,11 +16,10 @@ class SummingServer:
 
     Args:
         endpoint: its end of the session.
-        parts: its shares of the contributions of clients whose values are shares, uint64 [n, C].
     """
 
-    def __init__(self, endpoint: Endpoint, parts: Mapping[int, np.ndarray] | None) -> None:
-        self._endpoint, self._parts = endpoint, parts or {}
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
 
     def send_sums(self, client: int) -> None:
         """Send one client the sums of its rows."""
@@ -37,11 +36,9 @@ class SummingServer:
         self._sums = np.zeros(layout.shape, np.uint64)
 
     def _add_upload(self, client: int) -> None:
-        """Receive one client's upload, and add it and the server's own part to the others' rows."""
+        """Receive one client's upload, and add it to the others' rows."""
         message = self._endpoint.receive(client, f"upload/{self._number}")
         self._layout.add_upload(self._sums, message, client)
-        if client in self._parts:
-            self._sums += self._layout.gathered(self._parts[client])
 
     def _remove_masks(
         self, survivor: int, self_seed: bytes, pair_seeds: Mapping[int, bytes]

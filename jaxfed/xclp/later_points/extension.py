@@ -95,7 +95,7 @@ def extend_labeling(
     if p.has_session:
         raise UsageError(
             f"a labeling with xclp.hamming={p.hamming!r}, xclp.row_sums={p.row_sums!r} has no step that "
-            "extends it: label the later points with `label`, or all points anew with `propagate_labels`"
+            "extends it: label all points anew with `propagate_labels`"
         )
     vectors, labels = checked(vectors, labels, p.num_classes)
     if p.compares_few(max(len(result.predictions), len(vectors))):
@@ -125,7 +125,7 @@ def extend_labeling(
     start = _start(old, points, np.asarray(matrix.root_degrees), is_later)
     z, info = matrix.solved(*(padded_to(values, matrix.num_points) for values in (y, start)))
     accuracy = accuracy_of(info, p.max_steps)
-    contributions = Contributions({EVERYBODY: np.asarray(z)[: len(is_later)]}, {}, accuracy)
+    contributions = Contributions({EVERYBODY: np.asarray(z)[: len(is_later)]}, accuracy)
     scores = summed_scores(contributions, points.labels, points.rows, p, None, execution)
     predictions, largest = client_predictions(
         codes, scores, p, None, choice.sharpness if choice else None
@@ -148,7 +148,7 @@ def extend_labeling(
         communication=communication,
         choice=choice,
         artifacts=artifacts_of(
-            None, p, old.planes, codes, points, matrix, contributions, scores, largest
+            p, old.planes, codes, points, matrix, contributions, scores, largest
         ),
     )
 

@@ -48,19 +48,9 @@ Rejected (`results/xclp_prior`): the strength with the most leave-one-out hits a
 three labels at a client, hits cannot tell such strengths apart.
 
 Each client sums over its own labels and counts them. It sends `len(PRIOR_LABELS) + 1` numbers, then
-`len(SHARPNESS) + 1`. The server adds them up, masked if row sums are masked, and announces the pair.
+`len(SHARPNESS) + 1`. The server adds them up and announces the pair.
 
-Federation. Without a session one process has everything and computes what the parties would. Through a
-session, for every candidate matrix S, lines 10 to 14 run once among the labeled points alone, m of n
-(`jaxfed.xclp.selection.leave_one_out.AtLabeled`):
-
-    CS: positions of its labels;  XS: influence of labels upon labels, as `influence` and `row_sums` say
-    SS: S_ii to their owner;  CS: X_i - S_ii y_i, hits of all settings that share S
-    XS: sums of the clients' counts, masked where `row_sums` is;  SS: the setting that was chosen
-    XS: if the client prior is fitted, sums of two likelihoods and of the counts with it;  SS: the prior
-
-So no party sees scores of unlabeled points under a setting that was not chosen. A setting costs (m / n) of a
-labeling in addition to its columns. A client that leaves during selection does not influence the choice.
+Selection needs plaintext steps: one process has everything and computes what the parties would.
 """
 
 from __future__ import annotations
@@ -73,13 +63,10 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels.devices import padded_to
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp.selection.leave_one_out import (
-    AtLabeled,
     Labeled,
-    diagonal,
     half_hits,
     labeled_rows,
     left_out_counts,
@@ -87,15 +74,12 @@ from jaxfed.xclp.selection.leave_one_out import (
 )
 from jaxfed.xclp.settings.parameters import (
     CANDIDATES,
-    INFLUENCE,
     MEASURES,
-    ROW_SUMS,
     Parameters,
     Propagation,
     candidates_of,
 )
 from jaxfed.xclp.steps.class_scores import shares
-from jaxfed.xclp.steps.codes import rows_of_clients
 from jaxfed.xclp.steps.contributions import EVERYBODY
 from jaxfed.xclp.steps.knn_graph import KnnGraphs
 from jaxfed.xclp.steps.prediction import (
@@ -106,10 +90,9 @@ from jaxfed.xclp.steps.prediction import (
     probabilities,
 )
 from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy
-from jaxfed.xclp.steps.row_sums import class_counts, own_rows
 
 if TYPE_CHECKING:
-    from jaxfed.secure.session.parties import Session
+    pass
 
 
 P = TypeVar("P", bound=Propagation)
@@ -364,39 +347,14 @@ def largest_settings(p: Parameters, num_points: int) -> Parameters:
     )
 
 
-def choose(
-    p: Parameters, graphs: KnnGraphs, session: Session | None, execution: Execution
-) -> Choice[Parameters] | None:
-    """Choose the settings by leave-one-out, and announce them to the clients of a session.
+def choose(p: Parameters, graphs: KnnGraphs) -> Choice[Parameters] | None:
+    """Choose the settings by leave-one-out; None if `p` leaves nothing to choose.
 
-    Returns None if `p` leaves nothing to choose.
+    One process has everything and computes what parties would (`Parameters` refuses protocols).
     """
     if not p.asks_labels:
         return None
-    if session is None:
-        return select(p, lambda s: {EVERYBODY: _joint(s, graphs)}, plaintext_total)
-
-    from jaxfed.secure.influence import left_out
-
-    def total(counts: Mapping[int, np.ndarray]) -> np.ndarray | None:
-        if p.row_sums == "plaintext":
-            return plaintext_total(counts)
-        from jaxfed.secure.row_sums.server_sums import server_sums
-
-        return server_sums(session, counts, is_resilient=p.row_sums != "masked")
-
-    positions = _positions(session, graphs, p)
-    choice = select(p, lambda s: _through_session(s, graphs, positions, session, execution), total)
-    given = p.client_prior, p.client_prior_labels
-    settings, found = settings_of(p), (choice.p.client_prior, choice.p.client_prior_labels)
-    number = settings.index(replace(choice.p, client_prior=given[0], client_prior_labels=given[1]))
-    left_out.send_setting(session, number, len(settings))
-    if fits_prior(p):
-        known = [given, *priors()]
-        left_out.send_setting(session, known.index(found), len(known))
-    if choice.sharpness is not None:
-        left_out.send_setting(session, SHARPNESS.index(choice.sharpness), len(SHARPNESS))
-    return choice
+    return select(p, lambda s: {EVERYBODY: _joint(s, graphs)}, plaintext_total)
 
 
 def _joint(s: Parameters, graphs: KnnGraphs) -> Labeled:
@@ -407,62 +365,6 @@ def _joint(s: Parameters, graphs: KnnGraphs) -> Labeled:
     n = matrix.num_points
     y, owner, answers = padded_to(y, n), padded_to(owner, n), padded_to(answers, n, fill=-1)
     return labeled_rows(matrix, _unbiased(y, s), owner, answers)
-
-
-def _positions(session: Session, graphs: KnnGraphs, p: Parameters) -> dict[int, np.ndarray]:
-    """Positions of each client's labeled points, int [m_j], received by the server; of clients that stay."""
-    from jaxfed.secure.influence.columns import PositionsClient, collected_positions
-    from jaxfed.secure.session.endpoint import SERVER
-
-    labels = graphs.points(p.num_bits).labels
-    clients = [client for client in labels if client in session.clients]
-    own = {client: np.flatnonzero(labels[client].any(axis=1)) for client in clients}
-    parties = session.parties(PositionsClient, own, clients)
-    sizes = {client: len(labels[client]) for client in clients}
-    return collected_positions(parties, session.endpoints[SERVER], sizes)
-
-
-def _through_session(
-    s: Parameters,
-    graphs: KnnGraphs,
-    positions: Mapping[int, np.ndarray],
-    session: Session,
-    execution: Execution,
-) -> dict[int, Labeled]:
-    from jaxfed.secure.influence import left_out
-
-    points = graphs.points(s.num_bits)
-    clients = [j for j in points.labels if j in positions and j in session.clients]
-    if not any(len(positions[j]) for j in clients):
-        return {}
-    joint = np.concatenate([points.rows[j].start + positions[j] for j in clients])
-    matrix = graphs.matrix(s)
-    part = AtLabeled(matrix, joint)
-    labels = {j: points.labels[j][positions[j]] for j in clients}
-    rows = rows_of_clients(labels)
-    contributions = INFLUENCE[s.influence](
-        part, labels, rows, session, is_secure=s.row_sums != "plaintext"
-    )
-    counts = {j: class_counts(y, are_needed=True) for j, y in labels.items()}
-    sums = ROW_SUMS[s.row_sums](contributions, counts, rows, session, execution, **s.masking)
-    own, accuracy = part.diagonal[: len(joint)], contributions.accuracy
-    if EVERYBODY in contributions.values:  # the server has received Y and solved for no columns
-        diagonals, of_diagonals = diagonal(matrix, joint)
-        own = np.where(part.alone[: len(joint)], own, diagonals)
-        accuracy = accuracy.worst(of_diagonals)
-    sent = {j: own[rows[j]] for j in sums}
-    return {
-        j: Labeled(
-            rows=own_rows(*sums[j], s),
-            diagonal=of_client,
-            labels=_unbiased(labels[j], s),
-            answers=labels[j].argmax(axis=1),
-            client_counts=_unbiased(labels[j], s).sum(axis=0),
-            cohort_counts=_unbiased(sums[j][1], s).sum(axis=0),
-            accuracy=accuracy,
-        )
-        for j, of_client in left_out.sent_diagonals(session, sent).items()
-    }
 
 
 def _unbiased(y: np.ndarray, p: Parameters) -> np.ndarray:

@@ -27,8 +27,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.kernels.components import components
-from jaxfed.kernels.conjugate_gradient import Convergence, propagate_centered
-from jaxfed.kernels.devices import everywhere, padded_length
+from jaxfed.kernels.conjugate_gradient import propagate_centered
+from jaxfed.kernels.devices import everywhere
 from jaxfed.xclp.settings.parameters import Propagation
 from jaxfed.xclp.steps.class_scores import Rows, scores, weighed_by_prior, without_own
 from jaxfed.xclp.steps.propagation_matrix import (
@@ -181,29 +181,3 @@ def _centered(
     )
     v, volume = matrix.root_degrees, jnp.where(found.volume > 0, found.volume, 1.0)
     return z, v / ((1 - p.alpha) * volume) * v, accuracy_of(info, p.max_steps)
-
-
-class AtLabeled:
-    """S restricted to the labeled `points`, int [m], at the server, for choosing settings through a session.
-
-    Solved columns store their S_ii in `diagonal`. A point that is `alone` gets nothing else.
-    """
-
-    def __init__(self, matrix: PropagationMatrix, points: np.ndarray) -> None:
-        self._matrix, self._num_labeled = matrix, len(points)
-        self.num_points, self.p = padded_length(len(points)), matrix.p
-        self._points = np.zeros(self.num_points, np.int64)
-        self._points[: len(points)] = points
-        self.diagonal = np.zeros(self.num_points, np.float32)
-        self.alone = np.zeros(self.num_points, bool)
-        self.alone[: len(points)] = alone(matrix, points)
-
-    def solved(self, y: np.ndarray) -> tuple[jax.Array, Convergence]:
-        """S Y at the labeled points, for Y [m, C] of these."""
-        joint = np.zeros((self._matrix.num_points, y.shape[1]), np.float32)
-        joint[self._points[: self._num_labeled]] = y[: self._num_labeled]
-        z, info = self._matrix.solved(joint)
-        z = jnp.where(self.alone[:, None] & (y == 0), 0, z[self._points])
-        rows, columns = np.nonzero(y)
-        self.diagonal[rows] = np.asarray(z)[rows, columns]
-        return z, info

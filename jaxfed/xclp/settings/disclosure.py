@@ -42,7 +42,6 @@ class Row(NamedTuple):
 
 
 _CLASS_COUNTS = "the cohort's number of labels of each class"
-_LEFT_OUT = f"{_CLASS_COUNTS}, and how strongly other points hold each of its labels"
 
 ROWS = (
     Row(
@@ -95,9 +94,7 @@ ROWS = (
         "influence",
         ("columns",),
         client="who is near its labeled points, of everybody's points",
-        remedy="influence='labels'",
     ),
-    Row("influence", ("labels",)),
     Row(
         "compared_by",
         ("neighbors",),
@@ -119,22 +116,6 @@ ROWS = (
         server="the largest confidence of each client",
         client="the largest of all confidences",
         remedy="relative_confidence=False",
-    ),
-    Row(
-        "confidence",
-        ("calibrated",),
-        server="how likely the cohort's labels are by its predictions, at each sharpness",
-        client=f"{_LEFT_OUT}, and the chosen sharpness",
-        remedy="confidence='entropy'",
-    ),
-    Row(
-        "select",
-        (),
-        server="how many of the cohort's labels each tried setting recovers (of each class, if "
-        "select_measure='balanced_accuracy'), and how likely they are",
-        client=f"{_LEFT_OUT}, and the chosen settings",
-        remedy="select=()",
-        title="select not empty",
     ),
 )
 

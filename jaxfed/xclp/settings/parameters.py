@@ -15,8 +15,7 @@ imported when a labeling uses it, because only protocols need their packages.
     ("3@hamming", "20%@row_sums")
 
 Client 3 leaves before it sends anything for SecureHamming, and one client in five before its upload for
-SecureRowSums (`jaxfed.federation.departures`). Shares are drawn from the run's seed. Clients that have left
-do not take part in labeling later points (`jaxfed.xclp.later_points.out_of_sample`).
+SecureRowSums (`jaxfed.federation.departures`). Shares are drawn from the run's seed.
 """
 
 from __future__ import annotations
@@ -74,12 +73,6 @@ HAMMING: Registry[Callable[..., Neighbors]] = _table(
     "hamming",
     plaintext=_step("hamming", "plaintext_hamming"),
     **{name: _step("hamming", "secure_hamming", protocol=name) for name in _PROTOCOLS},
-)
-# The same for points that come after the graph.
-IN_GRAPH: Registry[Callable[..., Neighbors]] = _table(
-    "hamming",
-    plaintext=_step("hamming", "plaintext_in_graph"),
-    **{name: _step("hamming", "secure_in_graph", protocol=name) for name in _PROTOCOLS},
 )
 # Search over codes in the clear: (codes, k, valid=...) -> (indices, distances).
 NEIGHBORS: Registry[Callable[..., tuple[jax.Array, jax.Array]]] = _table(
@@ -165,9 +158,7 @@ def _refused(value: Any, allowed: str, wrong: str = "") -> UsageError:
 STAGES: dict[str, Stage] = {
     "setup": Stage("receive", "invite", "a protocol in xclp.hamming or xclp.row_sums"),
     "hamming": Stage("send", "own", "a protocol in xclp.hamming"),
-    "influence": Stage(
-        "send", "positions", "a protocol, and one in xclp.row_sums if xclp.influence='labels'"
-    ),
+    "influence": Stage("send", "positions", "a protocol, and xclp.influence='columns'"),
     "row_sums": Stage("send", "upload", "a protocol in xclp.row_sums"),
     "sums": Stage("receive", "sums", "a protocol in xclp.row_sums"),
     "confidence": Stage("send", "confidence", "a protocol, and xclp.relative_confidence=True"),
@@ -321,8 +312,8 @@ class Parameters(Propagation):
             shares masks and secrets; 0: all of them. It must be enough if 5 % of the clients collude and
             30 % leave (`jaxfed.secure.session.neighborhoods`; Algorithm 1, line 14).
         influence: multiplication of the server's matrix with a client's labels: "labels" sends a client
-            nothing of the matrix, "columns" sends the columns of its labeled points, as in the paper
-            (Algorithm 1, lines 10 to 13).
+            nothing of the matrix and needs `row_sums="plaintext"`, "columns" sends the columns of its labeled
+            points, as in the paper (Algorithm 1, lines 10 to 13).
         bit_epsilon: epsilon of randomized response on every bit of the codes; 0: no noise (before line 5
             of Algorithm 1).
         label_epsilon: epsilon of randomized response on every label; 0: no noise (before line 10 of
@@ -344,12 +335,8 @@ class Parameters(Propagation):
     Privacy. `label_matrix` and `client_prior` use the cohort's labels. Except for "plain" without a prior,
     the clients learn the cohort's number of labels of each class; the server learns it if `row_sums` is
     plaintext. `relative_confidence` uses the cohort's largest confidence: the server learns every client's
-    largest one, the clients the cohort's. `select` and `confidence="calibrated"` need leave-one-out. With it,
-    the clients always learn the numbers of each class, the effect of each of their labels on its own point,
-    and the choice. The server learns the number of labels that each setting recovers, and their likelihood:
-    as sums over the clients, or of every client if `row_sums` is plaintext. With
-    `select_measure="balanced_accuracy"` it learns these numbers by class, and the cohort's number of labels
-    of each class.
+    largest one, the clients the cohort's. `select` and `confidence="calibrated"` need leave-one-out, which
+    needs plaintext steps.
     """
 
     num_bits: _Bits = 4096
@@ -395,6 +382,24 @@ class Parameters(Propagation):
                 "set neighbors='exact', or use 0",
             ),
             (
+                "influence",
+                self.influence == "labels" and self.row_sums != "plaintext",
+                f"the server would receive the labels that row_sums={self.row_sums!r} hides",
+                "set 'columns'",
+            ),
+            *(
+                (
+                    key,
+                    is_set and self.has_session,
+                    "leave-one-out needs codes and labels, which no party of a protocol has together",
+                    f"use {allowed}, or set hamming='plaintext' and row_sums='plaintext'",
+                )
+                for key, is_set, allowed in (
+                    ("select", bool(self.select), "()"),
+                    ("confidence", self.confidence == "calibrated", "'entropy'"),
+                )
+            ),
+            (
                 "mask_partners",
                 self.mask_partners and self.row_sums != "masked_resilient",
                 f"row_sums={self.row_sums!r} has no partners to choose",
@@ -429,8 +434,7 @@ class Parameters(Propagation):
         is_there = {
             "setup": self.has_session,
             "hamming": self.hamming != "plaintext",
-            "influence": self.row_sums != "plaintext"
-            or (self.has_session and self.influence == "columns"),
+            "influence": self.has_session and self.influence == "columns",
             "row_sums": self.row_sums != "plaintext",
             "sums": self.row_sums != "plaintext",
             "confidence": self.has_session and self.relative_confidence,

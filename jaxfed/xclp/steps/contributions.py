@@ -7,16 +7,14 @@ vectors, or (I - alpha W) Z = Y at once.
 "columns", as in the paper: client j tells the server which of its points are labeled, receives their columns
 of S and multiplies them with its labels. It sees how far its points reach everybody's.
 
-"labels": client j receives no columns. In the clear the server receives Y and solves for Z: C right-hand
-sides instead of one per label. This is the default and suits simulations. If line 14 is a protocol, the
-server reveals no columns and the clients reveal no labels: oblivious transfers give each client and the
-server shares of Z^(j), which the row sums put together (`jaxfed.secure.influence.transfer`).
+"labels": client j receives no columns. The server receives Y and solves for Z: C right-hand sides instead of
+one per label. This is the default and suits simulations; it needs `row_sums="plaintext"`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,53 +48,37 @@ class Contributions(NamedTuple):
     """The summands of line 14.
 
     Fields:
-        values: Z^(j) of every client that has stayed, float32 [n, C], or `EVERYBODY`'s; with shares, the
-            client's share, uint64 (`jaxfed.secure.primitives.fixed_point`).
-        shares: the server's share of every client's Z^(j), uint64 [n, C]; empty if `values` are whole.
+        values: Z^(j) of every client that has stayed, float32 [n, C], or `EVERYBODY`'s.
         accuracy: of the linear systems.
     """
 
     values: dict[int, np.ndarray]
-    shares: dict[int, np.ndarray]
     accuracy: SolverAccuracy
 
 
-class Multiplication(Protocol):
-    """Multiplication of the server's columns of S with one client's labels."""
-
-    def positions(self) -> np.ndarray:
-        """The client's labeled points, in ascending order, as the server receives them."""
-
-    def multiply(self, columns: jax.Array, block: np.ndarray) -> None:
-        """Process the next columns, of the points `block`; [n or more, len(block) or more], zeros beyond."""
-
-    def finished(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """The client's contribution, or the client's and the server's shares of it."""
-
-
 class InTheClear:
-    """Multiplication without a session. `labels` is Y^(j), `num_points` = n."""
+    """Multiplication of the server's columns of S with one client's labels, Y^(j); `num_points` = n."""
 
     def __init__(self, labels: np.ndarray, num_points: int) -> None:
         self._labels, self._num_points = labels, num_points
         self._sum: jax.Array | None = None
 
     def positions(self) -> np.ndarray:
-        """The labeled points."""
+        """The client's labeled points, in ascending order."""
         return np.flatnonzero(self._labels.any(axis=1))
 
     def multiply(self, columns: jax.Array, block: np.ndarray) -> None:
-        """Line 13, CS, for some of the columns."""
+        """Line 13, CS, for the points `block`: columns [n or more, len(block) or more], zeros beyond."""
         y = np.zeros((columns.shape[1], self._labels.shape[1]), np.float32)
         y[: len(block)] = self._labels[block]
         product = jnp.matmul(columns, jnp.asarray(y), precision=jax.lax.Precision.HIGHEST)
         self._sum = product if self._sum is None else self._sum + product
 
-    def finished(self) -> tuple[np.ndarray, None]:
+    def finished(self) -> np.ndarray:
         """Z^(j)."""
         if self._sum is None:
-            return np.zeros((self._num_points, self._labels.shape[1]), np.float32), None
-        return np.asarray(self._sum)[: self._num_points], None
+            return np.zeros((self._num_points, self._labels.shape[1]), np.float32)
+        return np.asarray(self._sum)[: self._num_points]
 
 
 class ColumnsClient(InTheClear):
@@ -121,7 +103,7 @@ class ColumnsClient(InTheClear):
 
     def send_positions(self) -> None:
         """Send the labeled points."""
-        from jaxfed.secure.influence import columns as influence_columns
+        from jaxfed.secure import influence_columns
 
         influence_columns.send_positions(self._endpoint, self.positions())
 
@@ -130,7 +112,7 @@ class ColumnsClient(InTheClear):
 
         They are padded to `num_rows` and `width`, as many as solved for: one program for all.
         """
-        from jaxfed.secure.influence import columns as influence_columns
+        from jaxfed.secure import influence_columns
 
         block = self.positions()[start : start + COLUMN_BLOCK]
         sent = influence_columns.received_columns(self._endpoint, (self._num_points, len(block)))
@@ -160,7 +142,7 @@ class Sent:
 
     def multiply(self, columns: jax.Array, block: np.ndarray) -> None:
         """Send the next columns."""
-        from jaxfed.secure.influence import columns as influence_columns
+        from jaxfed.secure import influence_columns
 
         def tell(client: int) -> None:
             sent = np.asarray(columns)[: self._num_points, : len(block)]
@@ -169,9 +151,9 @@ class Sent:
         self._take("receive_columns", (*columns.shape, self._num_sent), tell)
         self._num_sent += len(block)
 
-    def finished(self) -> tuple[Any, None]:
-        """Z^(j); None in its place if the client is in another process."""
-        return self._take("finished", ()) or (None, None)
+    def finished(self) -> Any:
+        """Z^(j); None if the client is in another process."""
+        return self._take("finished", ())
 
     def _take(
         self, step: str, told: tuple[int, ...], tell: Callable[[int], None] | None = None
@@ -185,99 +167,52 @@ class Sent:
 
 
 def contributions_by_labels(
-    matrix: Matrix,
-    labels: Labels,
-    rows: RowsOf,
-    session: Session | None,
-    *,
-    is_secure: bool,
-    num_outputs: int | None = None,
+    matrix: Matrix, labels: Labels, rows: RowsOf, session: Session | None
 ) -> Contributions:
-    """Contributions without columns for the clients; `is_secure` if line 14 is a protocol.
-
-    `num_outputs`: rows of S Y, without padding, if they are not the n points.
-    """
-    if is_secure:
-        from jaxfed.secure.influence.transfer import Transferred
-
-        assert session is not None
-        return _multiplied(
-            matrix,
-            rows,
-            session.clients,
-            lambda client, n: Transferred(session, client, labels[client], n),
-            num_outputs,
-        )
+    """Contributions without columns for the clients, all in one sum."""
+    del session
     y = np.concatenate([labels[client] for client in rows])
     z, accuracy = solved(matrix, padded_to(y, matrix.num_points))
-    num_outputs = len(y) if num_outputs is None else num_outputs
-    return Contributions({EVERYBODY: np.asarray(z)[:num_outputs]}, {}, accuracy)
+    return Contributions({EVERYBODY: np.asarray(z)[: len(y)]}, accuracy)
 
 
 def contributions_by_columns(
-    matrix: Matrix,
-    labels: Labels,
-    rows: RowsOf,
-    session: Session | None,
-    *,
-    is_secure: bool,
-    num_outputs: int | None = None,
+    matrix: Matrix, labels: Labels, rows: RowsOf, session: Session | None
 ) -> Contributions:
-    """Contributions by columns for the clients, through the session if there is one; arguments as above."""
-    del is_secure
+    """Contributions by columns for the clients, through the session if there is one."""
+    num_points = max(own.stop for own in rows.values())
     if session is None:
-        return _multiplied(
-            matrix, rows, rows, lambda client, n: InTheClear(labels[client], n), num_outputs
-        )
-    from jaxfed.secure.influence.columns import collected_positions
+        return _multiplied(matrix, rows, {j: InTheClear(labels[j], num_points) for j in rows})
+    from jaxfed.secure.influence_columns import collected_positions
     from jaxfed.secure.session.endpoint import SERVER
 
     server, clients = session.endpoints[SERVER], [j for j in rows if j in session.clients]
-    num_points = _num_points(rows, num_outputs)
     parties = session.parties(ColumnsClient, labels, clients, num_points=num_points)
-    sizes = {client: len(labels[client]) for client in clients}
-    positions = collected_positions(parties, server, sizes)
+    positions = collected_positions(parties, server, {j: len(labels[j]) for j in clients})
     return _multiplied(
-        matrix,
-        rows,
-        positions,
-        lambda client, n: Sent(parties, server, client, positions[client], n),
-        num_outputs,
+        matrix, rows, {j: Sent(parties, server, j, own, num_points) for j, own in positions.items()}
     )
 
 
-def _num_points(rows: RowsOf, num_outputs: int | None) -> int:
-    return max(own.stop for own in rows.values()) if num_outputs is None else num_outputs
-
-
 def _multiplied(
-    matrix: Matrix,
-    rows: RowsOf,
-    present: Container[int],
-    multiplication: Callable[[int, int], Multiplication],
-    num_outputs: int | None,
+    matrix: Matrix, rows: RowsOf, multiplications: Mapping[int, InTheClear | Sent]
 ) -> Contributions:
     """S_L^(j) Y_L^(j), a client and a block of columns at a time; dropped clients contribute nothing."""
-    num_rows = matrix.num_points
-    num_points = _num_points(rows, num_outputs)
-    result = Contributions({}, {}, SolverAccuracy())
+    result = Contributions({}, SolverAccuracy())
     for client, own in rows.items():
-        if client not in present:
+        if client not in multiplications:
             continue
-        product = multiplication(client, num_points)
+        product = multiplications[client]
         try:
             labeled = product.positions()
             for start in range(0, len(labeled), COLUMN_BLOCK):
                 block = labeled[start : start + COLUMN_BLOCK]
-                unit = np.zeros((num_rows, shared_width(len(block))), np.float32)
+                unit = np.zeros((matrix.num_points, shared_width(len(block))), np.float32)
                 unit[own.start + block, np.arange(len(block))] = 1
                 columns, accuracy = solved(matrix, unit)  # 10-SS, 12-CS
                 result = result._replace(accuracy=result.accuracy.worst(accuracy))
                 product.multiply(columns, block)  # 13-CS
-            value, share = product.finished()
+            result.values[client] = product.finished()
         except DroppedOut:
             continue
-        result.values[client] = value
-        if share is not None:
-            result.shares[client] = share
     return result

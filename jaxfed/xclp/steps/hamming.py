@@ -254,54 +254,16 @@ def secure_hamming(
     )
 
 
-def plaintext_in_graph(
-    later: Mapping[int, np.ndarray],
-    graph: Mapping[int, np.ndarray],
-    session: Session | None,
-    execution: Execution,
-    *,
-    num_neighbors: int,
-    key_bits: int,
-) -> Neighbors:
-    """Lines 5 and 7 for points that come after the graph, with codes in the clear, int32 [m, k].
+def nearest_in_graph(
+    later: Sequence[np.ndarray], graph: Sequence[np.ndarray], num_neighbors: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lines 5 and 7 for points that come after the graph, with codes in the clear.
 
-    Points are numbered consecutively, client after client.
+    Returns (indices, distances), int32 [m, k]. Points are numbered consecutively, client after client.
     """
-    del session, execution, key_bits
-    codes, joint = (np.concatenate(list(own.values())) for own in (later, graph))
-    if not num_neighbors or not len(joint):  # nobody who has points is left
-        nothing = np.zeros((len(codes), 0), np.int32)
-        return list(later), nothing, nothing
+    codes, joint = np.concatenate(later), np.concatenate(graph)
     bits = padded_rows(joint)
     is_point = jnp.asarray(np.arange(len(bits)) < len(joint))
     most = min(num_neighbors, len(joint))  # further columns would be empty
     search = partial(knn.hamming_knn_among, bits=jnp.asarray(bits), num_neighbors=most)
-    found = in_batches(lambda some: search(jnp.asarray(some), valid=is_point), codes, LATER_BATCH)
-    return list(later), *found
-
-
-def secure_in_graph(
-    later: Mapping[int, np.ndarray],
-    graph: Mapping[int, np.ndarray],
-    session: Session | None,
-    execution: Execution,
-    *,
-    protocol: str,
-    num_neighbors: int,
-    key_bits: int,
-) -> Neighbors:
-    """Lines 5 and 7 for later points by a protocol: the server learns their distances to the graph."""
-    from jaxfed.secure import later_neighbors
-    from jaxfed.secure.hamming import protocols
-
-    assert session is not None
-    return later_neighbors.nearest_in_graph(
-        session,
-        later,
-        graph,
-        num_neighbors,
-        getattr(protocols, protocol),
-        key_bits=key_bits,
-        workers=execution.workers,
-        progress=execution.counting("pairs of later points"),
-    )
+    return in_batches(lambda some: search(jnp.asarray(some), valid=is_point), codes, LATER_BATCH)

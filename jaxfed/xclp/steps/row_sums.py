@@ -134,7 +134,6 @@ def secure_row_sums(
         contributions.values,
         counts,
         rows,
-        parts=contributions.shares,
         resilient=resilient,
         signed=signed,
         mask_partners=mask_partners,

@@ -70,7 +70,7 @@ def without_padding(monkeypatch):
         {},
         pytest.param({"influence": "columns"}, marks=pytest.mark.slow),
         {"relative_confidence": True, "label_matrix": "class_balanced", "similarity_power": 3.0},
-        {"row_sums": "masked"},
+        {"row_sums": "masked", "influence": "columns"},
     ],
     ids=str,
 )

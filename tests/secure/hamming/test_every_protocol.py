@@ -31,15 +31,13 @@ def blocks(protocol, network, a, b, run=0):
         yield from paillier_pair.blocks(network, a, b)
     elif protocol == "masked":
         sizes = {0: len(a), 1: len(b)}
-        first = hamming_masked.Client(ends[0], a, sizes, run)
-        second = hamming_masked.Client(ends[1], b, sizes, run)
+        first = hamming_masked.Client(ends[0], a, sizes=sizes, run=run)
+        second = hamming_masked.Client(ends[1], b, sizes=sizes, run=run)
         server = hamming_masked.Server(ends[2], num_bits)
-        spans = (0, len(a)), (0, len(b))
-        points = range(len(a)), range(len(b))
         for j, client in enumerate((first, second)):
-            hamming_masked.receive_points(client.send_points(*spans[j]), server, j, points[j])
-        shares = first.send_shares(1, *spans), second.send_shares(0, *spans)
-        yield from hamming_masked.run_pair(*shares, server, (0, 1), points)
+            hamming_masked.receive_points(client.send_points(), server, j, sizes[j])
+        shares = first.send_shares(1), second.send_shares(0)
+        yield from hamming_masked.run_pair(*shares, server, (0, 1), (len(a), len(b)))
     else:
         yield from transfer.run_pair(
             transfer.First(ends[0], 1, a, run),
@@ -186,10 +184,10 @@ def test_masks_serve_one_run():
     a, b = codes_of(2, 1), codes_of(2, 1, seed=1)
     network = Network()
     end = network.endpoint(0)
-    hamming_masked.Client(end, a, {0: 2}, 5)
+    hamming_masked.Client(end, a, sizes={0: 2}, run=5)
     with pytest.raises(ProtocolError, match="used before"):
-        hamming_masked.Client(end, b, {0: 2}, 5)
-    hamming_masked.Client(end, b, {0: 2}, 6)
+        hamming_masked.Client(end, b, sizes={0: 2}, run=5)
+    hamming_masked.Client(end, b, sizes={0: 2}, run=6)
 
 
 def test_server_view_of_one_message_is_the_same_for_flipped_points(monkeypatch):

@@ -91,7 +91,12 @@ def labels(monkeypatch, planes, **parameters):
 
 
 def test_labels_are_those_of_plaintext_with_the_same_hyperplanes(monkeypatch):
-    secret = {"projection": "group_secret", "hamming": "masked", "row_sums": "masked"}
+    secret = {
+        "projection": "group_secret",
+        "hamming": "masked",
+        "row_sums": "masked",
+        "influence": "columns",
+    }
     secure, planes = labels(monkeypatch, None, **secret)
     plain, _ = labels(monkeypatch, planes)
     assert disagreement(secure, plain, 3) <= 1
@@ -101,8 +106,12 @@ def test_labels_are_those_of_plaintext_with_the_same_hyperplanes(monkeypatch):
 
 
 def test_the_default_repeats_bit_for_bit(monkeypatch):
-    one, planes = labels(monkeypatch, None, hamming="masked", row_sums="masked", seed=3)
-    other, same = labels(monkeypatch, None, hamming="masked", row_sums="masked", seed=3)
+    one, planes = labels(
+        monkeypatch, None, hamming="masked", row_sums="masked", influence="columns", seed=3
+    )
+    other, same = labels(
+        monkeypatch, None, hamming="masked", row_sums="masked", influence="columns", seed=3
+    )
     np.testing.assert_array_equal(planes, same)
     for a, b in zip(one, other, strict=True):
         np.testing.assert_array_equal(a.scores, b.scores)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxfed.errors import ProtocolError
-from jaxfed.secure import cross_steps, later_neighbors
+from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import protocols
 from jaxfed.secure.primitives import paillier
 from jaxfed.secure.session.endpoint import SERVER
@@ -71,20 +71,6 @@ def hamming(protocol):
     return run
 
 
-def later(protocol):
-    rng = np.random.default_rng(1)
-    old, new = (
-        {j: rng.integers(0, 2**32, (2, 1), dtype=np.uint32) for j in range(2)} for _ in "ab"
-    )
-
-    def run(session):
-        return later_neighbors.nearest_in_graph(
-            session, new, old, 2, getattr(protocols, protocol), key_bits=KEY_BITS
-        )
-
-    return run
-
-
 def sums(**options):
     rng = np.random.default_rng(0)
     contributions = {j: rng.normal(size=(4, 2)) for j in range(3)}
@@ -98,7 +84,6 @@ def sums(**options):
 
 STEPS = {
     **{name: (hamming(name), 2) for name in ("masked", "ot", "phe")},
-    "masked, later points": (later("masked"), 2),
     "row sums": (sums(), 3),
     "row sums, resilient": (sums(resilient=True), 3),
     "row sums, signed": (sums(resilient=True, signed=True), 3),

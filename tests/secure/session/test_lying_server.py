@@ -349,7 +349,7 @@ def test_masks_of_pairs_of_clients_that_were_told_other_numbers_of_points(monkey
         told = {0: {0: 3, 1: second}, 1: {0: 3, 1: 16}}
         for client, sizes in told.items():
             end = Network().endpoint(client)
-            own = masked_hamming.Client(end, codes[: sizes[client]], sizes, 0)
-            list(own.send_shares(1 - client, (0, 3), (0, sizes[1])))
+            own = masked_hamming.Client(end, codes[: sizes[client]], sizes=sizes, run=0)
+            list(own.send_shares(1 - client))
         first, other = (each.ravel()[:24] for each in masks)
         assert (first == other).all() == (second == 16)

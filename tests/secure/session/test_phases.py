@@ -8,9 +8,8 @@ from replayed_parties import Replayed, Seeded
 
 from jaxfed.errors import ProtocolError
 from jaxfed.kernels import knn
-from jaxfed.secure import class_means, cross_steps, largest_value, later_neighbors, vote_sums
+from jaxfed.secure import class_means, cross_steps, influence_columns, largest_value, vote_sums
 from jaxfed.secure.hamming import protocols
-from jaxfed.secure.influence import columns as influence_columns
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Channel
@@ -64,16 +63,12 @@ def columns(session):
             product.multiply(np.pad(s[:, own], ((0, 0), (0, 2))), own)
         product.finished()
     if isinstance(session, Replayed):
-        return {j: z for j, (z, _) in session.results("finished").items()}
-    return {j: parties("finished", [j])[j][0] for j in positions}
+        return session.results("finished")
+    return {j: parties("finished", [j])[j] for j in positions}
 
 
 def neighbors(session):
     return cross_steps.nearest_others(session, CODES, 3, protocols.masked)
-
-
-def later(session):
-    return later_neighbors.nearest_in_graph(session, LATER, CODES, 3, protocols.masked)
 
 
 STEPS = {
@@ -83,7 +78,6 @@ STEPS = {
     "row sums, resilient": lambda session: row_sums(session, resilient=True),
     "row sums, signed": lambda session: row_sums(session, resilient=True, signed=True),
     "neighbors": neighbors,
-    "later neighbors": later,
 }
 
 

@@ -22,7 +22,7 @@ CODES = {j: RNG.integers(0, 2**32, (size, 1), dtype=np.uint32) for j, size in en
 NO_CODES = {j: np.zeros_like(own) for j, own in CODES.items()}
 ROWS = {0: slice(0, 3), 1: slice(3, 4), 2: slice(4, 4), 3: slice(4, 6)}
 VALUES = {j: RNG.normal(size=(6, 2)) for j in ROWS}
-ROLES = {matrix.OwnDistances: "own", masked.client: "codes", row_client: "sums"}
+ROLES = {matrix.OwnDistances: "own", masked.Client: "codes", row_client: "sums"}
 EXCHANGES = {"masked": 5, "resilient": 8}
 
 
@@ -37,7 +37,7 @@ class Client:
         self.roles = {
             "own": Role(matrix.OwnDistances, lambda _: codes, frozenset({"send_own"}), frozenset()),
             "codes": Role(
-                masked.client,
+                masked.Client,
                 lambda _: codes,
                 frozenset({"send_points", "send_shares"}),
                 frozenset(plan),
@@ -176,11 +176,11 @@ def test_a_client_that_has_left_sends_nothing_and_is_asked_nothing():
     network = Network(lambda at, client, answer: None if (at, client) == (1, 1) else answer)
     session = network.session()
     sizes = {j: len(own) for j, own in CODES.items()}
-    parties = session.parties(masked.client, NO_CODES, list(CODES), sizes=sizes, run=0)
+    parties = session.parties(masked.Client, NO_CODES, list(CODES), sizes=sizes, run=0)
     session.exchange("join")
-    stream = parties.stream("send_points", {j: [(0, size)] for j, size in sizes.items()})
-    for client, size in sizes.items():
-        messages = stream(client, 0, size)
+    stream = parties.stream("send_points", {j: [()] for j in sizes})
+    for client in sizes:
+        messages = stream(client)
         if client == 1:
             with pytest.raises(DroppedOut):
                 next(messages)

@@ -104,19 +104,6 @@ def test_without_a_share_nothing_changes(federation):
     np.testing.assert_array_equal(plain.label, none.label)
 
 
-def test_protocols_label_late_points_as_in_the_clear(federation):
-    """All of a round's late points at once; their bytes are in what the round reports."""
-    plain, _ = labeled(federation, late_fraction=0.5)
-    protocols = {"hamming": "masked", "row_sums": "masked"}
-    secure, metrics = labeled(federation, late_fraction=0.5, **protocols)
-    np.testing.assert_array_equal(secure.label, plain.label)
-    np.testing.assert_allclose(secure.confidence, plain.confidence, atol=5e-5)
-    clients, is_late = without_late(federation)
-    _, before = labeled(clients, **protocols)
-    sums = (own["communication"]["download"]["sums"] for own in (metrics, before))
-    assert next(sums) - next(sums) == 8 * 3 * sum(int(own.sum()) for own in is_late)
-
-
 def test_the_shipped_variant():
     """Its methods follow the settings of XCLP, and half of the points lose little by coming late."""
     config = config_file.load("xclp_digits:late", SMALL)

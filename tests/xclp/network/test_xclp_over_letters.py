@@ -9,7 +9,7 @@ import pytest
 from jaxfed.errors import ProtocolError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import HERE
-from jaxfed.secure.influence import columns
+from jaxfed.secure import influence_columns as columns
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Presence

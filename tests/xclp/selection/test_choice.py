@@ -12,18 +12,14 @@ from secure_labels import digits
 
 from jaxfed.algorithms.xclp import xclp
 from jaxfed.federation.clients import Federation
-from jaxfed.secure.row_sums import server_sums
-from jaxfed.secure.session.channel import Presence
 from jaxfed.xclp import (
     Parameters,
     Propagation,
     cross_client_label_propagation,
     drawn_seed,
-    propagate_labels,
     setup,
 )
 from jaxfed.xclp.one_shot.cosine_error import cosine_rmse
-from jaxfed.xclp.selection import choice
 from jaxfed.xclp.selection.choice import (
     PRIOR_LABELS,
     fits_prior,
@@ -33,7 +29,6 @@ from jaxfed.xclp.selection.choice import (
 )
 from jaxfed.xclp.selection.leave_one_out import Labeled
 from jaxfed.xclp.steps.class_scores import Rows
-from jaxfed.xclp.steps.contributions import EVERYBODY
 from jaxfed.xclp.steps.prediction import SHARPNESS
 
 GIVEN = {"num_classes": 10, "num_bits": 64, "num_neighbors": 3, "alpha": 0.9}
@@ -81,115 +76,6 @@ def in_the_clear():
     return cross_client_label_propagation(*data(), Parameters(**GIVEN, select=SELECT))
 
 
-COLUMNS = {"row_sums": "masked", "influence": "columns"}  # transfers of labels take longest
-PROTOCOLS = [
-    COLUMNS,
-    {"row_sums": "masked"},
-    {"hamming": "masked", "row_sums": "masked_resilient"},
-    {"hamming": "masked"},
-    {"hamming": "masked", "influence": "columns"},
-]
-
-
-@pytest.mark.parametrize("protocols", PROTOCOLS, ids=str)
-@pytest.mark.sample(2)
-def test_through_a_session_as_in_the_clear(protocols):
-    p = Parameters(**GIVEN, **protocols, select=SELECT)
-    ours, theirs = cross_client_label_propagation(*data(), p), in_the_clear()
-    assert ours.choice.chosen == theirs.choice.chosen
-    assert ours.choice.accuracy == theirs.choice.accuracy
-    assert ours.choice.given_accuracy == theirs.choice.given_accuracy
-    for mine, other in zip(ours.predictions, theirs.predictions, strict=True):
-        np.testing.assert_array_equal(mine.labels, other.labels)
-    assert ours.communication.download["diagonals"] % 4 == 0
-    assert ours.communication.download["setting"] == 2 * 4 * 3
-
-
-def test_labels_that_are_alone_do_not_come_back_through_a_session():
-    """Seven groups of points that no edge joins, of which six have one label."""
-    rng = np.random.default_rng(0)
-    group = np.repeat(np.arange(7), [9, 4, 4, 4, 4, 4, 4])
-    vectors = (8 * np.eye(7)[group] + rng.standard_normal((33, 7)) / 8).astype(np.float32)
-    labels = np.where(np.append(True, group[1:] != group[:-1]) | (group == 0), group % 3, -1)
-    labels[1:4] = 1
-    clients = [vectors[::2], vectors[1::2]], [labels[::2], labels[1::2]]
-    found = []
-    for protocols in ({}, {"hamming": "masked"}, COLUMNS):
-        p = Parameters(**GIVEN | {"alpha": 0.99}, **protocols, select=("alpha:0.5",))
-        found.append(cross_client_label_propagation(*clients, p).choice.metrics()["leave_one_out"])
-    assert found[0]["given_accuracy"] <= 9 / 15
-    assert found[1] == found[2] == found[0]
-
-
-@pytest.mark.parametrize(
-    ("row_sums", "expected"),
-    [
-        ("plaintext", []),
-        ("masked", [{"is_resilient": False}] * 5),
-        ("masked_resilient", [{"is_resilient": True}] * 5),
-    ],
-)
-def test_the_server_reads_counts_as_sums_where_row_sums_are(row_sums, expected, monkeypatch):
-    """Of hits, of both likelihoods of the prior, of hits with it and of sharpness: by the same protocol."""
-    summed, sums = [], server_sums.server_sums
-
-    def watched(session, counts, **keywords):
-        summed.append(keywords)
-        return sums(session, counts, **keywords)
-
-    monkeypatch.setattr(server_sums, "server_sums", watched)
-    p = Parameters(
-        **GIVEN,
-        hamming="masked",
-        influence="columns",
-        row_sums=row_sums,
-        select=SELECT,
-        confidence="calibrated",
-    )
-    cross_client_label_propagation(*data(), p)
-    assert summed == expected
-
-
-@pytest.mark.parametrize("protocols", PROTOCOLS, ids=str)
-def test_labels_of_who_has_left_do_not_count_for_the_next_settings(protocols, monkeypatch):
-    seen, choosing = [], choice.select
-
-    def watched(p, evidence, total):
-        def of(s):
-            seen.append(evidence(s))
-            return seen[-1]
-
-        return choosing(p, of, total)
-
-    monkeypatch.setattr(choice, "select", watched)
-    presence = Presence()
-    presence.lose_when(1, "receive", "diagonals")
-    settings = {**GIVEN, "select": ("alpha:0.5",)}
-    vectors, labels = data()
-    hidden = [labels[0], np.full_like(labels[1], -1), labels[2]]
-    p = Parameters(**settings, **protocols)
-    cross_client_label_propagation(vectors, labels, p, presence=presence)
-    cross_client_label_propagation(vectors, hidden, Parameters(**settings))
-    assert presence.gone == {1}
-    before, after, _, expected = seen
-    assert [*before] == [*after] == [0, 2]
-    assert before[0].cohort_counts.sum() == sum(np.sum(y >= 0) for y in labels)
-    assert after[0].cohort_counts.sum() == sum(np.sum(y >= 0) for y in hidden)
-    values = np.concatenate([own.rows.values for own in after.values()])
-    np.testing.assert_allclose(values, expected[EVERYBODY].rows.values, atol=1e-4)
-
-
-def test_nobody_stays_while_settings_are_chosen():
-    presence = Presence()
-    for client in range(3):
-        presence.lose_when(client, "send", "positions")
-    p = Parameters(**GIVEN, **COLUMNS, select=SELECT)
-    result = cross_client_label_propagation(*data(), p, presence=presence)
-    assert presence.gone == {0, 1, 2}
-    assert result.choice.accuracy is None
-    assert all(np.all(own.labels == -1) for own in result.predictions)
-
-
 @pytest.mark.parametrize(
     "more", [{}, {"num_bits": 32, "select": ("num_bits:512", "num_neighbors:5")}]
 )
@@ -234,7 +120,7 @@ def test_bytes_are_those_of_what_was_sent_to_choose():
     assert prior.communication.download["class_counts"] == 4 * 3 * 10
 
 
-def test_bytes_of_choosing_are_those_that_a_session_counts():
+def test_bytes_of_choosing():
     """Of each M all scores of labeled points, and the cohort's counts of labels."""
     vectors, labels = digits(2, 12, labeled=0.7)
     n, m = 12, sum(int((y >= 0).sum()) for y in labels)
@@ -248,13 +134,6 @@ def test_bytes_of_choosing_are_those_that_a_session_counts():
     assert up["contributions"] == 4 * 2 * 10 * (n + num_matrices * m)
     assert up["hits"] == 2 * 12 * len(settings_of(p))
 
-    session = cross_client_label_propagation(vectors, labels, replace(p, hamming="masked"))
-    ours, theirs = session.communication.metrics(), clear.communication.metrics()
-    assert {*theirs["upload"]} - {*ours["upload"]} == {"codes"}
-    for direction in ("upload", "download"):
-        for kind, num_bytes in theirs[direction].items():
-            assert kind == "codes" or ours[direction][kind] == num_bytes
-
 
 def test_the_order_of_clients_does_not_matter():
     vectors, labels = data()
@@ -267,44 +146,6 @@ def test_the_order_of_clients_does_not_matter():
     assert moved.choice.metrics() == first.choice.metrics()
     for place, j in enumerate(order):
         np.testing.assert_array_equal(moved.predictions[place].labels, first.predictions[j].labels)
-
-
-@pytest.mark.parametrize(("message", "after"), [("diagonals", 1), ("setting", 0)])
-def test_who_leaves_while_settings_are_chosen_has_no_say(message, after):
-    presence = Presence()
-    presence.lose_when(1, "receive", message, after=after)
-    vectors, labels = data()
-    predictions = propagate_labels(
-        vectors, labels, **COLUMNS, presence=presence, select=SELECT, **GIVEN
-    )
-    assert presence.gone == {1}
-    assert np.all(predictions[1].labels == -1)
-    assert all(np.all(predictions[j].labels >= 0) for j in (0, 2))
-
-
-def test_the_choice_is_of_who_stays():
-    """Who leaves at its positions might have had no labels; who leaves later is counted nowhere."""
-    vectors, labels = data()
-    without = [labels[0], np.full_like(labels[1], -1), labels[2]]
-    p = Parameters(**GIVEN, **COLUMNS, select=SELECT, confidence="calibrated")
-    choices = []
-    for message, direction in (("positions", "send"), ("diagonals", "receive")):
-        presence = Presence()
-        presence.lose_when(1, direction, message)
-        run = cross_client_label_propagation(vectors, labels, p, presence=presence)
-        assert presence.gone == {1}
-        choices.append(run.choice)
-    expected = cross_client_label_propagation(
-        vectors, without, replace(p, row_sums="plaintext")
-    ).choice
-    assert choices[0].chosen == expected.chosen
-    assert choices[0].accuracy == expected.accuracy
-    assert choices[0].given_accuracy == expected.given_accuracy
-    assert choices[0].sharpness == expected.sharpness
-    np.testing.assert_allclose(choices[0].log_loss, expected.log_loss, atol=1e-3)
-    given = Parameters(**GIVEN)
-    assert choices[1].given_accuracy == refit_hits(given, (0, 2)).mean()
-    assert choices[1].given_accuracy != refit_hits(given).mean()
 
 
 def test_the_loss_is_of_who_tells_it():

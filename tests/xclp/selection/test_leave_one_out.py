@@ -12,7 +12,6 @@ from jaxfed.privacy.randomized_response import unbiased
 from jaxfed.xclp import Propagation, one_hot_labels
 from jaxfed.xclp.selection import leave_one_out
 from jaxfed.xclp.selection.leave_one_out import (
-    AtLabeled,
     Labeled,
     diagonal,
     half_hits,
@@ -78,22 +77,6 @@ def test_nothing_is_left_where_no_other_label_reaches(kind):
     np.testing.assert_array_equal(left_out[9:], 0)
     assert np.all(left_out[:9].max(axis=1) > 0)
     np.testing.assert_allclose(probabilities(left_out[9:], 1024.0), 1 / 3, rtol=1e-6)
-
-
-@pytest.mark.parametrize("joint", [True, False], ids=["labels", "columns"])
-def test_nor_among_labeled_points_alone(joint):
-    graph, y, answers = lone_labels()
-    positions = np.flatnonzero(answers >= 0)
-    part = AtLabeled(PropagationMatrix(graph, Propagation(NUM_CLASSES)), positions)
-    one_hot = np.zeros((part.num_points, NUM_CLASSES), np.float32)
-    one_hot[: len(positions)] = y[positions]
-    solved_for = one_hot if joint else np.eye(part.num_points, dtype=np.float32)
-    solved_for[len(positions) :] = 0
-    values = np.asarray(part.solved(solved_for)[0])
-    values = values if joint else values @ one_hot
-    left = values - part.diagonal[:, None] * one_hot
-    np.testing.assert_array_equal(np.flatnonzero(part.alone), np.arange(9, len(positions)))
-    np.testing.assert_array_equal(left[part.alone], 0)
 
 
 def test_nor_where_labels_are_randomized():
@@ -260,24 +243,6 @@ def test_estimated_diagonals_hardly_change_a_hit(monkeypatch):
 )
 def test_a_tie_is_half_a_hit(scores, answer, halves):
     assert half_hits(np.float32([scores]), np.array([answer])).tolist() == [halves]
-
-
-def test_among_labeled_points_the_matrix_is_the_same():
-    graph, _, _, _, answers = case()
-    matrix = PropagationMatrix(graph, Propagation(NUM_CLASSES, alpha=0.9))
-    points = np.union1d(0, np.flatnonzero(answers >= 0))
-    part = AtLabeled(matrix, points)
-    assert part.num_points > len(
-        points
-    )  # padding, which is in the place of no point, not even the first
-    unit = np.zeros((part.num_points, 4), np.float32)
-    unit[np.arange(4), np.arange(4)] = 1
-    z, _ = part.solved(unit)
-    whole = np.zeros((matrix.num_points, 4), np.float32)
-    whole[points[:4], np.arange(4)] = 1
-    expected = np.asarray(matrix.solved(whole)[0])[points]
-    np.testing.assert_array_equal(np.asarray(z)[: len(points)], expected)
-    np.testing.assert_array_equal(part.diagonal[:4], expected[np.arange(4), np.arange(4)])
 
 
 @pytest.mark.parametrize("alpha", [0.5, 0.9, 0.99])

@@ -19,7 +19,8 @@ from jaxfed.xclp.settings import parameters
 
 NUM_CLIENTS, NUM_POINTS = 3, 31
 PARAMETERS = xclp.Parameters(num_classes=10, num_bits=64, num_neighbors=3, alpha=0.9)
-PROTOCOLS = {"hamming": "masked", "row_sums": "masked"}
+COLUMNS = {"row_sums": "masked", "influence": "columns"}
+PROTOCOLS = {"hamming": "masked", **COLUMNS}
 
 
 @cache
@@ -48,11 +49,10 @@ STAGES = {
 }
 
 
-@pytest.mark.parametrize("influence", ["labels", "columns"])
 @pytest.mark.parametrize(("stage", "expected"), STAGES.items())
 @pytest.mark.sample(4)
-def test_every_stage_of_a_config(stage, expected, influence):
-    p = dataclasses.replace(PARAMETERS, **PROTOCOLS, influence=influence, presence=(f"1@{stage}",))
+def test_every_stage_of_a_config(stage, expected):
+    p = dataclasses.replace(PARAMETERS, **PROTOCOLS, presence=(f"1@{stage}",))
     predictions = xclp.cross_client_label_propagation(*data(), p).predictions
     left = predictions.pop(1)
     assert np.all(left.labels == -1)
@@ -67,7 +67,7 @@ def test_the_outcomes_differ():
 
 def test_the_stage_of_confidences():
     p = dataclasses.replace(
-        PARAMETERS, row_sums="masked", relative_confidence=True, presence=["1@confidence"]
+        PARAMETERS, **COLUMNS, relative_confidence=True, presence=["1@confidence"]
     )
     predictions = xclp.cross_client_label_propagation(*data(), p).predictions
     assert np.all(predictions[1].labels == -1)
@@ -93,7 +93,7 @@ def cohort():
 @pytest.mark.parametrize(("presence", "gone"), [((), ()), (("7@sums", "0@sums"), (1,))])
 def test_clients_go_by_their_numbers_in_training(cohort, presence, gone):
     """In a round of federated training: who leaves has no pseudo-labels, who is not there does not leave."""
-    p = dataclasses.replace(PARAMETERS, row_sums="masked", presence=presence)
+    p = dataclasses.replace(PARAMETERS, **COLUMNS, presence=presence)
 
     def points(state, cohort, key):
         del state, key
@@ -110,7 +110,7 @@ def test_clients_go_by_their_numbers_in_training(cohort, presence, gone):
 @pytest.mark.parametrize(("presence", "gone"), [((), ()), (("7@sums",), (1,))])
 def test_clients_go_by_their_numbers_in_one_shot(cohort, presence, gone):
     cohort = Cohort(*(field[:3] for field in cohort))
-    settings = dataclasses.asdict(PARAMETERS) | {"row_sums": "masked", "presence": presence}
+    settings = dataclasses.asdict(PARAMETERS) | COLUMNS | {"presence": presence}
     del settings["seed"]
     algorithm = ALGORITHMS["xclp"](**settings)
     federation = type("", (), {"num_clients": 8, "capacity": 11, "server": ()})

@@ -59,8 +59,6 @@ def over_cosines():
 
 RUNS = {
     "codes": over_codes(),
-    "labels in a session": over_codes(hamming="masked"),
-    "columns in a session": over_codes(hamming="masked", influence="columns"),
     "cosines": over_cosines,
 }
 
@@ -86,8 +84,8 @@ def test_every_solve_that_is_cut_short_is_told(run, monkeypatch):
     bad = -1
     RUNS[run]()
     num_solves = len(numbers)
-    num_of_labeling = 2 if run == "columns in a session" else 1  # a client's columns in one block
-    assert num_solves == {"columns in a session": 3 * 2}.get(run, 2 * 2 + 1)
+    num_of_labeling = 1
+    assert num_solves == 2 * 2 + 1
     for bad in range(num_solves):
         numbers.clear()
         is_last = bad >= num_solves - num_of_labeling

@@ -15,41 +15,7 @@ import numpy as np
 
 from jaxfed.errors import ProtocolError
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
-from jaxfed.secure.session.key_agreement import RandomBytes
-from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.phases import Parties
-
-
-def sent_positions(
-    session: Session, client: int, positions: np.ndarray, num_points: int
-) -> np.ndarray:
-    """A client's labeled points, int [m_j] in ascending order, as the server receives them.
-
-    Raises:
-        DroppedOut: the client has left.
-    """
-    send_positions(session.endpoints[client], positions)
-    return received_positions(session.endpoints[SERVER], client, num_points)
-
-
-class PositionsClient:
-    """A client that sends the numbers of its labeled points.
-
-    Args:
-        endpoint: its end of the session.
-        positions: int [m_j] in ascending order.
-        random_bytes: unused; nothing is drawn.
-    """
-
-    def __init__(
-        self, endpoint: Endpoint, positions: np.ndarray, *, random_bytes: RandomBytes | None = None
-    ) -> None:
-        del random_bytes
-        self._endpoint, self._positions = endpoint, positions
-
-    def send_positions(self) -> None:
-        """Send the numbers."""
-        send_positions(self._endpoint, self._positions)
 
 
 def send_positions(endpoint: Endpoint, positions: np.ndarray) -> None:
