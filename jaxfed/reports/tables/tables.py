@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from jaxfed.experiment.store.records import Measurement, Run, algorithms_of, ordered_methods
 from jaxfed.host.csv_file import write_csv
-from jaxfed.paper_numbers import PAPER_TABLES
-from jaxfed.paper_numbers.table import PaperCell, PaperTable
+from jaxfed.paper_numbers import PAPER_TABLES, PaperCell, PaperTable
 from jaxfed.reports.tables import remarks
 from jaxfed.reports.tables.comparison import best_methods, main_and_baseline, paired_difference
 from jaxfed.reports.tables.display_names import (
