@@ -26,9 +26,9 @@ from typing import Annotated, Any, Literal
 
 from ml_collections import ConfigDict
 
-from jaxfed.data import SCHEMES, Classes, Dirichlet, DirichletMixture, Sizes, Table
+from jaxfed.data import SCHEMES, Classes, Dirichlet, DirichletMixture, Table
 from jaxfed.data.partitioning.distribution import Skew
-from jaxfed.data.partitioning.schemes import Quantity, Rows
+from jaxfed.data.partitioning.schemes import Rows
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.clock import Clock
 from jaxfed.federation.execution.client_map import STRATEGIES
@@ -229,8 +229,6 @@ class FederationSection(Section):
         dirichlet_share: share of the examples that the first draw distributes.
         classes_per_client: number of classes that each client holds.
         table: class shares of each type of client, one row a type; the default is FedMatch's ten types.
-        quantity: distribution of the clients' sizes; "default": random with a Dirichlet scheme, else equal.
-        quantity_parameter: concentration a of the Dirichlet distribution.
         min_size: smallest number of examples of a client, without new points.
         labeled_fraction: share of each labeled client's examples that have a label.
         num_labeled: labels of all clients together.
@@ -260,9 +258,7 @@ class FederationSection(Section):
         Classes.per_client
     )
     table: Annotated[Rows, when("partition", "table")] = Table.rows
-    quantity: Quantity = Sizes.quantity
-    quantity_parameter: Annotated[float, Gt(0), when("quantity", "dirichlet")] = Sizes.parameter
-    min_size: CountOrZero = Sizes.min_size
+    min_size: CountOrZero = 0
     labeled_fraction: Annotated[Share, when("num_labeled", 0), when("labeled_per_class", 0)] = 0.1
     num_labeled: Annotated[int, Ge(0), Note("0 leaves it to labeled_fraction")] = 0
     labeled_per_class: Annotated[int, Ge(0), Note("0 leaves it to labeled_fraction")] = 0

@@ -19,6 +19,8 @@ GONE: dict[str, Any] = {
     "dp_fedavg_records.records": "poisson",
     "execution.chunk_size": 0,
     "federation.public_dataset": "",
+    "federation.quantity": "default",
+    "federation.quantity_parameter": 1.0,
     "fedcon.predictor_hidden": 512,
     "fedct.decode": "unbiased",
     "fedct.ties": "smallest",

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         Natural,
         OwnerScheme,
         Scheme,
-        Sizes,
         Subclasses,
         Table,
     )
@@ -46,7 +45,6 @@ __all__ = [
     "OwnerScheme",
     "Partition",
     "Scheme",
-    "Sizes",
     "Subclasses",
     "Table",
     "class_counts",

@@ -40,23 +40,12 @@ _LOOKED_AT = 2**24  # values that show a scale
 
 
 def as_array(given: npt.ArrayLike, name: str) -> np.ndarray:
-    """Return an array, or nested lists as one; errors call it `name`.
-
-    Raises:
-        UsageError: lists of unequal lengths.
-    """
+    """Return an array, or nested lists as one; errors call it `name`."""
     try:
         return given if isinstance(given, np.memmap) else np.asarray(given)
     except ValueError as error:
-        raise UsageError(
-            f"{name} are lists of unequal lengths; use an array, or lists of one length"
-        ) from error
-
-
-def without_wide_integers(x: np.ndarray) -> np.ndarray:
-    """Return integers of 64 bits as float64, and anything else as it is."""
-    is_wide = x.dtype.kind in "iu" and x.dtype.itemsize > 4
-    return x.astype(np.float64) if is_wide else x
+        wrong = f"{name} are lists of unequal lengths; use an array, or lists of one length"
+        raise UsageError(wrong) from error
 
 
 def integer_images(x: np.ndarray, *, axes: int = 4) -> str:
@@ -87,42 +76,35 @@ def examples_of(
     Raises:
         UsageError: no numbers, another shape or kind, values that are not finite in float32.
     """
+    wrong = ""
     if np.ma.is_masked(given):
-        raise UsageError(
-            f"{where}: examples are a masked array; fill in missing values, x.filled(VALUE)"
-        )
+        wrong = "are a masked array; fill in missing values, x.filled(VALUE)"
     x = as_array(given, f"{where}: examples")
-    if not np.can_cast(x.dtype, np.float32, "same_kind"):
-        raise UsageError(
-            f"{where}: examples of type {x.dtype}; numbers are needed (numbers as objects: "
-            "x.astype(float), a sparse matrix: x.toarray())"
-        )
     shape = x.shape[1:] if like is None else like.shape[1:]
-    if x.ndim < 2 or x.shape[1:] != shape or 0 in shape:
-        wanted = "..." if like is None else ", ".join(map(str, shape))
-        raise UsageError(
-            f"{where}: examples are an array {list(x.shape)}; use [n, {wanted}], a row for each example"
-            + ", of the same shape as all others" * (like is not None)
+    if not np.can_cast(x.dtype, np.float32, "same_kind"):
+        wrong = (
+            f"of type {x.dtype}; numbers are needed (numbers as objects: x.astype(float), a sparse "
+            "matrix: x.toarray())"
         )
-    if like is not None and x.size and (x.dtype == np.uint8) != (like.dtype == np.uint8):
-        x = _as_bytes(x, like, where)
-    elif like is None and (wrong := integer_images(x)):
+    elif x.ndim < 2 or x.shape[1:] != shape or 0 in shape:
+        wanted = "..." if like is None else ", ".join(map(str, shape))
+        wrong = f"are an array {list(x.shape)}; use [n, {wanted}], a row for each example" + (
+            "" if like is None else ", of the same shape as all others"
+        )
+    elif like is None:
+        wrong = wrong or integer_images(x)
+    elif x.size and x.dtype != np.uint8 == like.dtype and x.dtype.kind in "iu":
+        low, high = x.min(), x.max()
+        if not 0 <= low <= high <= 255:
+            wrong = f"have values {low} to {high}; bytes are needed, 0 to 255"
+        x = x.astype(np.uint8)
+    elif x.size and (x.dtype == np.uint8) != (like.dtype == np.uint8):
+        kinds = f"some examples are {like.dtype} and some {x.dtype}"
+        raise UsageError(f"{where}: {kinds}; use one type for all, bytes 0..255 or numbers")
+    if wrong:
         raise UsageError(f"{where}: examples {wrong}")
     _check_finite(x, where, names, allows_nan=allows_nan)
-    return without_wide_integers(x)
-
-
-def _as_bytes(x: np.ndarray, like: np.ndarray, where: str) -> np.ndarray:
-    if like.dtype == np.uint8 and x.dtype.kind in "iu":
-        if x.size and not 0 <= x.min() <= x.max() <= 255:
-            raise UsageError(
-                f"{where}: examples have values {x.min()} to {x.max()}; bytes are needed, 0 to 255"
-            )
-        return x.astype(np.uint8)
-    raise UsageError(
-        f"{where}: some examples are {like.dtype} and some {x.dtype}; use one type for all, bytes 0..255 or "
-        "numbers"
-    )
+    return x.astype(np.float64) if x.dtype.kind in "iu" and x.dtype.itemsize > 4 else x
 
 
 def _check_finite(
@@ -170,16 +152,11 @@ class Range(NamedTuple):
         return cls(float(min(lows)), float(max(highs)), are_whole=all(map(bool, whole)))
 
     def check(self, x: np.ndarray, where: str) -> None:
-        """Check that numbers x have the scale of this range, by the rule of the module's docstring.
-
-        Raises:
-            UsageError: one of the two is on the scale 0 to 1, and the other is not.
-        """
+        """Refuse numbers x of another scale than this range's, by the rule of the module's docstring."""
         here = Range.of(x)
-        if (
-            (self._is_unit_scale and here._is_beyond_unit)
-            or (here._is_unit_scale and self._is_beyond_unit)
-            or (self._is_unit_scale and x.ndim > 2 and not -1 <= here.low <= here.high <= 2)
+        is_image_beyond = x.ndim > 2 and not -1 <= here.low <= here.high <= 2
+        if (self._is_unit_scale and (here._is_beyond_unit or is_image_beyond)) or (
+            here._is_unit_scale and self._is_beyond_unit
         ):
             raise UsageError(
                 f"{where}: examples have values {here.low:g} to {here.high:g}, and those to train on "
@@ -268,25 +245,16 @@ def pair_of(
 
 
 def each_of(given: Iterable[Each], name: str) -> Iterator[Each]:
-    """Return an iterator over what is given client by client; errors call it `name`.
-
-    Raises:
-        UsageError: it is no list.
-    """
-    try:
-        return iter(given)
-    except TypeError as error:
-        raise UsageError(
-            f"{name} is of type {type(given).__name__}; use a list of pairs (examples, labels), one a client"
-        ) from error
+    """Return an iterator over what is given client by client; errors call it `name`."""
+    if not isinstance(given, Iterable):
+        kind = type(given).__name__
+        wrong = f"{name} is of type {kind}; use a list of pairs (examples, labels), one a client"
+        raise UsageError(wrong)
+    return iter(given)
 
 
 def with_unknown_classes(x: object, name: str) -> object:
-    """Return None or a pair of examples and labels as it is; examples alone get -1; errors call them `name`.
-
-    Raises:
-        UsageError: lists of unequal lengths.
-    """
+    """Return None or a pair of examples and labels as it is; examples alone get -1."""
     if x is None or isinstance(x, tuple):
         return x
     examples = as_array(x, name)  # type: ignore[arg-type]
@@ -294,11 +262,7 @@ def with_unknown_classes(x: object, name: str) -> object:
 
 
 def num_classes_of(asked: str, highest: int, num_classes: int | None) -> int:
-    """Return C, by default one more than the highest label.
-
-    Raises:
-        UsageError: a single class.
-    """
+    """Return C, at least two, by default one more than the highest label."""
     classes = highest + 1 if num_classes is None else num_classes
     if classes < 2:
         raise UsageError(
@@ -309,18 +273,12 @@ def num_classes_of(asked: str, highest: int, num_classes: int | None) -> int:
 
 
 def check_labels_of(asked: str, server: np.ndarray, public: np.ndarray, is_labeled: bool) -> None:
-    """Check that the server's examples have labels, and public ones if their labels are public.
-
-    Raises:
-        UsageError: a label is missing.
-    """
+    """Check that the server's examples have labels, and public ones if their labels are public."""
     if np.any(server < 0):
         raise UsageError(f"{asked}: every example of the server needs its label, 0 or more")
     if is_labeled and not (len(public) and np.all(public >= 0)):
-        raise UsageError(
-            f"{asked}: public_labeled=True: every public example needs its label, 0 or more, and one "
-            "at least there must be"
-        )
+        wrong = "public_labeled=True: every public example needs its label, 0 or more"
+        raise UsageError(f"{asked}: {wrong}, and one at least there must be")
 
 
 class GivenExamples:
@@ -330,11 +288,7 @@ class GivenExamples:
     """
 
     def __init__(self, asked: str, num_classes: int | None = None) -> None:
-        """`asked` is the name of the caller's function in errors, `num_classes` its argument.
-
-        Raises:
-            UsageError: `num_classes` is no integer from 2 on.
-        """
+        """`asked` is the name of the caller's function in errors, `num_classes` its argument."""
         if num_classes is not None:
             check_value("num_classes", num_classes, Annotated[int, Ge(2)], owner=asked)
         self._asked, self._num_classes = asked, num_classes
@@ -348,11 +302,7 @@ class GivenExamples:
         self.num_bytes = 0
 
     def add(self, part: Any, name: str) -> None:
-        """Add a pair of examples [n, ...] and labels [n]; errors call it `name`, {} is the client's number.
-
-        Raises:
-            UsageError: what `pair_of` refuses at once.
-        """
+        """Add a pair of examples and labels; errors call it `name`, {} is the client's number."""
         if _is_pair(part) and self._is_like_earlier(*part):
             x, y = part
         else:
@@ -371,13 +321,11 @@ class GivenExamples:
     def _is_like_earlier(self, x: Any, y: Any) -> bool:
         """True for arrays of types and shapes that were added before."""
         return (
-            type(x) is np.ndarray
-            and type(y) is np.ndarray
-            and (x.dtype, y.dtype) in self._kinds
+            type(x) is type(y) is np.ndarray
             and self._first is not None
-            and x.shape[1:] == self._first.shape[1:]
-            and x.ndim > 1
-            and y.shape == x.shape[:1]
+            and (x.dtype, y.dtype) in self._kinds
+            and x.shape == (*y.shape, *self._first.shape[1:])
+            and y.ndim == 1
         )
 
     def joined(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -405,17 +353,13 @@ class GivenExamples:
         except UsageError:
             for part, each in enumerate(self._x):
                 _check_finite(each, self._where(part))
-        self._check_scales(x, sizes)
-        self._x, self._y, self._names, self.num_bytes = [], [], [], 0
-        return x, y.astype(np.int32, copy=False), sizes
-
-    def _check_scales(self, x: np.ndarray, sizes: np.ndarray) -> None:
-        """Check that examples of no client have the scale of the clients', which were added first."""
-        are_clients = np.array(["{" in name for name in self._names], bool)
+        are_clients = np.array(["{" in name for name in self._names], bool)  # they were added first
         if self._scale is None:
             self._scale = Range.of(x[: sizes[are_clients].sum()])
         for part in np.flatnonzero(~are_clients).tolist():
             self._scale.check(self._x[part], self._where(part))
+        self._x, self._y, self._names, self.num_bytes = [], [], [], 0
+        return x, y.astype(np.int32, copy=False), sizes
 
     def _where(self, part: int) -> str:
         name = self._names[part]

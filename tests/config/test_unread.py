@@ -117,7 +117,6 @@ DEALING = {  # values that deal otherwise where they count
     "federation.dirichlet_share": (0.1, 0.9),
     "federation.classes_per_client": (1, 2),
     "federation.table": (((1, 0, 0),), ((0, 1, 1), (1, 0, 1))),
-    "federation.quantity_parameter": (0.5, 2.0),
     "federation.skew": ("labeled", "unlabeled"),
     "federation.labeled_fraction": (0.2, 0.6),
     "federation.public_fraction": (0.1, 0.3),
@@ -132,8 +131,6 @@ SITUATIONS = {
     "each": {"federation.labeled_per_class": 2},
     "public": {"federation.public_size": 20},
     "test": {"dataset.test_size": 20},
-    "sizes": {"federation.quantity": "dirichlet"},
-    "equal": {"federation.quantity": "equal", "federation.partition": "dirichlet"},
 }
 
 

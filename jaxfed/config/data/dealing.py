@@ -19,7 +19,7 @@ hold. With `own_size`, clients hold the same examples for every public_size, a s
 larger one, and the remaining examples are unused (FedCT, Appendix C.5: varying |U| with the local data
 fixed).
 
-A key of the section `federation` is a field of a scheme, of `Sizes` or of `Labels`: its rule and its meaning
+A key of the section `federation` is a field of a scheme or of `Labels`: its rule and its meaning
 are defined there. A registered scheme from outside jaxfed has its fields in a section of its name.
 """
 
@@ -39,7 +39,6 @@ from jaxfed.data import (
     Labels,
     OwnerScheme,
     Partition,
-    Sizes,
     partition,
 )
 from jaxfed.data.partitioning.controlled_rounding import apportion, chosen_of_each, stratified
@@ -51,11 +50,10 @@ KEYS = {
     **{"scheme": "partition", "num_clients": "num_clients", "skew": "skew"},
     **{"alpha": "dirichlet_alpha", "alpha_rest": "dirichlet_alpha_rest"},
     **{"share": "dirichlet_share", "per_client": "classes_per_client", "rows": "table"},
-    **{"quantity": "quantity", "parameter": "quantity_parameter", "min_size": "min_size"},
     **{"fraction": "labeled_fraction", "number": "num_labeled", "per_class": "labeled_per_class"},
-    "clients": "num_labeled_clients",
+    **{"clients": "num_labeled_clients", "min_size": "min_size"},
 }
-"""Argument of `partition`, or field of a scheme, of `Sizes` or of `Labels` -> key of `federation`."""
+"""Argument of `partition`, or field of a scheme or of `Labels` -> key of `federation`."""
 
 _COLUMNS = ("x", "y", "client_id", "subclass")  # of each split; the last two are optional
 _WITH_COLUMN = {
@@ -257,7 +255,7 @@ def _partitioned(
             y[train],
             num_clients=wanted.num_clients or None,
             scheme=scheme,
-            sizes=Sizes(wanted.quantity, wanted.quantity_parameter, wanted.min_size),
+            min_size=wanted.min_size,
             labels=Labels(**amount, clients=wanted.num_labeled_clients or None),
             skew=wanted.skew,
             new_y=y[new] if len(new) else None,

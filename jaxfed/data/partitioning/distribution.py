@@ -16,7 +16,7 @@ from jaxfed.data.partitioning.controlled_rounding import (
     split_at_random,
 )
 from jaxfed.data.partitioning.labeling import Labels, drawn_labels, planned_labels
-from jaxfed.data.partitioning.schemes import Scheme, Sizes
+from jaxfed.data.partitioning.schemes import Scheme
 from jaxfed.errors import UsageError
 
 Skew = Literal["both", "labeled", "unlabeled", "independent"]
@@ -42,7 +42,7 @@ def distributed(
     examples: Examples,
     num_clients: int,
     scheme: Scheme,
-    sizes: Sizes,
+    min_size: int,
     labels: Labels,
     skew: Skew,
     rng: np.random.Generator,
@@ -59,11 +59,10 @@ def distributed(
         UsageError: more examples or labels are requested than exist.
     """
     classes, new_classes, num_classes, num_columns = examples
-    min_size, num_examples = sizes.min_size, len(classes)
+    num_examples = len(classes)
     if min_size * num_clients > num_examples:
         raise UsageError(
             f"{num_clients} clients need {min_size * num_clients} examples, there are {num_examples}",
-            owner="Sizes",
             key="min_size",
             value=min_size,
             allowed=f"use at most {num_examples // num_clients}",
@@ -72,8 +71,10 @@ def distributed(
     new_totals = np.bincount(new_classes, minlength=num_columns)
     occurs = (totals + new_totals > 0)[:num_classes]
     weights = scheme.weights(occurs, num_clients, rng)
-    targets = sizes.targets(scheme, num_clients, num_examples, rng)
-    weights = scheme.adjusted(weights, totals[:num_classes], targets, rng)
+    targets = None
+    if not scheme.has_random_sizes:
+        targets = num_examples * np.ones(num_clients) / num_clients
+    weights = scheme.adjusted(weights, totals[:num_classes], rng)
     weights = _widened(weights, num_columns)
     is_independent = skew == "independent" or (skew == "both" and scheme.is_independent)
     is_independent = is_independent and not scheme.is_uniform
@@ -89,7 +90,7 @@ def distributed(
         if is_independent:
             label_weights = shares[:, :num_classes]
             weights = scheme.weights(occurs, num_clients, rng)
-            weights = scheme.adjusted(weights, totals[:num_classes], targets, rng)
+            weights = scheme.adjusted(weights, totals[:num_classes], rng)
             weights = _widened(weights, num_columns)
             shares = expected(weights, totals, shares.sum(axis=1))
         elif skew == "labeled" and not scheme.is_uniform:

@@ -31,9 +31,9 @@ from jaxfed.data.dataset import UNLABELED
 from jaxfed.data.given_examples import as_array
 from jaxfed.data.partitioning.distribution import Examples, Skew, distributed, labels_of_owners
 from jaxfed.data.partitioning.labeling import Labels
-from jaxfed.data.partitioning.schemes import SCHEMES, Iid, OwnerScheme, Scheme, Sizes
+from jaxfed.data.partitioning.schemes import SCHEMES, Iid, OwnerScheme, Scheme
 from jaxfed.errors import UsageError
-from jaxfed.settings import Count, Described, Ge, Lt, check_value
+from jaxfed.settings import Count, CountOrZero, Described, Ge, Lt, check_value
 
 
 def partition(
@@ -41,7 +41,7 @@ def partition(
     *,
     num_clients: int | None = None,
     scheme: Scheme = Iid(),  # noqa: B008
-    sizes: Sizes = Sizes(),  # noqa: B008
+    min_size: int = 0,
     labels: Labels = Labels(),  # noqa: B008
     skew: Skew = "both",
     new_y: npt.ArrayLike | None = None,
@@ -53,14 +53,17 @@ def partition(
 
     Args:
         y: int `[n]`, classes from 0; -1 for an unknown class. Such an example is unlabeled at its client
-            and never new. Schemes by class distribute it evenly over clients, up to their `sizes`.
+            and never new. Schemes by class distribute it evenly over clients, up to their sizes.
             Statements about labels concern the other examples.
         num_clients: M. With `Natural` it may be None: one client for each client id.
         scheme: class proportions of the clients, or each example's client: `Iid`, `Dirichlet`,
             `DirichletMixture`, `DirichletPairs`, `Classes`, `Table`, `Subclasses` or `Natural`, each
             documented in its class.
             `jaxfed.data.partitioning.schemes` shows how to write another.
-        sizes: numbers of the clients' examples; not with `Subclasses` and `Natural`, which fix them.
+        min_size: smallest number of examples of a client, without new points; not with `Subclasses` and
+            `Natural`, which fix them. Clients with fewer are filled up from the largest. These are cut to a
+            common level and give of each class in proportion to their examples. So a client may receive a
+            class that the scheme did not give it.
         labels: numbers of the clients' labels.
         skew: part that follows the scheme; the other is iid. (No difference with `Iid`; not with `Subclasses`
             and `Natural`.)
@@ -68,7 +71,7 @@ def partition(
             - "both": labels are drawn evenly from the client's examples, as the papers say. (`DirichletPairs`
               deals them separately: as "independent".)
             - "labeled": a client's labels follow its weights, to within one of each class. The rest is
-              distributed as with `Iid`, up to the `sizes`. The split files of XCLP's code are of this kind.
+              distributed as with `Iid`, up to the sizes. The split files of XCLP's code are of this kind.
             - "unlabeled": unlabeled data follow the scheme, labels are as with `Iid`, as in FedMatch's code.
             - "independent": labels follow one draw of the scheme's weights, other examples a second, as in
               papers since FedDure ("internal heterogeneity"). Sizes follow the first draw; each class has
@@ -87,7 +90,7 @@ def partition(
     with 10 classes, 1.6 s with 100, on one core.
     """
     y = checked_classes("y", y, smallest=UNLABELED)
-    _check(num_clients, scheme, sizes, labels, skew, seed)
+    _check(num_clients, scheme, min_size, labels, skew, seed)
     rng = np.random.default_rng(seed)
     owner = new_owner = np.zeros(0, np.int64)
     if isinstance(scheme, OwnerScheme):
@@ -102,7 +105,7 @@ def partition(
         is_labeled = labels_of_owners(labels, owner, examples, num_clients, rng)
     else:
         owner, is_labeled, new_owner = distributed(
-            examples, num_clients, scheme, sizes, labels, skew, rng
+            examples, num_clients, scheme, min_size, labels, skew, rng
         )
     labeled, unlabeled = np.flatnonzero(is_labeled), np.flatnonzero(~is_labeled)
     new = len(y) + np.arange(len(new_classes))
@@ -141,14 +144,14 @@ def checked_classes(name: str, y: npt.ArrayLike, smallest: int = 0) -> np.ndarra
 
 
 def _check(
-    num_clients: int | None, scheme: Scheme, sizes: Sizes, labels: Labels, skew: Skew, seed: int
+    num_clients: int | None, scheme: Scheme, min_size: int, labels: Labels, skew: Skew, seed: int
 ) -> None:
     if not isinstance(scheme, Scheme):
         known = ", ".join(f"{each.__name__}()" for each in SCHEMES.values())
         raise UsageError(key="scheme", value=scheme, allowed=f"use a scheme such as {known}")
     is_given = isinstance(scheme, OwnerScheme)  # clients are those of the data
     for name, given, hint in (
-        ("sizes", sizes, Sizes),
+        ("min_size", min_size, CountOrZero),
         ("labels", labels, Labels),
         ("skew", skew, Skew),
         ("seed", seed, Annotated[int, Ge(0), Lt(math.inf), Described("integers from 0 on")]),
@@ -156,12 +159,7 @@ def _check(
     ):
         check_value(name, given, hint, owner="partition")
     if isinstance(scheme, OwnerScheme):
-        defaults = Sizes()
-        for key, value, default in (
-            ("quantity", sizes.quantity, defaults.quantity),
-            ("min_size", sizes.min_size, defaults.min_size),
-            ("skew", skew, "both"),
-        ):
+        for key, value, default in (("min_size", min_size, 0), ("skew", skew, "both")):
             if value != default:
                 wrong = f"{type(scheme).__name__} fixes the client of each example"
                 raise UsageError(wrong, key=key, value=value, allowed=f"use {default!r}")

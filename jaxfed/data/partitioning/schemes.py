@@ -36,7 +36,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -51,10 +51,9 @@ from jaxfed.data.partitioning.controlled_rounding import (
 )
 from jaxfed.errors import UsageError
 from jaxfed.registry import Registry
-from jaxfed.settings import Allowed, Count, CountOrZero, Positive, Share, check, when
+from jaxfed.settings import Allowed, Count, Positive, Share, check
 
 _MAX_DRAWS = 1000  # for one pair of clients
-Quantity = Literal["default", "equal", "dirichlet"]
 
 
 class Scheme:
@@ -64,7 +63,7 @@ class Scheme:
 
     Attributes:
         is_uniform: True if all clients have the same proportions; examples are then shuffled and cut.
-        has_random_sizes: True if the weights determine the clients' sizes too, unless `Sizes` are given.
+        has_random_sizes: True if the weights determine the clients' sizes too; else these are equal.
         is_independent: True if `skew="both"` means two draws, one for the labeled examples and one for the
             others, as `skew="independent"` does with every scheme.
     """
@@ -74,11 +73,7 @@ class Scheme:
     is_independent: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Check the fields by their hints.
-
-        Raises:
-            UsageError: a value that its hint does not allow.
-        """
+        """Check the fields by their hints."""
         check(self)
 
     def weights(self, occurs: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.ndarray:
@@ -95,20 +90,9 @@ class Scheme:
         raise NotImplementedError(f"{type(self).__name__}.weights")
 
     def adjusted(
-        self,
-        weights: np.ndarray,
-        totals: np.ndarray,
-        sizes: np.ndarray | None,
-        rng: np.random.Generator,
+        self, weights: np.ndarray, totals: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
-        """Return the weights [M, C], adjusted to the numbers of examples; the same unless overridden.
-
-        Args:
-            weights: float [M, C], from `weights`.
-            totals: int [C], examples of each class.
-            sizes: float [M], target sizes of the clients; None leaves them to the weights.
-            rng: source of all random choices.
-        """
+        """Return the weights [M, C], adjusted to the classes' sizes `totals` [C]; by default the same."""
         return weights
 
 
@@ -162,49 +146,6 @@ class OwnerScheme(Scheme):
         return UsageError(wrong, owner=type(self).__name__, key=self.column, allowed=allowed)
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of the clients, on top of any scheme by class.
-
-    Client m holds the share q_m of the examples, with `parameter` a:
-
-    - "equal": q_m = 1 / M.
-    - "dirichlet": q ~ Dir(a 1_M).
-    - "default": left to the scheme if it has random sizes ("dirichlet", "dirichlet_mixture"), else equal.
-
-    If the classes' sizes do not allow scheme and shares together, the classes' sizes win and the shares are
-    met as nearly as possible.
-
-    Clients with fewer than `min_size` examples are filled up from the largest. These are cut to a common
-    level and give of each class in proportion to their examples. So a client may receive a class that the
-    scheme did not give it.
-
-    Attributes:
-        quantity: distribution of the clients' sizes; "default": random with a Dirichlet scheme, else equal.
-        parameter: concentration a of the Dirichlet distribution.
-        min_size: smallest number of examples of a client, without new points.
-    """
-
-    quantity: Quantity = "default"
-    parameter: Annotated[Positive, when("quantity", "dirichlet")] = 1.0
-    min_size: CountOrZero = 0
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        check(self)
-
-    def targets(
-        self, scheme: Scheme, num_clients: int, num_examples: int, rng: np.random.Generator
-    ) -> np.ndarray | None:
-        """float [M], target number of examples of each client; None leaves it to the scheme's weights."""
-        if self.quantity == "default" and scheme.has_random_sizes:
-            return None
-        shares = np.ones(num_clients)
-        if self.quantity == "dirichlet":
-            shares = rng.dirichlet(np.full(num_clients, self.parameter))
-        return num_examples * shares / shares.sum()
-
-
 FEDMATCH_TABLE: tuple[tuple[float, ...], ...] = tuple(
     tuple(
         (0.50, 0.15, 0.03, 0.03, 0.03, 0.02, 0.03, 0.03, 0.03, 0.15)[(c - row) % 10]
@@ -231,8 +172,7 @@ class Iid(Scheme):
 class Dirichlet(Scheme):
     """Random shares of each class: client m gets the share p_m, p ~ Dir(alpha 1_M), drawn for each class.
 
-    Client sizes are random unless `Sizes` are given. With a small alpha, clients may be empty; set
-    `Sizes.min_size`.
+    Client sizes are random. With a small alpha, clients may be empty; set `min_size`.
 
     Attributes:
         alpha: concentration of the Dirichlet distribution; small values make clients unlike.
@@ -251,8 +191,7 @@ class Dirichlet(Scheme):
 class DirichletMixture(Dirichlet):
     """Two Dirichlet draws, mixed: of each class, client m gets the share s p_m + (1 - s) q_m.
 
-    p is drawn with `alpha`, q with `alpha_rest`, and s is `share`. If `Sizes` are given, p distributes the
-    share s of every client's examples.
+    p is drawn with `alpha`, q with `alpha_rest`, and s is `share`.
 
     FedCT uses alpha 2 and 100: in halves in Section 5, with s = 0.9 in Appendix C.4 and in the code. Its
     Table 5 has alpha 0.01 with s = 0.9.
@@ -267,23 +206,13 @@ class DirichletMixture(Dirichlet):
     share: Share = 0.9
 
     def adjusted(
-        self,
-        weights: np.ndarray,
-        totals: np.ndarray,
-        sizes: np.ndarray | None,
-        rng: np.random.Generator,
+        self, weights: np.ndarray, totals: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
-        """Return the mixture of `weights` and a second draw, float [M, C].
-
-        Each is scaled separately to its part of the classes' totals and of the clients' sizes. With sizes,
-        the share therefore holds at every client.
-        """
+        """Return the mixture of `weights` and a second draw, float [M, C]."""
         num_clients, num_classes = weights.shape
         rest = _shares(self.alpha_rest, num_clients, num_classes, rng)
-        if sizes is not None:
-            sizes = sizes * (totals.sum() / sizes.sum())  # excludes the examples of unknown class
         parts = ((self.share, weights), (1 - self.share, rest))
-        table = sum(expected(w, s * totals, None if sizes is None else s * sizes) for s, w in parts)
+        table = sum(expected(w, s * totals, None) for s, w in parts)
         return np.where(totals > 0, table, self.share * weights + (1 - self.share) * rest)
 
 
@@ -306,36 +235,17 @@ class Classes(Scheme):
         Raises:
             UsageError: more classes a client than there are, or clients too few to hold all classes.
         """
-        present = np.flatnonzero(occurs)
+        num_classes, k, covered = np.count_nonzero(occurs), self.per_client, 0
         held = np.zeros((num_clients, len(occurs)))
-        for client, places in enumerate(self._places(len(present), num_clients, rng)):
-            held[client, present[places]] = 1
-        return held
-
-    def _places(
-        self, num_classes: int, num_clients: int, rng: np.random.Generator
-    ) -> list[np.ndarray]:
-        """Return the classes that each client holds, as indices among the classes that occur."""
-        k = self.per_client
-        if k > num_classes:
-            raise UsageError(
-                owner="Classes",
-                key="per_client",
-                value=k,
-                allowed=f"use 1 to {num_classes}, the number of classes that occur",
-            )
-        holds = round_at_random(np.full((num_clients, num_classes), k / num_classes), rng)
-        chosen = [np.flatnonzero(row) for row in holds]
-        covered = len(np.unique(np.concatenate(chosen)))
+        if k <= num_classes:
+            share = np.full((num_clients, num_classes), k / num_classes)
+            held[:, occurs] = round_at_random(share, rng)
+            covered = int(np.count_nonzero(held.any(axis=0)))
         if covered < num_classes:
-            raise UsageError(
-                f"{num_clients} clients cover {covered} of {num_classes} classes",
-                owner="Classes",
-                key="per_client",
-                value=k,
-                allowed="use more classes a client or more clients",
-            )
-        return chosen
+            wrong = f"{num_clients} clients cover {covered} of {num_classes} classes"
+            allowed = f"use 1 to {num_classes} classes a client, and enough clients to hold all"
+            raise UsageError(wrong, owner="Classes", key="per_client", value=k, allowed=allowed)
+        return held
 
 
 def _is_table(rows: Any) -> bool:
@@ -414,7 +324,7 @@ class DirichletPairs(Dirichlet):
        pieces, one for each client.
 
     Labeled and unlabeled examples are dealt separately, from two draws, unless `skew` is "labeled" or
-    "unlabeled". All clients have the same size, unless `Sizes` are given. An odd last client has no partner.
+    "unlabeled". All clients have the same size. An odd last client has no partner.
 
     Clients differ less than with `Dirichlet` of the same alpha, since a pair holds a random part of the data.
     Mean total variation distances for 50,000 balanced labels of ten classes, 20 clients and 10 % labels, over
@@ -440,11 +350,7 @@ class DirichletPairs(Dirichlet):
         return np.ones((num_clients, len(occurs)))
 
     def adjusted(
-        self,
-        weights: np.ndarray,
-        totals: np.ndarray,
-        sizes: np.ndarray | None,
-        rng: np.random.Generator,
+        self, weights: np.ndarray, totals: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
         """Return the number of examples of each class at each client, float [M, C].
 

@@ -9,7 +9,7 @@ import pytest
 from jaxfed.config import check, file
 from jaxfed.config.data.dealing import KEYS
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.data import SCHEMES, Labels, OwnerScheme, Sizes, class_counts
+from jaxfed.data import SCHEMES, Labels, OwnerScheme, class_counts
 from jaxfed.data.partitioning import schemes
 from jaxfed.errors import UsageError
 
@@ -58,11 +58,11 @@ def test_every_field_of_jaxfeds_own_is_a_key_of_federation():
     ours = [scheme for name, scheme in SCHEMES.items() if name not in outside]
     known = {
         field.name
-        for owner in (*ours, Sizes, Labels)
+        for owner in (*ours, Labels)
         if not issubclass(owner, OwnerScheme)  # their fields are columns of the data
         for field in dataclasses.fields(owner)
     }
-    assert set(KEYS) == known | {"scheme", "num_clients", "skew"}
+    assert set(KEYS) == known | {"scheme", "num_clients", "skew", "min_size"}
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from jaxfed.data import (
     DirichletPairs,
     Iid,
     Labels,
-    Sizes,
     Table,
     class_counts,
     partition,
@@ -59,10 +58,9 @@ def from_all(tables):
     return distance(held, held.sum(axis=1, keepdims=True)).mean()
 
 
-@pytest.mark.parametrize("quantity", ["default", "equal"])
-def test_two_draws_are_far_apart_inside_a_client(quantity):
-    both = dealt(Dirichlet(0.1), skew="both", sizes=Sizes(quantity))
-    independent = dealt(Dirichlet(0.1), skew="independent", sizes=Sizes(quantity))
+def test_two_draws_are_far_apart_inside_a_client():
+    both = dealt(Dirichlet(0.1), skew="both")
+    independent = dealt(Dirichlet(0.1), skew="independent")
     assert inside(both) < 0.1 < 0.7 < inside(independent)
     # By chance: the labels of one client beside the unlabeled examples of another.
     others = independent.copy()
@@ -70,9 +68,7 @@ def test_two_draws_are_far_apart_inside_a_client(quantity):
     assert inside(independent) == pytest.approx(inside(others), abs=0.05)
     assert from_all(independent) == pytest.approx(from_all(both), abs=0.1)
     # Sizes and numbers of labels are those of one draw.
-    np.testing.assert_allclose(
-        independent.sum(axis=(1, 3)), both.sum(axis=(1, 3)), atol=2 if quantity == "default" else 0
-    )
+    np.testing.assert_allclose(independent.sum(axis=(1, 3)), both.sum(axis=(1, 3)), atol=2)
     sizes = independent.sum(axis=(1, 3))
     assert np.abs(independent[:, 0].sum(axis=2) - 0.1 * sizes).max() < 1.5
     np.testing.assert_allclose(independent[:, 0].sum(axis=1), 500, atol=1)
@@ -201,12 +197,3 @@ def test_pairs_of_any_data_are_dealt(alpha, num_clients, num_classes):
     sizes = np.array([len(indices) for indices in part.labeled])
     assert sizes.sum() == 300
     assert np.ptp(sizes) <= 1
-
-
-def test_pairs_keep_sizes_and_smallest_sizes_that_are_asked_for():
-    y = np.arange(600) % 6
-    sizes = Sizes("dirichlet", parameter=0.2, min_size=9)
-    part = partition(y, num_clients=9, scheme=DirichletPairs(0.5), sizes=sizes)
-    held = [len(labeled) for labeled in part.labeled]
-    assert min(held) >= 9
-    assert max(held) > 150

@@ -12,7 +12,6 @@ from jaxfed.data import (
     Iid,
     Labels,
     Natural,
-    Sizes,
     Table,
     class_counts,
     partition,
@@ -23,15 +22,11 @@ SCHEMES = {
     "iid": {"scheme": Iid()},
     "dirichlet": {"scheme": Dirichlet(0.3)},
     "dirichlet, tiny": {"scheme": Dirichlet(1e-3)},
-    "dirichlet, equal": {"scheme": Dirichlet(0.3), "sizes": Sizes("equal")},
-    "dirichlet, min_size": {"scheme": Dirichlet(1e-3), "sizes": Sizes(min_size=3)},
+    "dirichlet, min_size": {"scheme": Dirichlet(1e-3), "min_size": 3},
     "dirichlet_mixture": {"scheme": DirichletMixture(0.1, share=0.5)},
-    "mixture, equal": {"scheme": DirichletMixture(1e-3), "sizes": Sizes("equal")},
     "dirichlet_pairs": {"scheme": DirichletPairs(0.1)},
     "classes": {"scheme": Classes(3)},
     "table": {"scheme": Table()},
-    "dirichlet sizes": {"sizes": Sizes("dirichlet", 0.1)},
-    "table, dirichlet sizes": {"scheme": Table(), "sizes": Sizes("dirichlet")},
     "natural": {"num_clients": None},
     "natural, grouped": {"num_clients": 4},
 }
@@ -234,7 +229,7 @@ def test_min_size_is_met(skew):
         y,
         num_clients=50,
         scheme=Dirichlet(1e-3),
-        sizes=Sizes(min_size=4),
+        min_size=4,
         labels=Labels(fraction=0.2),
         skew=skew,
     )
@@ -253,23 +248,16 @@ def test_natural_ids_are_compared_whole():
     assert [indices.tolist() for indices in part.new] == [[4], [], [3]]
 
 
-@pytest.mark.parametrize("parameter", [1e-9, 1e-3, 1e4])
-def test_extreme_quantities_are_dealt(parameter):
-    part = partition(classes(300), num_clients=7, sizes=Sizes("dirichlet", parameter))
-    assert sum(map(len, part.labeled)) == 300
-
-
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("skew", ["both", "unlabeled", "independent"])
-@pytest.mark.parametrize("quantity", ["default", "equal"])
 @pytest.mark.parametrize("alpha", [2e-38, 1e-9, 1e-3, 5e-3, 1e9])
-def test_extreme_dirichlet_alphas_are_dealt(skew, quantity, alpha):
+def test_extreme_dirichlet_alphas_are_dealt(skew, alpha):
     for seed in range(20):
         part = partition(
             classes(300),
             num_clients=31,
             scheme=Dirichlet(alpha),
-            sizes=Sizes(quantity, min_size=1),
+            min_size=1,
             labels=Labels(number=150),
             skew=skew,
             seed=seed,

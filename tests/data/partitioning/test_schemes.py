@@ -7,7 +7,6 @@ from jaxfed.data import (
     Dirichlet,
     DirichletMixture,
     Labels,
-    Sizes,
     Subclasses,
     class_counts,
     partition,
@@ -77,16 +76,6 @@ def test_mixtures_are_as_if_two_parts_of_the_examples_were_dealt_one_after_the_o
         )
         error = np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / 150)
         assert abs(a.mean() - b.mean()) < 4 * error
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_with_a_quantity_the_share_is_of_every_client(share):
-    """The rest is dealt all but evenly: every client has it, and its sizes are as asked for."""
-    for table in mixtures(DirichletMixture(0.1, 1e6, share), 10, sizes=Sizes("equal")):
-        np.testing.assert_allclose(table.sum(axis=1) * 200, 400, atol=1)
-        even = (1 - share) / CLIENTS
-        assert table.min() >= even - 1 / 200 - 1e-3
-        assert (table.max() > even + 0.01 + 0.2 * share) == (share > 0)
 
 
 def test_a_class_that_only_new_points_have_is_mixed_too():
