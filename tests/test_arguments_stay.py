@@ -131,7 +131,7 @@ CALLS = {
         (INDICES, WEIGHTS, np.eye(9, 2, dtype=np.float32)),
     ),
     "mixed": (
-        lambda learners: mixed(learners).name_of(1),
+        lambda learners: mixed(learners).continues,
         ([LEARNERS["decision_tree"](num_classes=2) for _ in range(2)],),
     ),
 }

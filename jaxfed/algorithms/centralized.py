@@ -43,7 +43,6 @@ def centralized(
     Raises:
         UsageError: `init` gets a federation with new points at clients, or with labels at the server.
     """
-    server_learner = server_learner._replace(alone="the model of all labels")
     alone = local_learning(learner=server_learner, num_classes=num_classes, steps=steps)
 
     def init(key: jax.Array, federation: Federation) -> ServerState:

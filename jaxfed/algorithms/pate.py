@@ -108,14 +108,13 @@ def pate(
         UsageError: `init` gets a federation without public examples, with new points at clients, or with
             labels at the server.
     """
-    student = server_learner._replace(alone="the student")
 
     def init(key: jax.Array, federation: Federation) -> PateState:
         check_clients(federation, num_classes, public)
         teacher_key, student_key = jax.random.split(key)
         return PateState(
             teachers=learner.init(teacher_key, federation),
-            learner=student.init(student_key, _without_examples(federation)),
+            learner=server_learner.init(student_key, _without_examples(federation)),
             label=np.full(len(public), ABSTAINED, np.int32),
             weight=np.zeros(len(public), np.float32),
             teacher_turns=first_turns(federation),
@@ -157,7 +156,7 @@ def pate(
         *_, student_key = jax.random.split(key, 3)
         taught = Taught(public, state.label, state.weight)
         turn = take_turn(
-            *(student, state.learner, _nobody(cohort), taught), *(student_key, student_steps)
+            *(server_learner, state.learner, _nobody(cohort), taught), *(student_key, student_steps)
         )
         metrics = {f"student_{name}": value for name, value in turn.metrics.items()}
         if gamma:
@@ -169,7 +168,7 @@ def pate(
         turns = with_turns(state.turns, turn.client_id)
         return state._replace(learner=turn.state, turns=turns), metrics
 
-    judged = judged_by_clients(student, num_classes, has_consensus=True)
+    judged = judged_by_clients(server_learner, num_classes, has_consensus=True)
     of_all = judged._replace(
         evaluate=lambda state, federation: judged.evaluate(state, federation.pooled()),
         outputs=judged.outputs._replace(clients=None),

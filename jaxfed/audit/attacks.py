@@ -338,10 +338,11 @@ def _mean(verdicts: Sequence[Verdict]) -> Verdict:
     auc = float(np.mean([one.area.auc for one in verdicts]))
     deviations = np.asarray([one.area.deviation for one in verdicts])
     deviation = float(np.sqrt(np.sum(np.square(deviations)))) / len(verdicts)
-    rates = np.mean([[one.tpr_at_1_percent, one.tpr_at_none] for one in verdicts], axis=0)
+    at_1, at_none = np.mean([[one.tpr_at_1_percent, one.tpr_at_none] for one in verdicts], axis=0)
     return Verdict(
         membership.area_of(auc, deviation),
-        *map(float, rates),
+        float(at_1),
+        float(at_none),
         tuple(dict.fromkeys(name for one in verdicts for name in one.attacks)),
         sum(one.members for one in verdicts),
         sum(one.others for one in verdicts),

@@ -43,7 +43,6 @@ from jaxfed.federation.execution.settings import HERE, Execution, ReportProgress
 from jaxfed.federation.method import Method
 from jaxfed.federation.sampling import Participation, Sampling, participation
 from jaxfed.learners import INGREDIENTS, LEARNERS, Learner, mixed
-from jaxfed.learners.learner import unnamed
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
@@ -195,8 +194,7 @@ class Ingredients:
         given: dict[str, Any] = {**self.config.learner.get(name, {}), **own}
         taken = self.of([each for each in INGREDIENTS if methods.learner_takes(name, each)])
         with section(f"config.learner.{name}", tuple(given)):
-            made = LEARNERS[name](**taken, **given)
-        return made._replace(name_of=lambda client: name) if made.name_of is unnamed else made
+            return LEARNERS[name](**taken, **given)
 
     def training(self) -> Training:
         """Training specification for the clients' shapes and the method's needs."""

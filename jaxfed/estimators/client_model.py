@@ -126,79 +126,52 @@ class Recipe:
         return UsageError(wrong, key="estimator", value=self.path, allowed=allowed)
 
 
-class NoPredictionError(ValueError):
-    """An estimator returns invalid predictions; the message describes them."""
-
-
 class Task(NamedTuple):
     """Training task of one client's estimator.
 
-    Fields:
-        recipe: specification of the estimator.
-        x: [n, ...], flattened row by row; bytes are read as [0, 1].
-        y: int32 [n], classes.
-        weight: float32 [n]; rows of weight 0 are left out. If the estimator's `fit` takes no weights,
-            all others have weight one.
-        seed: of its random numbers.
+    Rows of weight 0 are left out. If the estimator's `fit` takes no weights, all others have weight one.
     """
 
     recipe: Recipe
-    x: np.ndarray
-    y: np.ndarray
-    weight: np.ndarray
+    x: np.ndarray  # [n, ...], flattened row by row; bytes are read as [0, 1]
+    y: np.ndarray  # int32 [n], classes
+    weight: np.ndarray  # float32 [n]
     seed: int
 
 
 class ClientModel(NamedTuple):
-    """A fitted estimator.
+    """A fitted estimator; a `ValueError` says which of its predictions are invalid."""
 
-    Fields:
-        estimator: of the classes 0..k-1; None for a single class.
-        classes: int32 [k], numbers of these classes among all C.
-        fit_accuracy: accuracy on its training rows.
-        warnings: its warnings, one line each.
-    """
-
-    estimator: Any
-    classes: np.ndarray
-    fit_accuracy: float = 1.0
-    warnings: tuple[str, ...] = ()
+    estimator: Any  # of the classes 0..k-1; None for a single class
+    classes: np.ndarray  # int32 [k], numbers of these classes among all C
+    fit_accuracy: float = 1.0  # on its training rows
+    warnings: tuple[str, ...] = ()  # one line each
 
     def labels(self, x: np.ndarray) -> np.ndarray:
-        """The classes of examples [n, ...], int32 [n].
-
-        Raises:
-            NoPredictionError: the estimator returns something else.
-        """
+        """The classes of examples [n, ...], int32 [n]."""
         if self.estimator is None or not len(x):
             return np.full(len(x), self.classes[0], np.int32)
         answer = np.asarray(self.estimator.predict(_table(x)))
         if answer.shape != (len(x),):
-            raise NoPredictionError(f"predicts an array {answer.shape} for {len(x)} examples")
+            raise ValueError(f"predicts an array {answer.shape} for {len(x)} examples")
         known = np.isin(answer, np.arange(len(self.classes)))
         if not known.all():
-            raise NoPredictionError(
-                f"predicts {answer[~known][0]!r}, a class that it was not given"
-            )
+            raise ValueError(f"predicts {answer[~known][0]!r}, a class that it was not given")
         return self.classes[answer.astype(np.int64)]
 
     def probabilities(self, x: np.ndarray, num_classes: int) -> np.ndarray:
-        """float32 [n, C], 0 for classes that it has not seen.
-
-        Raises:
-            NoPredictionError: the estimator returns something else.
-        """
+        """float32 [n, C], 0 for classes that it has not seen."""
         spread = np.zeros((len(x), num_classes), np.float32)
         if self.estimator is None or not len(x):
             spread[:, self.classes[0]] = 1
             return spread
         answer = np.asarray(self.estimator.predict_proba(_table(x)))
         if answer.shape != (len(x), len(self.classes)):
-            raise NoPredictionError(
+            raise ValueError(
                 f"has scores {answer.shape} for {len(x)} examples of {len(self.classes)} classes"
             )
         if not np.isfinite(answer).all():
-            raise NoPredictionError("has scores that are nan or infinite")
+            raise ValueError("has scores that are nan or infinite")
         spread[:, self.classes] = answer
         return spread
 
@@ -208,10 +181,6 @@ def fitted(task: Task) -> ClientModel:
 
     It runs in one thread, so a task gives the same model everywhere, and one process per core shares the
     machine fairly.
-
-    Raises:
-        NoPredictionError: invalid predictions.
-        Exception: any error of the estimator.
     """
     from threadpoolctl import threadpool_limits
 
@@ -243,9 +212,8 @@ def fitted_or_why(task: Task) -> ClientModel | str:
 
 
 def reason(error: Exception) -> str:
-    """Reason of a failed estimator in one line: its message, after the kind of any error but ours."""
-    kind = "" if isinstance(error, NoPredictionError) else f"{type(error).__name__}: "
-    return f"{kind}{one_line(error)}"
+    """Kind and message of an error in one line."""
+    return f"{type(error).__name__}: {one_line(error)}"
 
 
 def _table(x: np.ndarray) -> np.ndarray:

@@ -32,11 +32,8 @@ from jaxfed.federation.algorithm import Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, arranged
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.execution.settings import HERE
-from jaxfed.host.row_table import RowTable
-from jaxfed.learners.learner import SPOILED, Learner, LearnerError, State, Taught, check_classes
+from jaxfed.learners.learner import SPOILED, Learner, State, Taught, check_classes
 from jaxfed.training.consensus.client_sums import ConsensusSums, summed_answers
-from jaxfed.training.server.client_rows import rows_for, took_part
 
 Question = Literal["predict", "predict_proba", "scores"]
 
@@ -85,7 +82,7 @@ def take_turn(
     cohort = arranged(cohort)
     fitted = learner.fit(state, cohort, taught, key, steps)
     for client, why in fitted.failed.items():
-        logging.warning("%s: cannot be fitted: %s", learner.called(client), why)
+        logging.warning("client %d: cannot be fitted: %s", client, why)
     told = dict(fitted.metrics)
     if not math.isfinite(told.get("train_loss", 0.0)):
         del told["train_loss"]
@@ -102,7 +99,7 @@ def asked(
     Returns the turn and answers [K, n, ...]; rows of clients that sit out hold -1, or zeros.
     """
     answers, failed = answers_of(learner, question, turn.state, turn.client_id, x, num_classes)
-    tell(learner, failed)
+    tell(failed)
     return turn.without(failed), answers
 
 
@@ -131,17 +128,8 @@ def answers_of(
         int32 [K, n] of labels, else float32 [K, n, C]; -1, or zeros, for clients that failed and rows without
         a client (id -1). And client -> reason, in one line.
     """
-    ids, failed = np.array(client_id, np.int32), dict[int, str]()
-    while True:
-        try:
-            given = getattr(learner, question)(state, ids, x)
-            break
-        except LearnerError as error:
-            there = {client: why for client, why in error.failed.items() if client in ids}
-            if not there:
-                raise
-            failed |= there
-            ids[np.isin(ids, list(there))] = -1
+    ids, failed = np.asarray(client_id, np.int32), dict[int, str]()
+    given = getattr(learner, question)(state, ids, x)
     answers = np.full((len(ids), len(x)), -1, np.int32)
     if question != "predict":
         answers = np.zeros((len(ids), len(x), num_classes), np.float32)
@@ -190,10 +178,10 @@ def _outside(answer: np.ndarray, least: float, most: float, name: str) -> str:
     return f"answers the {name} {answer[wrong][0]:g}; use {round(least)} to {round(most)}"
 
 
-def tell(learner: Learner, failed: dict[int, str]) -> None:
+def tell(failed: dict[int, str]) -> None:
     """Log one line for each client without valid answers."""
     for client, why in failed.items():
-        logging.warning("%s: %s", learner.called(client), why)
+        logging.warning("client %d: %s", client, why)
 
 
 def speaking(client_id: np.ndarray, answers: np.ndarray) -> np.ndarray:
@@ -203,13 +191,10 @@ def speaking(client_id: np.ndarray, answers: np.ndarray) -> np.ndarray:
     return np.where(is_silent, -1, client_id).astype(np.int32)
 
 
-def with_turns(turns: Any, client_id: np.ndarray) -> Any:
-    """Count one more turn for these clients: int32 [M], turns of each client, an array or a table."""
-    ids = client_id[client_id >= 0]
-    if isinstance(turns, RowTable):
-        return turns.replaced(ids, turns[ids] + 1)
+def with_turns(turns: np.ndarray, client_id: np.ndarray) -> np.ndarray:
+    """Count one more turn for these clients: int32 [M], turns of each client."""
     after = np.array(turns)
-    after[ids] += 1
+    after[client_id[client_id >= 0]] += 1
     return after
 
 
@@ -303,12 +288,6 @@ def count(number: int) -> np.ndarray:
     return np.asarray(number, np.int32)
 
 
-def first_turns(federation: Federation) -> Any:
-    """Return int32 [M], zero turns of each client; a table of many."""
-    turns = rows_for(federation.num_clients, np.int32(0), HERE)
-    return turns if isinstance(turns, RowTable) else np.asarray(turns)
-
-
-def most_turns(turns: Any) -> int:
-    """Return the turns of the client that had most."""
-    return int(np.asarray(turns[took_part(turns)]).max(initial=0))
+def first_turns(federation: Federation) -> np.ndarray:
+    """Return int32 [M], zero turns of each client."""
+    return np.zeros(federation.num_clients, np.int32)

@@ -169,7 +169,7 @@ class _Judge:
         """Valid answers of these clients, by default of all; the reasons of the others are logged."""
         ids = own.everybody if client_id is None else client_id
         answers, failed = answers_of(self.learner, question, own.models, ids, x, own.num_classes)
-        tell(self.learner, failed)
+        tell(failed)
         return answers
 
     def labels_by(
@@ -193,8 +193,7 @@ class _Judge:
         if (one >= 0).any():
             return True
         if own.has_begun:  # before the first round this is expected
-            whose = learner.alone or "of any client"
-            logging.warning("no model (%s) could be fitted: there is no accuracy", whose)
+            logging.warning("no model could be fitted: there is no accuracy")
         return False
 
 

@@ -19,7 +19,7 @@ other clients and their order change nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -31,7 +31,9 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort
 
 State = Any  # a pytree of arrays, of all M clients
-SPOILED = -2  # in place of a class: the model's scores are nan or infinite
+SPOILED = (
+    -2
+)  # in place of a class: the model has no valid answer, as its scores are nan or infinite
 
 
 class Taught(NamedTuple):
@@ -77,12 +79,6 @@ Fit = Callable[[State, Cohort, Taught | None, jax.Array, int], Fitted]  # ..., k
 Predict = Callable[[State, Array, Array], np.ndarray]  # state, clients int32 [K], examples [n, ...]
 
 
-def unnamed(client: int) -> str:
-    """Return the name of a learner that defines none."""
-    del client
-    return "learner"
-
-
 class Learner(NamedTuple):
     """A supervised learner of all clients: `init(key, federation)`, `fit`, `predict`. Keys are typed.
 
@@ -95,15 +91,13 @@ class Learner(NamedTuple):
             estimator without steps any number of steps is one fit from scratch. Rows without a client
             (id -1) train nothing.
         predict: state, clients, examples -> classes int32 [K, n]. A client that has no model yet, since it
-            had nothing to learn from, has -1, no vote, and an example whose scores are nan or infinite
-            `SPOILED`. Rows without a client (id -1) are arbitrary.
-        predict_proba: the same of probabilities, float32 [K, n, C]; zeros where `predict` has no vote. None:
-            the learner gives labels alone.
+            had nothing to learn from, has -1, no vote, and an example without a valid answer `SPOILED`.
+            Rows without a client (id -1) are arbitrary.
+        predict_proba: the same of probabilities, float32 [K, n, C]; zeros where `predict` has no vote, nan
+            where it is `SPOILED`. None: the learner gives labels alone.
         scores: the same of logits, of which the probabilities are the softmax (FedMD shares them); None:
             there are none.
         continues: True if a fit continues from the client's last model; False if it starts from scratch.
-        name_of: client -> name of its learner.
-        alone: name of its only model, if that is no client's.
     """
 
     init: Init
@@ -112,12 +106,6 @@ class Learner(NamedTuple):
     predict_proba: Predict | None = None
     scores: Predict | None = None
     continues: bool = True
-    name_of: Callable[[int], str] = unnamed
-    alone: str = ""
-
-    def called(self, client: int) -> str:
-        """Subject of a log line: the client, or `alone` in place of one, and the learner."""
-        return f"{self.alone or f'client {client}'}, {self.name_of(client)}"
 
 
 def check_classes(name: str, number: int, federation: Federation) -> None:
@@ -131,26 +119,3 @@ def check_classes(name: str, number: int, federation: Federation) -> None:
             f"{name} has {number} outputs and the clients have {federation.num_classes} classes; use "
             f"{federation.num_classes} outputs (num_classes=)"
         )
-
-
-class LearnerError(UsageError):
-    """The learner of one or several clients cannot be fitted, or makes invalid predictions.
-
-    Attributes:
-        client: the client, or the first of several.
-        learner: its name.
-        why: the reason, in one line.
-        failed: client -> reason, of all that are known to have failed.
-    """
-
-    def __init__(
-        self,
-        client: int,
-        learner: str,
-        why: str,
-        *,
-        failed: Mapping[int, str] | None = None,
-    ) -> None:
-        self.client, self.learner, self.why = client, learner, why
-        self.failed = {client: why, **(failed or {})}
-        super().__init__(f"client {client}, {learner}: {why}")

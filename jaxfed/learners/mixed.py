@@ -16,7 +16,7 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, chosen
-from jaxfed.learners.learner import Fitted, Learner, LearnerError, Predict, Taught
+from jaxfed.learners.learner import Fitted, Learner, Predict, Taught
 
 
 def mixed(learners: Sequence[Learner]) -> Learner:
@@ -36,6 +36,11 @@ def mixed(learners: Sequence[Learner]) -> Learner:
         raise UsageError("mixed: no learner; use one or more")
     num_parts = len(learners)
 
+    def own_numbers(client_id: Array, places: np.ndarray) -> np.ndarray:
+        """Numbers of these clients in their part."""
+        own: np.ndarray = np.asarray(client_id)[places] // num_parts
+        return own
+
     def init(key: jax.Array, federation: Federation) -> tuple[Any, ...]:
         if federation.num_clients < num_parts:
             raise UsageError(
@@ -53,8 +58,7 @@ def mixed(learners: Sequence[Learner]) -> Learner:
         failed: dict[int, str] = {}
         states, metrics = list(state), []
         for part, places in _places(cohort.client_id, num_parts):
-            ids = np.asarray(cohort.client_id)[places] // num_parts
-            own = chosen(cohort, places)._replace(client_id=ids)
+            own = chosen(cohort, places)._replace(client_id=own_numbers(cohort.client_id, places))
             outcome = learners[part].fit(
                 state[part], own, taught, jax.random.fold_in(key, part), steps
             )
@@ -65,20 +69,13 @@ def mixed(learners: Sequence[Learner]) -> Learner:
 
     def lifted(name: str) -> Predict:
         def ask(state: tuple[Any, ...], client_id: Array, x: Array) -> np.ndarray:
-            found = []
-            for part, places in _places(client_id, num_parts):
-                ids = np.asarray(client_id)[places] // num_parts
-                try:
-                    answer = getattr(learners[part], name)(state[part], ids, x)
-                except LearnerError as error:
-                    failed = {own * num_parts + part: why for own, why in error.failed.items()}
-                    client = error.client * num_parts + part
-                    raise LearnerError(client, error.learner, error.why, failed=failed) from error
-                if np.shape(answer)[:2] != (len(ids), len(x)):
-                    client = int(np.asarray(client_id)[places][0])
-                    why = f"answers an array {np.shape(answer)} for {len(ids)} clients, {len(x)} examples"
-                    raise LearnerError(client, learners[part].name_of(int(ids[0])), why)
-                found.append((places, answer))
+            found = [
+                (
+                    places,
+                    getattr(learners[part], name)(state[part], own_numbers(client_id, places), x),
+                )
+                for part, places in _places(client_id, num_parts)
+            ]
             if not found:  # all rows are without a client
                 return np.asarray(getattr(learners[0], name)(state[0], np.asarray(client_id), x))
             shape, dtype = (len(client_id), *found[0][1].shape[1:]), found[0][1].dtype
@@ -99,7 +96,6 @@ def mixed(learners: Sequence[Learner]) -> Learner:
         where_all_have("predict_proba"),
         where_all_have("scores"),
         continues=any(each.continues for each in learners),
-        name_of=lambda client: learners[client % num_parts].name_of(client // num_parts),
     )
 
 

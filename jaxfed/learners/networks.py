@@ -171,7 +171,6 @@ def network(
         predict=answering(training, largest, -1, SPOILED),
         predict_proba=answering(training, jax.nn.softmax, 0, np.nan),
         scores=answering(training, lambda logits: logits, 0, np.nan),
-        name_of=lambda client: "network",
     )
 
 
@@ -185,11 +184,7 @@ class _Networks:
     public_loss: str
 
     def init(self, key: jax.Array, federation: Federation) -> NetworkState:
-        """Return all clients' networks before their first step.
-
-        Raises:
-            UsageError: the network has not one output for each class.
-        """
+        """Return all clients' networks before their first step."""
         model = self.training.model
         form = jax.eval_shape(model.init, key)
         check_classes("the network", num_outputs(model.apply, form, federation), federation)
@@ -328,15 +323,10 @@ def answering(
     without: int,
     spoiled: float,
 ) -> Predict:
-    """Return the prediction by this function of logits, for all clients in one program.
+    """Return the prediction by a function of logits float32 [..., C], for all clients in one program.
 
-    Args:
-        training: its model.
-        of_logits: float32 [..., C] -> the answer.
-        without: answer of a client without a network.
-        spoiled: answer for logits that are nan or infinite.
-
-    A state has the fields `model` and `fits` of `NetworkState`.
+    A state has the fields `model` and `fits` of `NetworkState`. A client without a network answers `without`,
+    logits that are nan or infinite give `spoiled`.
     """
 
     @jitted
@@ -368,16 +358,10 @@ def answering(
 def own_batches(
     data: ClientData, key: jax.Array, *, size: int, done: jax.Array, steps: jax.Array
 ) -> BatchPlan:
-    """Return the rows of one client's next steps, from its own usable examples.
+    """Return the rows of one client's next `steps` after `done` others, from its own usable examples.
 
-    Args:
-        data: the client's examples, [N, ...]; padding and unlabeled ones change nothing.
-        key: typed, the client's own, the same in all rounds.
-        size: examples per batch; the last batch of an epoch is filled with unused examples.
-        done: int32 scalar, steps in all rounds before.
-        steps: int32 scalar, steps of this round.
-
-    Cost: one stable sort of N flags per round, and one call of `permuted` per 32 steps.
+    `key` is the client's own, the same in all rounds. The last batch of an epoch is filled with unused
+    examples. Cost: one stable sort of N flags per round, and one call of `permuted` per 32 steps.
     """
     is_own = usable(data)
     own = jnp.argsort(~is_own, stable=True).astype(jnp.int32)
@@ -397,10 +381,7 @@ def own_batches(
 def public_rows(
     public: Taught, *, batch_size: int, public_loss: str = "label"
 ) -> Callable[[jax.Array], jax.Array]:
-    """Return the draw of P: a step's key -> rows of U, int32 [|P|], with replacement among `counts`.
-
-    Cost: log U comparisons for each row.
-    """
+    """Return the draw of P: a step's key -> rows of U, int32 [|P|], with replacement among `counts`."""
     # Draws are ranks among the examples with a target and a weight.
     rank = jnp.cumsum(public.counts(public_loss), dtype=jnp.int32)
 
@@ -421,22 +402,10 @@ def taught_loss(
     augment: Augment | None = None,
     pointwise: Pointwise = softmax_cross_entropy,
 ) -> Loss:
-    """The loss of this file for one client, on the batches of its own examples from `train`.
-
-    `Batch.beside` is P, drawn by `public_rows`.
+    """The loss of this file for one client, on the batches of its own examples; `Batch.beside` is P.
 
     A client without own labels has the second term alone, and a client without public targets the first. For
     BatchNorm, rows of the other batch then replace the missing ones.
-
-    Args:
-        model: f.
-        public: U and its targets.
-        pseudo_weight: lambda.
-        public_loss: d; "label" is `pointwise` of labels, others are in `SOFT_DISTANCES`.
-        augment: random changes of both batches.
-        pointwise: l.
-
-    Cost: a pass over |B| + |P| examples; U is never copied.
     """
     has_public = jnp.any(public.counts(public_loss))
 

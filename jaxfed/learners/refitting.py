@@ -32,28 +32,20 @@ from jaxfed.federation.cohort import Array, Cohort, own_examples
 from jaxfed.federation.execution.settings import HERE, Execution, digest_of
 from jaxfed.host.parallel.workers import Mapped, worker_processes
 from jaxfed.host.row_table import RowTable
-from jaxfed.learners.learner import Fitted, Learner, LearnerError, Taught, check_classes
+from jaxfed.learners.learner import SPOILED, Fitted, Learner, Taught, check_classes
 from jaxfed.training.server.client_rows import rows_for
 
 _KEPT_PER_CLIENT = 2  # the newest model, and that of an older state
 
 
 class Lesson(NamedTuple):
-    """Training data of one client's estimator.
+    """Training data of one client's estimator."""
 
-    Fields:
-        seed: int32 scalar.
-        own: uint8 [32], digest of its own labeled examples.
-        public: uint8 [32], digest of the public examples.
-        label: int32 [U], the public labels; -1 for none.
-        weight: float32 [U], 0 or more.
-    """
-
-    seed: np.ndarray
-    own: np.ndarray
-    public: np.ndarray
-    label: np.ndarray
-    weight: np.ndarray
+    seed: np.ndarray  # int32 scalar
+    own: np.ndarray  # uint8 [32], digest of its own labeled examples
+    public: np.ndarray  # uint8 [32], digest of the public examples
+    label: np.ndarray  # int32 [U], the public labels; -1 for none
+    weight: np.ndarray  # float32 [U], 0 or more
 
     @property
     def public_rows(self) -> np.ndarray:
@@ -62,12 +54,10 @@ class Lesson(NamedTuple):
 
 
 class EstimatorState(NamedTuple):
-    """Training data of all clients' estimators in their last fit.
+    """Training data of all clients' estimators in their last fit, [M, ...], and which have a fit, bool [M].
 
-    Fields:
-        lesson: of each client, fields [M, ...]; U is 0 before the first public labels. Labels and weights
-            that are many are tables, of which a round writes the cohort's rows.
-        is_fitted: bool [M].
+    U is 0 before the first public labels. Labels and weights that are many are tables, of which a round
+    writes the cohort's rows.
     """
 
     lesson: Lesson
@@ -79,13 +69,8 @@ def refitting(
 ) -> Learner:
     """Return the learner whose clients have estimators of this recipe.
 
-    Args:
-        recipe: makes the estimators.
-        num_classes: C.
-        pseudo_weight: lambda, weight of public examples with taught labels beside own ones.
-        execution: `workers` processes fit estimators side by side; 0: one after another, in this process.
-            The models are the same. (A script that uses processes guards its entry by
-            `if __name__ == "__main__":`.)
+    `execution.workers` processes fit estimators side by side; 0: one after another, in this process. The
+    models are the same. (A script that uses processes guards its entry by `if __name__ == "__main__":`.)
 
     A fit of any number of steps is one fit. A client whose labels, own and public, are those of its last fit
     is not fitted again. `Taught.soft` is ignored. Without any label, own or public, a client keeps its last
@@ -93,10 +78,10 @@ def refitting(
 
     `metrics` have `fit_accuracy`: the mean over fitted clients, on the rows that each was fitted on.
 
+    A client whose estimator cannot answer has no valid answers, and the reason is logged.
+
     Raises:
-        UsageError: in `fit`, other numbers of public examples than before, or a process that died; in
-            `predict`, a state of clients that were not passed to `init`.
-        LearnerError: in `predict`, invalid answers of a client's estimator.
+        UsageError: in `fit`, a process that died.
     """
     estimators = _Estimators(recipe, num_classes, pseudo_weight, execution)
     return Learner(
@@ -105,7 +90,6 @@ def refitting(
         estimators.predict,
         estimators.predict_proba if recipe.has_probabilities else None,
         continues=False,
-        name_of=lambda client: recipe.name,
     )
 
 
@@ -174,38 +158,41 @@ class _Estimators:
     def predict(self, state: EstimatorState, client_id: Array, x: Array) -> np.ndarray:
         """Classes by these clients' estimators."""
         labels = np.full((len(client_id), len(x)), -1, np.int32)
-        return self._answered(labels, state, client_id, lambda model: model.labels(np.asarray(x)))
+        return self._answered(
+            *(labels, SPOILED, state, client_id), lambda model: model.labels(np.asarray(x))
+        )
 
     def predict_proba(self, state: EstimatorState, client_id: Array, x: Array) -> np.ndarray:
         """Probabilities by these clients' estimators."""
         spread = np.zeros((len(client_id), len(x), self.num_classes), np.float32)
         return self._answered(
-            *(spread, state, client_id),
+            *(spread, np.nan, state, client_id),
             lambda model: model.probabilities(np.asarray(x), self.num_classes),
         )
 
     def _answered(
         self,
         answers: np.ndarray,
+        spoiled: float,
         state: EstimatorState,
         client_id: Array,
         ask: Callable[[ClientModel], np.ndarray],
     ) -> np.ndarray:
         """Write the answers of the clients that have a model into their rows."""
-        name = self.recipe.name
         is_fitted, ids = np.asarray(state.is_fitted), np.asarray(client_id)
         there = {int(client) for client in ids if client >= 0 and is_fitted[client]}
         made, failed = self._models_of({client: _of_one(state.lesson, client) for client in there})
-        for client, why in failed.items():
-            raise LearnerError(client, name, why, failed=failed)
         for place, client in enumerate(ids.tolist()):
-            if client not in made:
-                continue
             try:
-                with threadpool_limits(1):
-                    answers[place] = ask(made[client])
+                if client in made:
+                    with threadpool_limits(1):
+                        answers[place] = ask(made[client])
             except Exception as error:  # from the estimator, of any kind
-                raise LearnerError(client, name, reason(error)) from error
+                failed[client] = f"{self.recipe.name}: {reason(error)}"
+            if client in failed:
+                answers[place] = spoiled
+        for client, why in failed.items():
+            logging.warning("client %d: %s", client, why)
         return answers
 
     def _remember(self, x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
@@ -217,14 +204,8 @@ class _Estimators:
 
     def _with_room(self, lesson: Lesson, num_public: int) -> Lesson:
         """Lessons [M, ...] with `num_public` public examples, unlabeled if there were none before."""
-        there = lesson.label.shape[1]
-        if there == num_public:
+        if lesson.label.shape[1] == num_public:
             return lesson
-        if there:
-            raise UsageError(
-                f"{self.recipe.name}: {num_public} public examples, and {there} in rounds before; use the "
-                "same, with weight 0 where they are not to count"
-            )
         none = np.full(num_public, -1, np.int32), np.zeros(num_public, np.float32)
         tables: tuple[Any, Any] = rows_for(len(lesson.seed), none, self.execution)
         rooms: list[Any] = [own if isinstance(own, RowTable) else np.array(own) for own in tables]
@@ -263,7 +244,7 @@ class _Estimators:
         why: dict[bytes, str] = {}
         for digest, made in zip(missing, self._done(tasks), strict=True):
             if isinstance(made, str):
-                why[digest] = made
+                why[digest] = f"{self.recipe.name}: {made}"
                 continue
             self._models[digest] = made
             for warning in made.warnings:
@@ -280,18 +261,13 @@ class _Estimators:
         return models, {client: why[each] for client, each in digests.items() if each in why}
 
     def _task(self, lesson: Lesson) -> Task:
-        try:
-            x, y = self._examples[lesson.own.tobytes()]
-            rows, weight = lesson.public_rows, np.ones(len(y), np.float32)
-            if len(rows):
-                public_x, _ = self._examples[lesson.public.tobytes()]
-                x = np.concatenate([x, public_x[rows]])
-                y = np.concatenate([y, lesson.label[rows]])
-                weight = np.concatenate([weight, self.pseudo_weight * lesson.weight[rows]])
-        except KeyError:
-            raise UsageError(
-                f"{self.recipe.name}: a state of other clients or public examples than `init` was given"
-            ) from None
+        x, y = self._examples[lesson.own.tobytes()]
+        rows, weight = lesson.public_rows, np.ones(len(y), np.float32)
+        if len(rows):
+            public_x, _ = self._examples[lesson.public.tobytes()]
+            x = np.concatenate([x, public_x[rows]])
+            y = np.concatenate([y, lesson.label[rows]])
+            weight = np.concatenate([weight, self.pseudo_weight * lesson.weight[rows]])
         return Task(self.recipe, x, y, weight.astype(np.float32), int(lesson.seed))
 
     def _done(self, tasks: list[Task]) -> list[ClientModel | str]:

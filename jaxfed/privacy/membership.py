@@ -114,6 +114,7 @@ GRID = tuple(number / 10 for number in range(11))  # values of RMIA's a
 REACH = float(norm.ppf(0.975))  # deviations of a normal on either side of an interval of 95 percent
 
 _TINY = 1e-45
+_ALL = np.asarray(True)  # references, of a population that none was trained on
 _LEAST = 1e-12  # smallest deviation, for identical references
 
 
@@ -202,14 +203,14 @@ def rmia_offline(
         return ((1 + a) * _mean_over(of.reference, is_out) + (1 - a)) / 2
 
     return _shares_below(
-        examples, marginal(examples, ~is_in), population, marginal(population, np.bool_(True))
+        examples, marginal(examples, ~is_in), population, marginal(population, _ALL)
     )
 
 
 def rmia_online(examples: Evidence, is_in: np.ndarray, population: Evidence) -> np.ndarray:
     """RMIA's scores by references of both kinds; arguments as `rmia_offline`."""
     with_it, without = (_mean_over(examples.reference, used) for used in (is_in, ~is_in))
-    of_population = _mean_over(population.reference, np.bool_(True))
+    of_population = _mean_over(population.reference, _ALL)
     return _shares_below(examples, (with_it + without) / 2, population, of_population)
 
 

@@ -110,11 +110,11 @@ def test_bytes_are_read_as_shares_and_one_class_needs_no_estimator():
     ("how", "why"),
     [
         ("raises", "RuntimeError: no split at all"),
-        ("classes", "predicts np.int64(7), a class that it was not given"),
-        ("fractions", "predicts np.float64(0.5), a class that it was not given"),
-        ("length", "predicts an array (121,) for 120 examples"),
-        ("nan", "has scores that are nan or infinite"),
-        ("columns", "has scores (120, 1) for 120 examples of 3 classes"),
+        ("classes", "ValueError: predicts np.int64(7), a class that it was not given"),
+        ("fractions", "ValueError: predicts np.float64(0.5), a class that it was not given"),
+        ("length", "ValueError: predicts an array (121,) for 120 examples"),
+        ("nan", "ValueError: has scores that are nan or infinite"),
+        ("columns", "ValueError: has scores (120, 1) for 120 examples of 3 classes"),
     ],
 )
 def test_what_goes_wrong_is_said_in_one_line(monkeypatch, how, why):

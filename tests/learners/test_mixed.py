@@ -9,7 +9,6 @@ from small_training import KEY, federation_of, training_of
 
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS, Fitted, Learner, Taught, mixed
-from jaxfed.learners.learner import LearnerError
 from jaxfed.testing.method_checks import assert_equal, padded
 from jaxfed.training.local.batches import Batches
 
@@ -101,14 +100,3 @@ def test_failures_have_the_clients_own_numbers_and_labels_alone_may_be_all():
     assert failed == {1: "no", 3: "no"}
     assert metrics == {"clients": 3, "fit_accuracy": 1}
     assert made.predict_proba is None
-
-
-def test_clients_that_fail_to_answer_have_the_clients_own_numbers():
-    def silent(state, ids, x):
-        raise LearnerError(1, "silent", "no")
-
-    ones = Learner(broken, failing, lambda state, ids, x: np.ones((len(ids), len(x)), np.int32))
-    made = mixed([ones, Learner(broken, failing, silent)])
-    with pytest.raises(LearnerError) as error:
-        made.predict((None, None), np.arange(5), U)
-    assert error.value.failed == {3: "no"}

@@ -2,6 +2,7 @@
 
 import dataclasses
 from concurrent.futures.process import BrokenProcessPool
+from functools import partialmethod
 
 import bad_estimators
 import jax
@@ -15,7 +16,8 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.row_table import RowTable
-from jaxfed.learners import LEARNERS, LearnerError, Taught, refitting
+from jaxfed.learners import LEARNERS, Taught, refitting
+from jaxfed.learners.learner import SPOILED
 from jaxfed.testing.method_checks import assert_equal, padded
 from jaxfed.training.server import client_rows
 
@@ -255,18 +257,23 @@ def test_a_client_that_fails_keeps_its_state_and_the_others_go_on(monkeypatch, h
     assert (made.predict(state, ALL, U) == 0).all()
 
 
-def test_answers_that_are_none_name_client_and_learner(monkeypatch):
+def test_a_client_without_a_valid_answer_is_named_and_the_others_answer(monkeypatch, caplog):
     made = bad(monkeypatch, "fractions")
     state = fitted(made).state
-    monkeypatch.setattr(bad_estimators.Bad, "predict", lambda self, x: np.full(len(x), 0.5))
-    with pytest.raises(LearnerError) as caught:
-        made.predict(state, np.array([2, 0]), U)
-    error = caught.value
-    assert (error.client, error.learner) == (2, "Bad")
-    assert str(error).startswith("client 2, Bad: predicts np.float64(0.5)")
-    monkeypatch.setattr(bad_estimators.Bad, "predict", lambda self, x: 1 / 0)
-    with pytest.raises(LearnerError, match=r"^client 0, Bad: ZeroDivisionError: division by zero$"):
-        made.predict(state, np.array([0]), U)
+    whole = made.predict(state, np.array([2, 0]), U)
+
+    def predict(self, x, wrong):
+        return np.zeros(len(x)) if self.random_state == state.lesson.seed[0] else wrong(x)
+
+    for answer, why in (
+        (lambda x: np.full(len(x), 0.5), "ValueError: predicts np.float64(0.5)"),
+        (lambda x: 1 / 0, "ZeroDivisionError: division by zero"),
+    ):
+        monkeypatch.setattr(bad_estimators.Bad, "predict", partialmethod(predict, wrong=answer))
+        said = made.predict(state, np.array([2, 0]), U)
+        assert (said[0] == SPOILED).all()
+        np.testing.assert_array_equal(said[1], whole[1])
+        assert caplog.messages[-1].startswith(f"client 2: Bad: {why}")
 
 
 @pytest.mark.parametrize(

@@ -30,20 +30,6 @@ def fit(learner, **change):
     return made.fit(state, FEDERATION.cohort(), taught, KEY, 1)
 
 
-def state_of_others():
-    state, stranger = fit(tree()).state, tree()
-    stranger.init(KEY, federation_of([5, 4], seed=4))
-    stranger.predict(state, np.arange(2), U)
-
-
-def fewer_public_examples():
-    learner = tree()
-    state = fit(learner).state
-    learner.fit(
-        state, FEDERATION.cohort(), Taught(U[:5], np.zeros(5, np.int32), np.ones(5)), KEY, 1
-    )
-
-
 test_refused = refusals.table(
     {
         "decision_tree.pseudo_weight=-1.0: use": lambda: tree(pseudo_weight=-1.0),
@@ -55,7 +41,5 @@ test_refused = refusals.table(
         ),
         "mixed: no learner": lambda: mixed([]),
         "mixed: 3 learners and 2 clients": lambda: mixed([tree()] * 3).init(KEY, FEDERATION),
-        "decision_tree: a state of other clients or public": state_of_others,
-        "decision_tree: 5 public examples, and 6 in rounds before": fewer_public_examples,
     }
 )

@@ -31,7 +31,6 @@ from jaxfed.learners.client_fit import (
     ClientFit,
     asked,
     count,
-    most_turns,
     speaking,
     take_turn,
     with_turns,
@@ -244,7 +243,7 @@ def server_round(
         **more,
     }
     if settings.privacy.has_noise:
-        metrics |= settings.privacy.metrics(most_turns(turns), turn.rows)
+        metrics |= settings.privacy.metrics(int(turns.max(initial=0)), turn.rows)
     return after, {**metrics, "communication": communication.metrics()}
 
 
