@@ -46,7 +46,9 @@ _OVERWRITE = flags.DEFINE_bool(
 _NODES = flags.DEFINE_string(
     "nodes", None, "try: number of clients; server: folder of the clients' public keys, *.pub."
 )
-_HOST = flags.DEFINE_string("host", "0.0.0.0", "server: address to listen at.")
+_HOST = flags.DEFINE_string(
+    "host", "127.0.0.1", "server: address to listen at; 0.0.0.0 for all (docs/network.md: who can)."
+)
 _PORT = flags.DEFINE_integer("port", None, "server: port to listen at.", 1, 65535)
 _NAMES = flags.DEFINE_multi_string(
     "name", [], "server: host name or address by which clients reach it; may be repeated."
@@ -78,8 +80,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         raise UsageError(f"--config.{overrides[0]}: {arguments[0]} has no config")
     # Imported late, so that --helpshort and a mistyped flag get a fast answer.
     with gc_tuning.importing():
-        from jaxfed.flower.deployment.control import check_flower
-        from jaxfed.flower.deployment.processes import DeploymentError
+        from jaxfed.flower.deployment.programs import DeploymentError, check_flower
 
         if arguments[0] not in ("check", "fingerprint"):
             check_flower()
@@ -125,6 +126,7 @@ def _try(overrides: list[str], interruption: Interruption) -> int:
             overrides,
             location(_given("workdir", _WORKDIR.value), "--workdir"),
             simulate=simulate,
+            client=(sys.executable, "-m", f"{__package__}.flower", "client"),
             num_nodes=None if number is None else int(number),
             encrypted=not _INSECURE.value,
             overwrite=_OVERWRITE.value,

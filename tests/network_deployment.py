@@ -72,10 +72,10 @@ def config_of(name, *more):
     )
 
 
-def answered(request, folder):
+def answered(request, perform):
     """A client app's whole work: it never raises."""
     try:
-        return client_run.perform(request, folder=folder)
+        return perform(request)
     except Exception as error:
         return failed(None, Failure(type(error).__name__))
 
@@ -103,7 +103,10 @@ class Deployment:
         self.folders = deal(config, folder)
         self.held = server_data.read(folder / "server")
         self.network = LocalNetwork(
-            {FIRST_NODE + j: partial(answered, folder=each) for j, each in enumerate(self.folders)},
+            {
+                FIRST_NODE + j: partial(answered, perform=client_run.performer(each))
+                for j, each in enumerate(self.folders)
+            },
             faults,
         )
 

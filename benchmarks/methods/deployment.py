@@ -3,18 +3,18 @@
     start to the first round's end    one SuperLink, three SuperNodes, TLS, keys; from the first process
     a steady round                    median of rounds 2 to 5
 
-Both have three clients with the same folders, one hidden layer of 64, five epochs in batches of 32, the same
-settings of Flower's processes, and one folder of compiled programs. The peer (`benchmarks/peers/flower_app`)
-is a ServerApp with Flower's FedAvg and a ClientApp in JAX, without anything of jaxfed: it asks no client who
-it is, keeps no state and checks no message. jaxfed forks processes and shortens Flower's waits
-(`jaxfed.flower.deployment.executor`, `waits`). The peer has Flower's own, but a SuperExec that asks ten times
-a second.
+Both have three clients with the same folders, one hidden layer of 64, five epochs in batches of 32, and the
+same settings of Flower. The peer (`benchmarks/peers/flower_app`) is a ServerApp with Flower's FedAvg
+and a ClientApp in JAX, without anything of jaxfed: it asks no client who it is, keeps no state and checks no
+message. Its ClientApp imports JAX for each message; jaxfed's hands the message to the site's worker.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +22,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 from benchmarks.timing.contest import Contest, optional_peer
 
@@ -61,7 +62,7 @@ class Plays:
 
 def deployment(with_peers: bool) -> Iterator[Contest]:
     """Time to the first round's end, and of a steady round."""
-    from jaxfed.flower.deployment.control import check_flower
+    from jaxfed.flower.deployment.programs import check_flower
 
     check_flower()
     with tempfile.TemporaryDirectory(prefix="jaxfed-bench-") as kept:
@@ -90,20 +91,20 @@ def _agreement(ours: Played, peer: Played) -> str:
 
 
 def _ours(kept: Path) -> Played:
-    from jaxfed.flower.deployment import commands, local
+    from jaxfed.flower.deployment import commands, programs
     from jaxfed.flower.server.stages import STAGES
+
+    def client(data: Path, address: programs.Address, key: Path | None) -> list[str]:
+        command = [sys.executable, "-m", "launch.flower", "client", f"--data={data}"]
+        return [*command, f"--server={address.here}", f"--ca={address.root}", f"--key={key}"]
 
     with tempfile.TemporaryDirectory(dir=kept) as folder:
         place = Path(folder)
         experiment, clients = _dealt(place)
+        settings = experiment.run_settings(place / "run", place / "server")
         began = time.time()
-        with local.Local(
-            place / "network", clients, programs_cache=kept / "programs", say=_nothing
-        ) as federation:
-            federation.start()
-            settings = experiment.run_settings(place / "run", place / "server")
-            status = federation.run(commands.APP, settings)
-        assert status.is_completed, status
+        with mock.patch.dict(os.environ, JAXFED_CACHE=str(kept / "programs")):
+            commands.play(place / "network", clients, commands.APP, settings, client, say=_nothing)
         lines = map(json.loads, (place / "run" / STAGES).read_text().splitlines())
         ends = [line["time"] for line in lines if line["stage"] == "end"]
         summary = json.loads((place / "run" / "summary.json").read_text())
@@ -111,23 +112,19 @@ def _ours(kept: Path) -> Played:
 
 
 def _plain(kept: Path) -> Played:
-    from jaxfed.flower.deployment import local
+    from jaxfed.flower.deployment import commands, programs
+
+    def client(data: Path, address: programs.Address, key: Path | None) -> list[str]:
+        return programs.node_command(address.here, f'data="{data}"', root=address.root, key=key)
 
     with tempfile.TemporaryDirectory(dir=kept) as folder:
         place = Path(folder)
         _, clients = _dealt(place)
         out = place / "out.json"
+        settings = {"out": str(out), "rounds": ROUNDS}
         began = time.time()
-        with local.Local(
-            place / "network",
-            clients,
-            programs_cache=kept / "programs",
-            programs=local.PLAIN_PROGRAMS,
-            say=_nothing,
-        ) as federation:
-            federation.start()
-            status = federation.run(_PEER, {"out": str(out), "rounds": ROUNDS})
-        assert status.is_completed, status
+        with mock.patch.dict(os.environ, JAX_COMPILATION_CACHE_DIR=str(kept / "programs")):
+            commands.play(place / "network", clients, _PEER, settings, client, say=_nothing)
         found = json.loads(out.read_text())
         return _played(began, found["ends"], found["accuracy"])
 
@@ -138,7 +135,7 @@ def _dealt(place: Path):  # type: ignore[no-untyped-def]
     from jaxfed.flower.deployment.dealing import deal
 
     experiment = commands.load(str(_ROOT / CONFIG), list(_OVERRIDES))
-    return experiment, deal(experiment.config, place / "nodes", place / "server").clients
+    return experiment, deal(experiment.config, place / "nodes", place / "server")
 
 
 def _played(began: float, ends: list[float], accuracy: float) -> Played:

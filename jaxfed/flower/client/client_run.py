@@ -1,15 +1,17 @@
 """A client's side of a run: the answer to one message, from the client's folder.
 
-Flower starts a process for each message. It reads the folder, makes the method of the message's setup, and
-computes one step (`ClientSide.answer`) from the client's stored state.
+Each message is answered from the folder alone: its data, the method of the message's setup, and the client's
+stored state give one step (`ClientSide.answer`). The worker of a site (`jaxfed.flower.deployment.worker`)
+keeps the method that it made last, so that a round compiles nothing anew.
 """
 
 from __future__ import annotations
 
 import time
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,6 +22,7 @@ from jaxfed.data.client_rows import Partition
 from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.sides import ClientSide
 from jaxfed.flower.client import client_data, client_step, hello, labels_file
 from jaxfed.flower.client.client_data import ClientData
 from jaxfed.flower.client.client_step import StepRefused
@@ -28,40 +31,20 @@ from jaxfed.flower.messages import pytrees, records, setup, timings
 from jaxfed.flower.messages.records import BadMessage, Record
 from jaxfed.flower.messages.setup import Setup
 from jaxfed.flower.messages.steps import Step, step_of
-from jaxfed.flower.messages.timings import Seconds
-
-if TYPE_CHECKING:
-    from flwr.app import Message
-
-    from jaxfed.federation.sides import ClientSide
 
 SETUP, MESSAGE, REPLY, SECONDS = "setup", "message", "reply", "seconds"
+Kept = dict[tuple[str, str], tuple[ClientSide, Federation, jax.Array]]
 _COMPILED = "/jax/core/compile/backend_compile_duration"  # event of JAX
 _DESCRIBED = "setup"  # entry of a state within a session: hash of the setup
 HELLO = "hello"  # part of a request: what the client has said
 
 
-def answer(message: Message, folder: Path, *, called: float) -> Message:
-    """Answer a message of the server; a client app's whole work.
-
-    Args:
-        message: the request.
-        folder: the client's.
-        called: `time.perf_counter()` when the app was called, before it imported this.
-    """
-    from jaxfed.config import assembly
-    from jaxfed.flower.messages.grid_messages import answered
-
-    del assembly  # imported to be counted
-    imported = time.perf_counter()
-    started = timings.since_start()
-    seconds = {timings.IMPORTS: imported - called}
-    if started is not None:
-        seconds[timings.START] = max(0.0, started - seconds[timings.IMPORTS])
-    return answered(message, partial(perform, folder=folder, seconds=seconds))
+def performer(folder: Path) -> Callable[[Record], Record]:
+    """Return `perform` for a folder, with the method of the last message kept for the next one."""
+    return partial(perform, folder=folder, kept={})
 
 
-def perform(request: Record, *, folder: Path, seconds: Seconds | None = None) -> Record:
+def perform(request: Record, *, folder: Path, kept: Kept | None = None) -> Record:
     """Answer a request from a client's folder; every problem is in the reply.
 
     The first request, a hello, needs no state. Each later one is one step of the method.
@@ -69,7 +52,7 @@ def perform(request: Record, *, folder: Path, seconds: Seconds | None = None) ->
     Args:
         request: the record of the request.
         folder: the client's.
-        seconds: of this process before the step (`timings`), which go into the reply.
+        kept: the method of the last message, by hashes of its setup and of the data.
     """
     try:
         data = client_data.read(folder)
@@ -79,10 +62,8 @@ def perform(request: Record, *, folder: Path, seconds: Seconds | None = None) ->
     errors = data.settings.errors
     if name == hello.NAME:
         return client_step.answer(request, partial(_hello, data), errors=errors)
-    number = data.settings.number
-    return client_step.perform(
-        folder, request, partial(_step, data, seconds or {}), client=number, errors=errors
-    )
+    step = partial(_step, data, {} if kept is None else kept)
+    return client_step.perform(folder, request, step, client=data.settings.number, errors=errors)
 
 
 def own_federation(data: ClientData, setup: Setup) -> Federation:
@@ -135,16 +116,22 @@ def _hello(data: ClientData, step: Step, content: Record) -> Record:
 
 
 def _step(
-    data: ClientData, before: Seconds, step: Step, state: Record | None, content: Record
+    data: ClientData, kept: Kept, step: Step, state: Record | None, content: Record
 ) -> tuple[Record | None, Record]:
     """Compute one step of the method: the client's new state, and its reply."""
     began = time.perf_counter()
-    compiled = _counting_compilation()
+    compiled = _compiled()
+    compiled.clear()
     told = setup.from_record(records.part(content, SETUP))
     _check(data, told, records.whole_number(content, "cohort"))
     hello.check_unchanged(records.part(content, HELLO), data.folder, *data.points)
     config = accepted(data.settings, told.config, told.method, step.run)
-    side, federation, key = method_of(data, told, config)
+    described = records.fingerprint(records.part(content, SETUP))
+    known = described, records.text(content, f"{HELLO}.data", longest=100)
+    if known not in kept:
+        kept.clear()
+        kept[known] = method_of(data, told, config)
+    side, federation, key = kept[known]
     made = time.perf_counter()
     try:
         form = side.form(step.name, federation)
@@ -153,7 +140,6 @@ def _step(
     message = pytrees.from_record(records.part(content, MESSAGE), form)
     init = partial(side.init, key, federation)
     template = side.state_form(key, federation)
-    described = records.fingerprint(records.part(content, SETUP))
     if state is not None:
         if state.pop(_DESCRIBED, described) != described:
             raise StepRefused("the setup has changed within a session")
@@ -166,7 +152,6 @@ def _step(
     if side.labels is not None and (given := side.labels(new)) is not None:
         labels_file.write(data, *given)
     seconds = {
-        **before,
         timings.METHOD: made - began,
         timings.STEP: time.perf_counter() - made,
         timings.COMPILE: float(sum(compiled)),
@@ -204,8 +189,9 @@ def method_of(
     return algorithm.sides().client.at(key, federation), federation, key
 
 
-def _counting_compilation() -> list[float]:
-    """Return a list that gets the seconds of each program compiled or read from disk from now on."""
+@cache
+def _compiled() -> list[float]:
+    """Seconds of each program that was compiled or read from disk since the list was cleared."""
     found: list[float] = []
 
     def add(event: str, duration_secs: float, **_: Any) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import shlex
 import shutil
-import socket
-import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -19,34 +20,28 @@ from jaxfed.config.keys import flatten
 from jaxfed.config.reading import opened
 from jaxfed.config.sections import section_of
 from jaxfed.errors import UsageError
-from jaxfed.experiment.store import compilation_cache, workdir
+from jaxfed.experiment.store import workdir
 from jaxfed.flower.client import client_data
-from jaxfed.flower.client.client_step import CONSOLE
-from jaxfed.flower.deployment import certificates, local
-from jaxfed.flower.deployment.comparison import compare, departed
-from jaxfed.flower.deployment.control import Control, RunSettings, Status, check_flower
+from jaxfed.flower.deployment import certificates, comparison, programs
 from jaxfed.flower.deployment.dealing import deal
-from jaxfed.flower.deployment.following import follow, wait_for_link
-from jaxfed.flower.deployment.guarded import KEY_IN_USE, UNKNOWN_KEY
-from jaxfed.flower.deployment.output import NewLines, StageLines, seconds_text, traffic
-from jaxfed.flower.deployment.processes import DeploymentError, Processes, Started
+from jaxfed.flower.deployment.programs import Address, DeploymentError, Say, SuperLink
 from jaxfed.flower.messages import setup
 from jaxfed.flower.server import server_data, server_run
 
-Say = Callable[[str], None]
 Simulate = Callable[[ConfigDict, Path, Mapping[int, Sequence[int]]], None]
 
 APP = Path(__file__).parents[1] / "app"
 RUN, SIMULATION, NODES, SERVER, NETWORK = "run", "simulation", "nodes", "server", "network"
+KEYS = "keys"  # of the server, in its folder NETWORK
 _OF_A_TRIAL = ("num_repeats=1", "baselines=()", "execution.plots=false")
-_POLL_SECONDS = 0.5
-_BETWEEN_LINES = 30.0  # seconds between lines of a client that has no connection
 _BETWEEN_STARTS = 5.0  # seconds between starts of a client's node
-_MOST_REFUSED = 90.0  # seconds of retries; Flower counts a killed node as connected for 60
+_OF_A_KILLED_ONE = 20.0  # seconds until the processes of a killed server have ended
+_STEADY = 60.0  # seconds after which the end of a node is not of its start
+_MOST_STARTS = 18  # one after another; Flower counts a killed node as connected for a minute
 
 
 class Experiment(NamedTuple):
-    """A checked config, and what another process needs to load it again."""
+    """A checked config, and what the ServerApp, another process, needs to load it again."""
 
     spec: str
     overrides: tuple[str, ...]
@@ -57,13 +52,13 @@ class Experiment(NamedTuple):
         """Hash of the part that clients receive, as `config` in client.toml names it."""
         return setup.fingerprint(setup.config_text(self.config))
 
-    def run_settings(self, place: Path, server: Path | None) -> RunSettings:
+    def run_settings(self, place: Path, server: Path) -> programs.RunSettings:
         """Return the settings of a run of the app."""
         return {
             "config": self.spec,
             "overrides": json.dumps(self.overrides),
-            "workdir": str(place),
-            "server": "" if server is None else str(server),
+            "workdir": str(place.absolute()),
+            "server": str(server.absolute()),
         }
 
 
@@ -95,6 +90,7 @@ def try_here(
     place: Path,
     *,
     simulate: Simulate,
+    client: Sequence[str],
     num_nodes: int | None = None,
     encrypted: bool = True,
     overwrite: bool = False,
@@ -108,6 +104,7 @@ def try_here(
         place: gets run/, the workdir of the federation; simulation/, that of the simulation; nodes/J, each
             client's folder; server/, what the server holds; network/, keys and logs.
         simulate: runs a config in a workdir; its rounds lack the clients {round: clients}.
+        client: command that starts a client, `launch.flower client`; its flags follow.
         num_nodes: sets federation.num_clients.
         encrypted: False for connections without TLS and keys.
         overwrite: begin again.
@@ -117,53 +114,37 @@ def try_here(
         Exit status: 1 if the run failed, or differs from the simulation.
 
     Raises:
-        UsageError: a mistake in the config or the arguments.
+        UsageError: a mistake in the config or the arguments; no process has started.
     """
-    check_flower()
-    place = place.absolute()  # the server is another process, in another folder
+    programs.check_flower()
+    place = place.absolute()
     if num_nodes is not None:
         overrides = [*overrides, f"federation.num_clients={num_nodes}"]
     experiment = load(spec, overrides)
-    limits = section_of(experiment.config, "deployment")
     number = experiment.config.federation.num_clients
-    limits.num_nodes(number)
+    section_of(experiment.config, "deployment").num_nodes(number)
     if overwrite:
         for name in (RUN, SIMULATION, NODES, SERVER):
             shutil.rmtree(place / name, ignore_errors=True)
-    settings = experiment.config.to_dict()
-    if not workdir.is_finished(place / RUN, settings):
+    if not _is_finished(experiment, place):
         say(f"dealing {experiment.config.dataset.name} to {number} client{'s' * (number != 1)}")
-        dealt = deal(experiment.config, place / NODES, place / SERVER)
+        clients = deal(experiment.config, place / NODES, place / SERVER)
         server_run.check(experiment.config, server_data.read(place / SERVER))
-        cache = compilation_cache.folder(experiment.config.execution.compilation_cache)
-        with local.Local(
-            place / NETWORK,
-            dealt.clients,
-            encrypted=encrypted,
-            programs_cache=cache,
-            limits=local.Limits(nodes=limits.wait_for_nodes),
-            say=say,
-        ) as federation:
-            federation.start()
-            stages = StageLines(place / RUN, say)
-            status = federation.run(
-                APP,
-                experiment.run_settings(place / RUN, place / SERVER),
-                at_each_poll=stages.look,
-            )
-            stages.look()
-        if not status.is_completed:
-            say(_failure(status, place / NETWORK))
+        _claim(experiment, place)
+        settings = experiment.run_settings(place / RUN, place / SERVER)
+        command = partial(_client_command, client)
+        play(place / NETWORK, clients, APP, settings, command, encrypted=encrypted, say=say)
+        if not _is_finished(experiment, place):
+            say(_failure(place / NETWORK))
             return 1
-    left, beside = departed(place / RUN)
+    left, beside = comparison.departed(place / RUN)
     those_who_left = " without those who left" * bool(left)
     say(f"simulating the same{those_who_left}")
     simulate(experiment.config, place / SIMULATION, left)
     places, method = (place / RUN, place / SIMULATION), experiment.config.algorithm
-    found = compare(*places, method, nodes=place / NODES)
+    found = comparison.compare(*places, method, nodes=place / NODES)
     closing = [
-        seconds_text(place / RUN),
-        str(traffic(place / RUN, number)),
+        *comparison.costs(place / RUN, number),
         f"network and simulation{those_who_left}: {found}",
         beside,
         f"results are in {place / RUN}",
@@ -171,6 +152,64 @@ def try_here(
     for line in filter(None, closing):
         say(line)
     return int(not found.is_none)
+
+
+def play(
+    network: Path,
+    clients: Sequence[Path],
+    app: Path,
+    settings: programs.RunSettings,
+    command: Callable[[Path, Address, Path | None], list[str]],
+    *,
+    encrypted: bool = True,
+    say: Say = print,
+) -> None:
+    """Run an app by a SuperLink and clients on this machine, which end with it.
+
+    Args:
+        network: gets keys and logs.
+        clients: each client's folder.
+        app: folder of the app.
+        settings: its run config.
+        command: command of a client, from its folder, the server, and its key.
+        encrypted: False for connections without TLS and keys.
+        say: receives lines.
+    """
+    folder = network / KEYS if encrypted else None
+    if folder is not None:
+        certificates.make_server_certificate(folder, [])
+    address = Address(programs.HERE, programs.free_port(), folder)
+    nodes = {}
+    with ExitStack() as stack:
+        link = stack.enter_context(SuperLink(network, address, say=say))
+        for number, data in enumerate(clients):
+            key = None
+            if folder is not None:
+                key = folder / f"node-{number}.key"
+                link.register(certificates.make_node_key(key))
+            own = command(data, address, key)
+            say(f"$ {shlex.join(own)}")
+            log = network / programs.LOGS / f"node-{number}.log"
+            variables = programs.environment(network / "flower" / f"node-{number}")
+            nodes[number] = programs.start(own, variables, log)
+            stack.callback(programs.end, nodes[number])
+
+        def look() -> None:
+            for number in [number for number, node in nodes.items() if node.poll() is not None]:
+                status = nodes.pop(number).returncode
+                log = network / programs.LOGS / f"node-{number}.log"
+                say(f"node-{number} ended with status {status}; see {log}")
+
+        link.run(app, settings, at_each_poll=look)
+
+
+def _client_command(
+    client: Sequence[str], data: Path, address: Address, key: Path | None
+) -> list[str]:
+    command = [*client, f"--data={data}", f"--server={address.here}"]
+    if key is None:
+        return [*command, "--insecure"]
+    return [*command, f"--ca={address.root}", f"--key={key}"]
 
 
 def serve(
@@ -191,7 +230,7 @@ def serve(
     Args:
         spec: FILE.py[:VARIANT].
         overrides: KEY=VALUE.
-        place: gets run/, the workdir, and network/, with keys, certificates and logs.
+        place: gets run/, the workdir, and network/, with logs and keys/ (`certificates`).
         host: address to listen at.
         port: to listen at.
         names: host names and addresses by which clients reach this machine, for its certificate.
@@ -206,56 +245,44 @@ def serve(
     Raises:
         UsageError: a mistake in the config or the arguments.
     """
-    check_flower()
+    programs.check_flower()
     if not encrypted and not _is_loopback(host):
         raise UsageError(f"--insecure: only at loopback, --host=127.0.0.1; --host is {host}")
     if encrypted and nodes is None:
         raise UsageError("--nodes is missing: the folder of the clients' public keys, *.pub")
-    keys = certificates.public_keys(nodes) if encrypted and nodes is not None else ()
+    keys = sorted(nodes.glob("*.pub")) if encrypted and nodes is not None else []
     experiment = load(spec, overrides)
     limits = section_of(experiment.config, "deployment")
     wanted = limits.num_nodes(experiment.config.federation.num_clients)
-    if keys and len(keys) < wanted:
+    if encrypted and len(keys) < wanted:
         raise UsageError(
-            f"--nodes={nodes}: {len(keys)} public key{'s' * (len(keys) != 1)} for {wanted} clients "
-            "(config.deployment.nodes)"
+            f"--nodes={nodes}: {len(keys)} public key{'s' * (len(keys) != 1)} (*.pub) for {wanted} "
+            "clients (config.deployment.nodes)"
         )
-    if workdir.is_finished(place / RUN, experiment.config.to_dict()):
+    if _is_finished(experiment, place):
         say(f"{place / RUN} is finished")
         return 0
     if held is None:
         raise UsageError("--held is missing: the server's folder, with shared.json and test.npz")
     server_run.check(experiment.config, server_data.read(held))
-    place = place.absolute()
-    with workdir.open_workdir(place / RUN, experiment.config.to_dict()):
-        pass  # it can be written, and is this config's
+    _claim(experiment, place)
     network = place / NETWORK
-    with Processes(network) as processes:
-        server = _server(network, host, port, names, encrypted=encrypted)
-        home = network / local.HOMES / "link"
-        home.mkdir(mode=client_data.PRIVATE_FOLDER, parents=True, exist_ok=True)
-        cache = compilation_cache.folder(experiment.config.execution.compilation_cache)
-        processes.start(
-            "link",
-            server.command(local.PROGRAMS.superlink),
-            environment=local.environment(home, cache, "superlink"),
+    if encrypted:
+        certificates.make_server_certificate(
+            network / KEYS, [*names, *({host} - {"0.0.0.0", "::"})]
         )
-        root = None if server.authority is None else server.authority.public
-        with Control(server.address_here, root) as control:
-            wait_for_link(control, processes, local.Limits().link)
-            for key in keys:
-                control.register(key)
-            say(f"listening at {host}:{port}; clients need {root}" if root else f"at {host}:{port}")
-            say(f"the config's hash, for client.toml, is {experiment.fingerprint}")
-            run = control.submit(APP, experiment.run_settings(place / RUN, held))
-            stages = StageLines(place / RUN, say)
-            status = follow(control, run, processes, say=say, at_each_poll=stages.look)
-            stages.look()
-    if not status.is_completed:
-        say(_failure(status, network))
-        return 1
-    say(f"results are in {place / RUN}")
-    return 0
+    address = Address(host, port, network / KEYS if encrypted else None)
+    with SuperLink(network, address, say=say) as link:
+        for key in keys:
+            link.register(key)
+        if not _is_loopback(host):
+            say(f"whoever reaches {host}:{port} can run code at all sites: see docs/network.md")
+        say(f"listening at {host}:{port}; clients need {address.root or 'no certificate'}")
+        say(f"the config's hash, for client.toml, is {experiment.fingerprint}")
+        link.run(APP, experiment.run_settings(place / RUN, held))
+    is_finished = _is_finished(experiment, place)
+    say(f"results are in {place / RUN}" if is_finished else _failure(network))
+    return int(not is_finished)
 
 
 def fingerprint(spec: str, overrides: Sequence[str], *, say: Say = print) -> int:
@@ -272,110 +299,59 @@ def take_part(
     key: Path | None,
     say: Say = print,
 ) -> NoReturn:
-    """Run a client's node until a signal ends it, with a line for each message that it sends or refuses.
+    """Run a client's worker and its SuperNode until a signal ends them.
 
-    The node is started again if the server no longer knows it, as after a restart of the server. If the
-    server refuses it, it is started again for a while: a killed node with its key may count as connected.
+    The worker prints a line for each message that leaves or is refused, and Flower its own lines. A SuperNode
+    that has ended is started again: it ends when the server forgets it, as after a restart of the server,
+    and while the server counts an earlier one with its key as connected.
 
     Args:
         folder: the client's (`jaxfed.flower.client.client_data`).
         server: HOST:PORT.
         root_certificate: the server's ca.crt; None for a connection without encryption, on loopback only.
-        key: the node's private key, made here if it does not exist; its public key goes to the server.
+        key: the client's private key, made here if it does not exist; its public key goes to the server.
         say: receives lines.
 
     Raises:
         UsageError: something is wrong in the folder, or with the arguments.
-        DeploymentError: the node ended by itself, or the server refuses it.
+        DeploymentError: the SuperNode ends again and again.
     """
-    check_flower()
+    from jaxfed.flower.deployment import worker
+
+    programs.check_flower()
     host, colon, port = server.rpartition(":")
     if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UsageError(f"--server={server}: use HOST:PORT")
     client_data.read(folder)
     if root_certificate is None and not _is_loopback(host.strip("[]")):
         raise UsageError(f"--insecure: only for a server at loopback; --server is {server}")
-    if root_certificate is not None:
-        certificates.check_certificate(root_certificate)
-        if key is None:
-            raise UsageError("--key is missing: the file of this client's private key")
-        if not key.exists():
-            pair = certificates.make_node_key(key)
-            say(f"made {key}; the server needs {pair.public} before this client can connect")
-        certificates.read_node_key(key)
-    place = client_data.private_folder(folder.absolute(), client_data.NODE)
-    with Processes(place) as processes:
-        home = place / local.HOMES
-        home.mkdir(mode=client_data.PRIVATE_FOLDER, exist_ok=True)
-        cache = compilation_cache.folder("auto")
-        say(f"node of {folder} for {server}; its output is in {place / 'logs' / 'node.log'}")
-        until: float | None = None  # time of the last try, once the server has refused the node
+    if root_certificate is not None and not root_certificate.is_file():
+        raise UsageError(f"--ca={root_certificate}: no such file")
+    if root_certificate is not None and key is None:
+        raise UsageError("--key is missing: the file of this client's private key")
+    if key is not None and not key.exists():
+        public = certificates.make_node_key(key)
+        say(f"made {key}; the server needs {public} before this client can connect")
+    variables = programs.environment(client_data.private_folder(folder, client_data.NODE))
+    with worker.serving(folder) as address:
+        starts = 0
         while True:
-            command = local.node_command(
-                local.PROGRAMS.supernode,
-                folder.absolute(),
-                server,
-                port=local.free_ports(1)[0],
-                root_certificate=None if root_certificate is None else root_certificate.absolute(),
-                key=None if key is None or root_certificate is None else key.absolute(),
-            )
-            node = processes.start(
-                "node", command, environment=local.environment(home, cache, "supernode")
-            )
-            is_connected = _watch(node, server, root_certificate, say)
-            (ended,) = processes.newly_ended()
-            reason = next((text for text in (UNKNOWN_KEY, KEY_IN_USE) if text in ended), "")
-            if reason:
-                until = until or time.monotonic() + _MOST_REFUSED
-                say(f"{server} refuses {key}: {reason}")
-            elif is_connected and not node.process.returncode:
-                until = None
-                say(f"{server} does not know this node any more; connecting again")
-            else:
-                raise DeploymentError(ended)
-            if until is not None and time.monotonic() > until:
-                raise DeploymentError(f"{server} refuses {key}: {reason}")
+            config = f'worker="{address}"'
+            command = programs.node_command(server, config, root=root_certificate, key=key)
+            say(f"$ {shlex.join(command)}")
+            began = time.monotonic()
+            node = programs.start(command, variables)
+            try:
+                status = node.wait()
+            finally:
+                programs.end(node)
+            starts = starts + 1 if time.monotonic() - began < _STEADY else 1
+            if starts >= _MOST_STARTS:
+                raise DeploymentError(
+                    f"flower-supernode ended {starts} times; the last status is {status}"
+                )
+            say(f"flower-supernode ended with status {status}; starting it again")
             time.sleep(_BETWEEN_STARTS)
-
-
-def _watch(node: Started, server: str, root_certificate: Path | None, say: Say) -> bool:
-    """Print a node's lines for the console until it ends; return True if it was ever connected."""
-    lines = NewLines(node.log)
-    was_connected = is_connected = False
-    next_line = time.monotonic() + _BETWEEN_LINES
-    while True:
-        has_ended = node.process.poll() is not None
-        for line in lines.read():
-            if line.startswith(CONSOLE):
-                say(line.removeprefix(CONSOLE))
-            elif "SuperNode ID" in line or (was_connected and "Connection successful" in line):
-                if not is_connected:
-                    say(f"connected to {server}")
-                was_connected = is_connected = True
-            elif is_connected and "Connection attempt failed" in line:
-                is_connected, next_line = False, time.monotonic() + _BETWEEN_LINES
-        if has_ended:
-            return was_connected
-        if not is_connected and time.monotonic() > next_line:
-            next_line += _BETWEEN_LINES
-            say(f"no connection to {server}: {_unreachable(server, root_certificate)}")
-        time.sleep(_POLL_SECONDS)
-
-
-def _unreachable(server: str, root_certificate: Path | None) -> str:
-    """Return why a server cannot be reached."""
-    host, _, port = server.rpartition(":")
-    host = host.strip("[]")
-    try:
-        with socket.create_connection((host, int(port)), timeout=_BETWEEN_STARTS) as connection:
-            if root_certificate is not None:
-                context = ssl.create_default_context(cafile=root_certificate)
-                context.wrap_socket(connection, server_hostname=host).close()
-    except ssl.SSLCertVerificationError as error:
-        return f"its certificate is not accepted by {root_certificate}: {error.verify_message}"
-    except OSError as error:
-        return f"{error.strerror or error}; check that the server runs and the port is right"
-    return "it answers; the node is not ready yet"
 
 
 def check(folder: Path, *, num_classes: int | None = None, say: Say = print) -> int:
@@ -401,30 +377,32 @@ def check(folder: Path, *, num_classes: int | None = None, say: Say = print) -> 
     return 0
 
 
-def _server(
-    network: Path, host: str, port: int, names: Sequence[str], *, encrypted: bool
-) -> local.Server:
-    if not encrypted:
-        return local.Server(host, port)
-    keys = network / "keys"
-    authority = certificates.make_authority(keys)
-    known = [name for name in (*names, host) if name not in ("0.0.0.0", "::")]
-    own = certificates.make_server_certificate(authority, keys, known)
-    return local.Server(host, port, authority, own)
+def _is_finished(experiment: Experiment, place: Path) -> bool:
+    return workdir.is_finished(place / RUN, experiment.config.to_dict())
 
 
-def _failure(status: Status, network: Path) -> str:
-    details = " ".join(status.details.split())
-    return (
-        f"the run ended: {status.outcome}{f' ({details})' * bool(details)}; logs are in {network / 'logs'}, "
-        "the same command continues"
-    )
+def _claim(experiment: Experiment, place: Path) -> None:
+    """Check that the workdir can be written, is this config's, and is not in use.
+
+    The ServerApp of a command that was killed may use it for some seconds more.
+    """
+    until = time.monotonic() + _OF_A_KILLED_ONE
+    while True:
+        try:
+            with workdir.open_workdir(place / RUN, experiment.config.to_dict()):
+                return
+        except UsageError as error:
+            if not isinstance(error.__context__, BlockingIOError) or time.monotonic() > until:
+                raise
+        time.sleep(1.0)
+
+
+def _failure(network: Path) -> str:
+    return f"the run has not finished; logs are in {network / programs.LOGS}, the same command continues"
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False

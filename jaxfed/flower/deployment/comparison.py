@@ -1,4 +1,4 @@
-"""Comparison of a network run with its simulation, in which clients that left the network are left out."""
+"""A network run beside its simulation, in which clients that left the network are left out."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import jax
 import numpy as np
 
 from jaxfed.experiment.store.manifest import read_predictions
+from jaxfed.experiment.store.records import read_metrics
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.cohort import Cohort, emptied
 from jaxfed.flower.client.client_data import TEST, TRAIN
 from jaxfed.flower.client.labels_file import LABELS
+from jaxfed.flower.messages.timings import PARTS, TRANSPORT
 from jaxfed.flower.server import stages
 from jaxfed.host.safe_files import arrays_of
 
@@ -180,3 +182,25 @@ def _labels_at_clients(nodes: Path) -> dict[tuple[str, ...], str]:
             for row in csv.DictReader(stream):
                 found[file.parent.name, row["file"], row["index"]] = row["label"]
     return found
+
+
+def costs(workdir: Path, num_clients: int) -> list[str]:
+    """Return lines with the seconds of a run's rounds and the bytes of one client, on average."""
+    rounds = list(read_metrics(workdir))
+    lines, timed = [], [each["network"] for each in rounds if each.get("network")]
+    if timed:
+        parts = ", ".join(
+            f"{part} {sum(each.get(f'{part}_max', 0) for each in timed) / len(timed):.1f}"
+            for part in (*PARTS, TRANSPORT)
+        )
+        first, later = timed[0]["seconds"], [each["seconds"] for each in timed[1:]]
+        then = f", {sum(later) / len(later):.1f} s in each later one" if later else ""
+        lines.append(f"seconds of clients: {first:.1f} s in round 1{then} (at most: {parts})")
+    words = []
+    for way in ("upload", "download"):
+        real, predicted = (
+            sum(each.get(part, {}).get(f"{way}_bytes", 0) for each in rounds) / num_clients
+            for part in ("network", "communication")
+        )
+        words.append(f"{real:,.0f} {way}, the method's {predicted:,.0f}")
+    return [*lines, f"bytes a client: {'; '.join(words)}"]

@@ -1,6 +1,6 @@
 """A config's simulated clients as folders: what each client and the server of a deployment would hold.
 
-    dealt = deal(config, Path("work/nodes"), Path("work/server"))
+    folders = deal(config, Path("work/nodes"), Path("work/server"))
 
 A client's folder (`jaxfed.flower.client.client_data`) has the examples that the simulation gives to the
 client, in its order, bit for bit: labeled, then unlabeled ones in train.npz, new points in test.npz.
@@ -12,7 +12,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -37,15 +37,8 @@ from jaxfed.flower.client.client_data import (
 from jaxfed.flower.server.server_data import HELD_OUT, SHARED
 
 
-class Dealt(NamedTuple):
-    """Folders of the clients, by number, and the federation that they were made from."""
-
-    clients: tuple[Path, ...]
-    federation: Federation
-
-
-def deal(config: ConfigDict, nodes: Path, server: Path, *, repeat: int = 0) -> Dealt:
-    """Write the folders of all clients of a config, and that of the server.
+def deal(config: ConfigDict, nodes: Path, server: Path, *, repeat: int = 0) -> tuple[Path, ...]:
+    """Write the folders of all clients of a config, and that of the server; return the clients'.
 
     Args:
         config: resolved and checked.
@@ -76,7 +69,7 @@ def deal(config: ConfigDict, nodes: Path, server: Path, *, repeat: int = 0) -> D
     deal_to_server(
         federation, server, class_names=names, numbers=simulation.numbers, encoding=encoding
     )
-    return Dealt(folders, federation)
+    return folders
 
 
 def deal_to_clients(

@@ -12,15 +12,18 @@ reaches the server, so client apps must not raise.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import httpx
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
 
 from jaxfed.flower.messages import records
 from jaxfed.flower.messages.network import Arrival, Outgoing
 from jaxfed.flower.messages.records import BadMessage, Record
 from jaxfed.flower.messages.steps import Failure, failed
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
 
 MESSAGE_TYPE = "query"  # a client app registers its function with `@app.query()`
 

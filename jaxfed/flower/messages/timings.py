@@ -1,9 +1,6 @@
-"""Seconds of a client's process, which come with each reply.
+"""Seconds of a client's step, which come with each reply.
 
-    start      from the start of the process until the app is called: Flower's imports, its requests for the
-               message, and unpacking the app; absent where the system does not tell when a process started
-    imports    of JAX and jaxfed, as far as they were not imported already
-    method     making the method's client side from config and folder
+    method     making the method's client side from config and folder; 0 if the worker has it already
     step       the step itself, with tracing and compilation
     compile    of `method` and `step`: compiling programs, or reading compiled ones from disk
 
@@ -13,30 +10,15 @@ Nothing else about a client's machine leaves it. Tracing, and starting a device,
 from __future__ import annotations
 
 import math
-import os
-import sys
-import time
 from collections.abc import Mapping
-from pathlib import Path
 
 from jaxfed.flower.messages.records import BadMessage, Record, Value
 
-START, IMPORTS, METHOD, STEP, COMPILE = "start", "imports", "method", "step", "compile"
-TRANSPORT = (
-    "transport"  # all else until the reply is at the server: polls, messages, waiting for a core
-)
-PARTS = (START, IMPORTS, METHOD, STEP)
+METHOD, STEP, COMPILE = "method", "step", "compile"
+TRANSPORT = "transport"  # all else until the reply is at the server: Flower's polls and processes
+PARTS = (METHOD, STEP)
 
 Seconds = Mapping[str, float]
-
-
-def since_start() -> float | None:
-    """Seconds since this process started, to a hundredth; None where the system does not say."""
-    if sys.platform != "linux":
-        return None
-    words = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    started = int(words[19]) / os.sysconf("SC_CLK_TCK")
-    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
 
 
 def from_record(content: Mapping[str, Value]) -> Seconds:
@@ -64,11 +46,11 @@ def summary(clients: Mapping[int, Seconds], arrived: Mapping[int, float]) -> dic
     """Return the largest and the mean seconds of all clients of a stage, by part.
 
     Args:
-        clients: seconds of each client's process.
+        clients: seconds of each client's step.
         arrived: seconds from the request to each client's reply.
 
     Returns:
-        {"start_max": ..., "start_mean": ..., ..., "transport_max": ..., "transport_mean": ...}
+        {"step_max": ..., "step_mean": ..., ..., "transport_max": ..., "transport_mean": ...}
     """
     found: dict[str, float] = {}
     for name in (*PARTS, COMPILE, TRANSPORT):

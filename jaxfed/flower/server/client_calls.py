@@ -39,7 +39,7 @@ from jaxfed.flower.server import admission, known_clients
 from jaxfed.flower.server.admission import Admitted, Expected, Returning
 from jaxfed.flower.server.exchange import Answers, Exchange
 from jaxfed.flower.server.server_data import ServerData
-from jaxfed.flower.server.stages import END, ENDED, Stages
+from jaxfed.flower.server.stages import END, ENDED, Stages, text_of
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.kernels.devices import rows_at_once
 
@@ -124,6 +124,7 @@ def connect(
         Returning(network, admit, expected, admitted.hellos),
         [one_line(said.name) for said in hellos],
         tuple(f"refused node {node}: {why}" for node, why in sorted(admitted.refused.items())),
+        tell,
     )
 
 
@@ -140,6 +141,7 @@ class ClientCalls:
         returning: admits clients that come back with another node.
         names: of the clients.
         remarks: lines about nodes that were refused.
+        tell: receives a line for each stage.
     """
 
     exchange: Exchange
@@ -150,6 +152,7 @@ class ClientCalls:
     returning: Returning
     names: list[str]
     remarks: tuple[str, ...] = ()
+    tell: Callable[[str], None] = lambda line: None
     _of_round: dict[str, Any] = field(default_factory=dict)
     _norms: dict[int, float] = field(default_factory=dict)  # of a round's replies
 
@@ -325,7 +328,9 @@ class ClientCalls:
             self._of_round[key] = round(self._of_round.get(key, 0) + value, 3)
         why = {client: each.reason for client, each in answers.lost.items()}
         metrics = {"metrics": measured} if measured else {}
-        self._stages.write(round=number, stage=answers.step + ENDED, **found, why=why, **metrics)
+        line = {"round": number, "stage": answers.step + ENDED, **found, "why": why, **metrics}
+        self._stages.write(**line)
+        self.tell(text_of(line))
 
 
 def _norm(tree: Any) -> float:

@@ -74,7 +74,7 @@ def serve(
         progress.working_on("waiting for clients")
         limits = section_of(config, "deployment")
         calls = client_calls.connect(
-            network, config, limits, data, place, tell=progress.note, **clock
+            network, config, limits, data, place, tell=progress.say, **clock
         )
         inputs = input_lines(config, len(calls.federation.public))
         few = few_rows(len(calls.federation.test), len(calls.federation.validation))

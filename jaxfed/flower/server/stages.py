@@ -19,6 +19,7 @@ from typing import Any
 
 from jaxfed.errors import Unresumable
 from jaxfed.federation.census import Census
+from jaxfed.flower.messages.timings import PARTS, TRANSPORT
 from jaxfed.host import storage
 
 STAGES = "stages.jsonl"
@@ -84,6 +85,19 @@ def lines(file: Path) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(line, dict) and "stage" in line and type(line.get("round")) is int:
             yield line
+
+
+def text_of(line: dict[str, Any]) -> str:
+    """Return the text of the last line of a stage."""
+    lost = f", {line['lost']} lost" * bool(line["lost"])
+    parts = [
+        f"{part} {line[f'{part}_max']:.1f}" for part in (*PARTS, TRANSPORT) if f"{part}_max" in line
+    ]
+    longest = f" (at most: {', '.join(parts)})" * bool(parts)
+    return (
+        f"round {line['round']}, {line['stage'].removesuffix(ENDED)}: {line['replies']} replies{lost} in "
+        f"{line['seconds']:.1f} s{longest}"
+    )
 
 
 def sites(place: Path, names: Sequence[str], census: Census) -> list[dict[str, Any]]:

@@ -2,15 +2,11 @@
 
 import importlib.util
 import json
-import socket
-import ssl
 import sys
-import threading
-from contextlib import suppress
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
-import stand_in_flower
 from invoking import ROOT, called, invoke
 
 import jaxfed
@@ -19,10 +15,10 @@ from jaxfed.config import file as config_file
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.flower import app
-from jaxfed.flower.client import client_step, consent
+from jaxfed.flower.client import consent
 from jaxfed.flower.client.client_data import ClientSettings
-from jaxfed.flower.deployment import certificates, commands, comparison, control, guarded, local
-from jaxfed.flower.deployment.processes import DeploymentError
+from jaxfed.flower.deployment import certificates, commands, comparison, programs, worker
+from jaxfed.flower.deployment.programs import DeploymentError
 from jaxfed.flower.messages import setup
 from jaxfed.host.checkpoint import Checkpoints
 from launch import flower
@@ -43,11 +39,8 @@ def command():
 
 @pytest.fixture
 def with_flower(monkeypatch):
-    """As if Flower were installed; what needs it is replaced by stand-ins."""
-    monkeypatch.setattr(control, "check_flower", lambda: None)
-    monkeypatch.setattr(commands, "check_flower", lambda: None)
-    monkeypatch.setattr(commands, "Control", stand_in_flower.Control)
-    monkeypatch.setattr(local, "PROGRAMS", stand_in_flower.programs())
+    """As if Flower were installed."""
+    monkeypatch.setattr(programs, "check_flower", lambda: None)
 
 
 @pytest.fixture
@@ -70,7 +63,7 @@ def test_check(command, folder, capsys):
 def test_without_flower_one_line_says_what_to_install(command, monkeypatch):
     found = importlib.util.find_spec
     missing = {"flwr": None}
-    monkeypatch.setattr(control, "find_spec", lambda name: missing.get(name, found(name)))
+    monkeypatch.setattr(programs, "find_spec", lambda name: missing.get(name, found(name)))
     monkeypatch.setitem(missing, "flwr", None)
     assert command("try", f"--config={DIGITS}", "--workdir=w") == (
         2,
@@ -110,110 +103,19 @@ def test_a_server_checks_before_it_listens(with_flower, tmp_path):
     assert not (place / "network").exists()
 
 
-NODE = """
-import subprocess, sys, time
-from pathlib import Path
-file = Path({file!r})
-starts = file.read_text() if file.exists() else ""
-file.write_text(starts + "x")
-text, status = {outputs!r}[len(starts)]
-time.sleep(0.6 * len(starts))
-print(text, flush=True)
-if status is not None:  # a child of it ends later
-    late = "import time; time.sleep(0.3); print('late' * 200, flush=True)"
-    subprocess.Popen([sys.executable, "-S", "-c", late], start_new_session=True)
-time.sleep(600 * (status is None))
-sys.exit(status)
-"""
-REFUSED = "ERROR :  Exit Code: 305\nFailed.\n[code: 2004] Failed to activate SuperNode.\n{}\n"
-UNKNOWN, IN_USE = ((REFUSED.format(text), 1) for text in (guarded.UNKNOWN_KEY, guarded.KEY_IN_USE))
-CONNECTED = "INFO :  SuperNode ID: 17\n"
-SENT = f"{client_step.CONSOLE}round 1, update: 4 bytes leave: delta 4\n"
-# What nodes that are started one after another print, and their status or None for no end -> lines of the
-# client's console, the last of which ends the test, or an error
-CLIENTS = {
-    "connected": ([(CONNECTED + SENT, None)], ["connected to", "round 1, update: 4 bytes leave"]),
-    "away": ([("", None)], ["no connection to 127.0.0.1:1: Connection refused"]),
-    "lost": (
-        [(f"{CONNECTED}WARNING :  Connection attempt failed, retrying in 1 seconds", None)],
-        ["connected to", "no connection to 127.0.0.1:1: Connection refused"],
-    ),
-    "unknown key": (
-        [UNKNOWN, (CONNECTED, None)],
-        ["127.0.0.1:1 refuses None: the server does not know this key", "connected to"],
-    ),
-    "key in use": (
-        [IN_USE, IN_USE, (CONNECTED, None)],
-        [*["127.0.0.1:1 refuses None: a node is connected with this key, or was"] * 2, "connected"],
-    ),
-    "server started again": (
-        [(f"{CONNECTED}INFO :  SuperNode terminated gracefully.", 0), (CONNECTED, None)],
-        [
-            "connected",
-            "127.0.0.1:1 does not know this node any more; connecting again",
-            "connected",
-        ],
-    ),
-    "refused for long": (
-        [IN_USE] * 100,
-        [*["127.0.0.1:1 refuses None: a node is"] * 2, DeploymentError],
-    ),
-    "failed": ([("ERROR : no memory", 1)], [DeploymentError]),
-    "failed later": ([(f"{CONNECTED}ERROR : no memory", 1)], ["connected", DeploymentError]),
-}
-
-
-@pytest.mark.parametrize("case", CLIENTS)
-def test_the_console_of_a_client(folder, with_flower, monkeypatch, tmp_path, case):
-    outputs, expected = CLIENTS[case]
-    seconds = {"away": 0.0, "lost": 3.0}.get(case, 20.0)
-    monkeypatch.setattr(commands, "_BETWEEN_LINES", seconds)
-    monkeypatch.setattr(commands, "_BETWEEN_STARTS", 0.05)
-    monkeypatch.setattr(commands, "_MOST_REFUSED", 0.1 if case == "refused for long" else 600.0)
-    script = NODE.format(file=str(tmp_path / "starts"), outputs=outputs)
-    program = (sys.executable, "-S", "-c", script)
-    monkeypatch.setattr(local, "PROGRAMS", local.Programs((), program))
+def test_a_node_that_ends_is_started_again_for_a_while(folder, with_flower, monkeypatch):
+    """The server may have forgotten it, or count an earlier one with its key as connected."""
+    monkeypatch.setattr(commands, "_BETWEEN_STARTS", 0.01)
+    monkeypatch.setattr(commands, "_MOST_STARTS", 3)
+    monkeypatch.setattr(worker, "serving", lambda folder: nullcontext("/tmp/w"))
+    monkeypatch.setattr(
+        programs, "node_command", lambda *_, **__: [sys.executable, "-c", "exit(7)"]
+    )
     said = []
-
-    def say(line):
-        said.append(line)
-        if len(said) > len(expected):
-            raise KeyboardInterrupt
-
-    error = DeploymentError if DeploymentError in expected else KeyboardInterrupt
-    with pytest.raises(error) as caught:
-        commands.take_part(folder, "127.0.0.1:1", root_certificate=None, key=None, say=say)
-    lines = [text for text in expected if isinstance(text, str)]
-    assert said[0].startswith("node of ")
-    assert len(said) == len(lines) + 1
-    for line, begin in zip(said[1:], lines, strict=True):
-        assert line.startswith(begin)
-    if error is DeploymentError:
-        assert ("no memory" if case.startswith("failed") else guarded.KEY_IN_USE) in str(
-            caught.value
-        )
-
-
-def test_why_a_server_cannot_be_reached(tmp_path):
-    authority = certificates.make_authority(tmp_path)
-    other = certificates.make_authority(tmp_path / "other")
-    own = certificates.make_server_certificate(authority, tmp_path, [])
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(own.public, own.private)
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = f"127.0.0.1:{listening.getsockname()[1]}"
-
-        def serve():
-            while listening.fileno() >= 0:
-                with suppress(OSError), listening.accept()[0] as there:
-                    context.wrap_socket(there, server_side=True).close()
-
-        threading.Thread(target=serve, daemon=True).start()
-        assert commands._unreachable(server, authority.public).startswith("it answers; the node")
-        refused = commands._unreachable(server, other.public)
-    assert refused.startswith(f"its certificate is not accepted by {other.public}: ")
-    nobody = f"127.0.0.1:{local.free_ports(1)[0]}"
-    assert commands._unreachable(nobody, None).startswith("Connection refused; check that the ser")
+    with pytest.raises(DeploymentError, match="ended 3 times; the last status is 7"):
+        commands.take_part(folder, "127.0.0.1:1", root_certificate=None, key=None, say=said.append)
+    again = "flower-supernode ended with status 7; starting it again"
+    assert [line for line in said if line[0] != "$"] == [again] * 2
 
 
 def test_the_hash_of_a_config_is_that_of_the_hello():
@@ -255,48 +157,61 @@ STOPPED = [
 SECURE = ["xclp.hamming=masked", "xclp.row_sums=masked", "xclp.influence=columns"]
 
 
-def test_a_trial_by_stand_ins(with_flower, monkeypatch, tmp_path):
+def test_a_trial_without_processes(with_flower, monkeypatch, tmp_path):
     """From the config to the comparison, with a run in which nothing happens, and one that nodes leave."""
-    monkeypatch.setattr(
-        local.Local, "__init__", stand_in_init(local.Local.__init__, stand_in_flower)
-    )
-    said, simulated = [], []
+    said, simulated, played = [], [], []
     place = tmp_path / "w"
     (place / "run").mkdir(parents=True)
     stages = place / "run" / "stages.jsonl"
 
-    def try_here():
+    def try_here(*settings):
         return commands.try_here(
             f"{DIGITS}:smoke",
-            SECURE,
+            settings,
             place,
             simulate=lambda config, folder, left: simulated.append(left),
+            client=("client",),
             num_nodes=3,
             say=said.append,
         )
 
-    monkeypatch.setattr(commands.workdir, "is_finished", lambda *_: False)
+    def play(network, clients, app, settings, command, **_):
+        address = programs.Address("127.0.0.1", 1, network)
+        played.append([command(client, address, network / "key")[1] for client in clients])
+
+    monkeypatch.setattr(commands, "play", play)
+    monkeypatch.setattr(commands.workdir, "is_finished", lambda *_: bool(played))
     with pytest.raises(UsageError, match=r"xclp\.hamming='plaintext': does not run on a network"):
-        commands.try_here(f"{DIGITS}:smoke", [], place, simulate=None, say=said.append)
-    assert not (place / "network").exists()  # no process was started
-    assert try_here() == 0
+        try_here()
+    assert not played
+    assert try_here(*SECURE) == 0
+    assert played == [[f"--data={place / 'nodes' / number}" for number in "012"]]
     assert said[-2] == "network and simulation: no states to compare; no labels to compare"
     stages.write_text("".join(json.dumps(line) + "\n" for line in STOPPED))
-    assert try_here() == 0
+    assert try_here(*SECURE) == 0
     assert simulated == [{}, {1: [1], 2: [0]}]
     assert said[-3].startswith("network and simulation without those who left: ")
     assert said[-2] == "what was sent before may count: client 1 left round 1 at 'upload'"
-    assert sorted(path.name for path in place.iterdir()) == ["network", "nodes", "run", "server"]
     differs = comparison.Difference(0.0, 1, 1, 100)
-    monkeypatch.setattr(commands, "compare", lambda *_, **__: differs)
-    assert try_here() == 1
+    monkeypatch.setattr(comparison, "compare", lambda *_, **__: differs)
+    assert try_here(*SECURE) == 1
 
 
-def stand_in_init(init, flower):
-    def changed(self, *arguments, **keywords):
-        init(self, *arguments, **keywords, connect=flower.Control, programs=flower.programs())
-
-    return changed
+def test_bytes_and_seconds_of_a_run(tmp_path):
+    network = {"upload_bytes": 110, "download_bytes": 220, "method_max": 0.5, "step_max": 1.0}
+    rounds = [
+        {
+            "communication": {"upload_bytes": 100, "download_bytes": 200},
+            "network": network | {"seconds": seconds},
+        }
+        for seconds in (4.0, 2.0, 3.0)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rounds))
+    seconds, sizes = comparison.costs(tmp_path, 2)
+    assert seconds.startswith(
+        "seconds of clients: 4.0 s in round 1, 2.5 s in each later one (at most: method 0.5,"
+    )
+    assert sizes == "bytes a client: 165 upload, the method's 150; 330 download, the method's 300"
 
 
 def test_differences_of_two_workdirs(tmp_path):

@@ -1,12 +1,13 @@
-"""A client of a run: answers each message from the folder that its node was started with."""
+"""A client of a run: hands each message to the worker of its site, and returns the reply."""
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
+from multiprocessing.connection import Client
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+
+from jaxfed.flower.messages import grid_messages, records
 
 app = ClientApp()
 
@@ -17,9 +18,12 @@ app = ClientApp()
 def answer(message: Message, context: Context) -> Message:
     """Return the answer to a message.
 
-    The folder is the node's own setting: a server cannot name another one.
+    The worker's address is the node's own setting: a server cannot name another one.
     """
-    called = time.perf_counter()
-    from jaxfed.flower.client.client_run import answer as answer_from
 
-    return answer_from(message, Path(str(context.node_config["data"])), called=called)
+    def perform(request: records.Record) -> records.Record:
+        with Client(str(context.node_config["worker"]), "AF_UNIX") as worker:
+            worker.send_bytes(records.to_bytes(request))
+            return records.from_bytes(worker.recv_bytes())
+
+    return grid_messages.answered(message, perform)
