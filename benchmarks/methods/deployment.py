@@ -121,7 +121,7 @@ def _plain(kept: Path) -> Played:
         place = Path(folder)
         _, clients = _dealt(place)
         out = place / "out.json"
-        settings = {"out": str(out), "rounds": ROUNDS}
+        settings: programs.RunSettings = {"out": str(out), "rounds": ROUNDS}
         began = time.time()
         with mock.patch.dict(os.environ, JAX_COMPILATION_CACHE_DIR=str(kept / "programs")):
             commands.play(place / "network", clients, _PEER, settings, client, say=_nothing)

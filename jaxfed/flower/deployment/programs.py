@@ -124,8 +124,10 @@ def start(
     Raises:
         DeploymentError: the program cannot be started.
     """
-    output = log
-    if isinstance(log, Path):
+    output: int | None
+    if not isinstance(log, Path):
+        output = log
+    else:
         log.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, PRIVATE_FILE)
     own = [sys.executable, "-S", "-c", _WITH_PARENT] if sys.platform == "linux" else []
@@ -142,8 +144,7 @@ def start(
     except OSError as error:
         raise DeploymentError(f"{command[0]}: {error.strerror}") from error
     finally:
-        if isinstance(log, Path):
-            assert isinstance(output, int)
+        if isinstance(log, Path) and output is not None:
             os.close(output)
 
 
@@ -268,8 +269,8 @@ class SuperLink:
         command = self._flwr("run", str(app), _NAME, "--run-config", str(file), "--stream")
         with start(command, self._variables, subprocess.PIPE) as process:
             assert process.stdout is not None
-            lines = TextIOWrapper(process.stdout, errors="replace")
-            reader = Thread(target=pass_on, args=(lines, self._say), daemon=True)
+            printed = TextIOWrapper(process.stdout, errors="replace")
+            reader = Thread(target=pass_on, args=(printed, self._say), daemon=True)
             reader.start()
             try:
                 while process.poll() is None:
