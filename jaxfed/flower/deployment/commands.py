@@ -35,7 +35,7 @@ RUN, SIMULATION, NODES, SERVER, NETWORK = "run", "simulation", "nodes", "server"
 KEYS = "keys"  # of the server, in its folder NETWORK
 _OF_A_TRIAL = ("num_repeats=1", "baselines=()", "execution.plots=false")
 _BETWEEN_STARTS = 5.0  # seconds between starts of a client's node
-_OF_A_KILLED_ONE = 20.0  # seconds until the processes of a killed server have ended
+_OF_A_KILLED_ONE = 30.0  # seconds until the processes of a killed server have ended
 _STEADY = 60.0  # seconds after which the end of a node is not of its start
 _MOST_STARTS = 18  # one after another; Flower counts a killed node as connected for a minute
 

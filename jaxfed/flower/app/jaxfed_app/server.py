@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from flwr.app import Context
@@ -20,7 +21,11 @@ def main(grid: Grid, context: Context) -> None:
     """
     from jaxfed.config import file
     from jaxfed.flower.server.server_run import run
+    from jaxfed.host.interruption import end_with
 
+    end_with(
+        os.getppid()
+    )  # Flower's own way takes a minute, or for ever; the workdir would be in use
     settings = {key: str(value) for key, value in context.run_config.items()}
     config = file.load(settings["config"], json.loads(settings["overrides"]))
     held = Path(settings["server"]) if settings["server"] else None
