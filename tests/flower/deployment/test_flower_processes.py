@@ -40,7 +40,7 @@ def test_a_killed_server_and_a_killed_client_resume(tmp_path):
             if line.startswith("round 2, update: 1 replies"):
                 break
         server.kill()
-        server.wait()
+        server.communicate()
         server = launched(*serve)
         for line in server.stdout:
             assert not line.startswith("round 1, ")  # it goes on from its checkpoint
