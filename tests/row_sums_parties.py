@@ -4,14 +4,14 @@ import numpy as np
 from recording_network import Network
 
 from jaxfed.secure.primitives.fixed_point import FixedPoint
-from jaxfed.secure.row_sums import masked, resilient
+from jaxfed.secure.row_sums import double_masks, masked
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.phases import InProcess
 
 MODULES = {
     "restarting": (masked, {}),
-    "resilient": (resilient, {}),
-    "signed": (resilient, {"signed": True}),
+    "resilient": (double_masks, {}),
+    "signed": (double_masks, {"signed": True}),
 }
 PROTOCOLS = list(MODULES)
 
@@ -27,7 +27,7 @@ def matrices(sizes, num_classes=3, seed=0):
     return [rng.normal(size=(int(stops[-1]), num_classes)).astype(np.float32) for _ in sizes], rows
 
 
-def parties(protocol, network, values, rows, threshold=None, claimed=()):
+def parties(protocol, network, values, rows, claimed=()):
     """Clients and server with ends of a recording network, or of a session."""
     end = network.endpoint if isinstance(network, Network) else network.endpoints.__getitem__
     ends = [end(j) for j in range(len(values))]
@@ -36,8 +36,6 @@ def parties(protocol, network, values, rows, threshold=None, claimed=()):
             own.claim(label)
     module, options = MODULES[protocol]
     clients = {j: module.Client(ends[j], values[j], rows, **options) for j in range(len(values))}
-    if threshold is not None:
-        options = {**options, "threshold": threshold}
     return clients, module.Server(end(SERVER), rows, values[0].shape[1], **options)
 
 

@@ -8,7 +8,7 @@ from recording_network import Network
 from scipy import stats
 
 from jaxfed.errors import ProtocolError
-from jaxfed.secure.row_sums import masked, resilient
+from jaxfed.secure.row_sums import double_masks, masked
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.phases import InProcess
@@ -46,7 +46,7 @@ def assert_noise_of_three(uploads):
 def assert_a_round_of_one_is_refused(part, is_resilient):
     """By the client, whatever the server says of the others."""
     session, rows = Session(2), rows_of(len(part), 2)
-    module = resilient if is_resilient else masked
+    module = double_masks if is_resilient else masked
     client = module.Client(session.endpoints[0], part, rows)
     server = module.Server(session.endpoints[SERVER], rows, part.shape[1])
     server.start(0, [0])

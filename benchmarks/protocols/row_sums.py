@@ -5,7 +5,7 @@ A client masks its whole matrix under p - 1 streams. Nanoseconds are per entry a
 A round is the work of p clients and the server after key agreement, in one process and without a transport.
 Every client has one row of ten classes, so the number of streams dominates, not their length. With single
 masks (`jaxfed.secure.row_sums.masked`) there are p (p - 1) streams, and microseconds are per stream; 20 for
-the stream and 7 for its 5,000 entries are promised. With double masks (`jaxfed.secure.row_sums.resilient`)
+the stream and 7 for its 5,000 entries are promised. With double masks (`jaxfed.secure.row_sums.double_masks`)
 microseconds are per pair of clients: two or three streams, a key agreement and shares of two secrets. All p
 matrices exist at once, 10 MB; double masks take two thirds of a minute.
 """
@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.protocols.loopback import Loopback
 from benchmarks.timing.contest import Contest
 from jaxfed.secure.primitives.fixed_point import FixedPoint
-from jaxfed.secure.row_sums import masked, resilient
+from jaxfed.secure.row_sums import double_masks, masked
 from jaxfed.secure.row_sums.mask_streams import masked_rows, pair_masks
 from jaxfed.secure.row_sums.masked import RowSums
 from jaxfed.secure.session.endpoint import SERVER
@@ -54,7 +54,7 @@ def masking(with_peers: bool) -> Iterator[Contest]:
             at_most={"ns an entry and peer": 1.8} if n == 100_000 else {},
         )
     matrices = np.random.default_rng(0).random((CLIENTS, CLIENTS, CLASSES), np.float32)
-    for masks, protocol in (("single", masked), ("double", resilient)):
+    for masks, protocol in (("single", masked), ("double", double_masks)):
         yield Contest(
             task=f"secure row sums, a round, {masks} masks",
             case={"n": CLIENTS, "classes": CLASSES, "clients": CLIENTS},

@@ -1,9 +1,9 @@
-"""Sums among neighbors (`jaxfed.secure.row_sums.sparse`), beside Flower's SecAgg+ and the complete graph.
+"""Sums among neighbors (`jaxfed.secure.row_sums.double_masks`), beside Flower's SecAgg+ and all pairs.
 
 A round is all work of all clients and the server in one process: key agreement, shares, masks, and their
 removal for the clients that left before their upload. All contestants get the same vectors, the same clients
 leave, and k and t are the same; ours also seals all messages. The complete graph has the double masks of
-`jaxfed.secure.row_sums.resilient`.
+`jaxfed.secure.row_sums.double_masks`.
 
 A client's upload is one of a thousand clients, with k for 5 % that collude and 30 % that leave: k + 1 streams
 of AES over a vector of a million numbers. 0.7 s on one core is promised. `large_sums` is the whole round

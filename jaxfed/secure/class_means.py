@@ -5,33 +5,28 @@
     sums       (s_k, n_k) = sum_j (c_jk, [j has k]) over these k      masked sums, the server reads them
                c_k = s_k / n_k,   with 0 in the sums for all others
 
-Masked sums are those of `row_sums` on rows that the server owns; `masked` and `resilient` define the messages
-of each party, and the handling of dropouts. A class that only one client has gets no mean, since its sum
-would be that client's prototype. Clients leave such a class out once they know it. The server reads n_k, and
-s_k if it is a sum over two clients or more. Exception: if clients leave between the two sums, s_k may be that
-of a single one (docs/threat-model.md).
+Masked sums are those of `row_sums.server_sums`, which handle dropouts. A class that only one client has
+gets no mean, since its sum would be that client's prototype. Clients leave such a class out once they know
+it. The server reads n_k, and s_k if it is a sum over two clients or more. Exception: if clients leave
+between the two sums, s_k may be that of a single one (docs/threat-model.md).
 
-Numbers are fixed point (`jaxfed.secure.primitives.fixed_point`), f = 40: a mean differs from the exact one by
-at most 2^-41 plus float64's rounding; sums modulo 2^64 are exact. Coordinates are limited to 2^23 / p.
+Numbers are fixed point (`jaxfed.secure.primitives.fixed_point`), f = 40: a mean differs from the exact one
+by at most 2^-41 plus float64's rounding; sums modulo 2^64 are exact. Coordinates are limited to 2^23 / p.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxfed.errors import ProtocolError
-from jaxfed.secure.row_sums import masked
+from jaxfed.secure.row_sums.server_sums import RowClient, server_sums
 from jaxfed.secure.row_sums.server_sums import client as client_of_sums
-from jaxfed.secure.row_sums.server_sums import server_sums
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.phases import Parties
-
-if TYPE_CHECKING:
-    from jaxfed.secure.row_sums.server_sums import RowClient
 
 
 class Shown(NamedTuple):
@@ -51,25 +46,17 @@ class Means(NamedTuple):
 class Client:
     """A client of the second sums: it learns which classes are summed, then takes the steps of row sums.
 
-    Args:
-        endpoint: its end of the session.
-        shown: its prototypes.
-        options: as `jaxfed.secure.row_sums.server_sums.client`.
+    `options` are those of `jaxfed.secure.row_sums.server_sums.client`.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        shown: Shown,
-        **options: Any,
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, shown: Shown, **options: Any) -> None:
         self._endpoint, self._shown, self._options = endpoint, shown, options
 
     def hear_classes(self) -> None:
         """Receive the classes that are summed."""
         message = self._endpoint.receive(SERVER, "classes")
-        is_summed = parsed_classes(message, len(self._shown.center))
-        own = _summed(self._shown, is_summed)
+        counts = self._shown.is_there & parsed_classes(message, len(self._shown.center))
+        own = np.column_stack([np.where(counts[:, None], self._shown.center, 0), counts])
         self._summing = client_of_sums(self._endpoint, own, **self._options)
 
     def __getattr__(self, step: str) -> Any:
@@ -90,7 +77,6 @@ def class_means(
     *,
     least: int = 2,
     is_resilient: bool = False,
-    shape: tuple[int, int] | None = None,
 ) -> Means:
     """The means over all clients that stay, at the server.
 
@@ -98,8 +84,7 @@ def class_means(
         session: the parties.
         shown: the prototypes by address, for clients of the session.
         least: t, the smallest number of clients with a class for it to have a mean.
-        is_resilient: use double masks; dropouts then need no second upload (`row_sums.resilient`).
-        shape: (C, D); that of the first client's if left out.
+        is_resilient: use double masks; dropouts then need no second upload.
 
     Raises:
         ProtocolError: an unexpected message at a client; there are no means then.
@@ -107,8 +92,8 @@ def class_means(
 
     Cost: two sums, 8 C (D + 2) bytes a client, and the messages for their masks.
     """
-    num_classes, dim = next(iter(shown.values())).center.shape if shape is None else shape
-    means = np.zeros((num_classes, dim)), np.zeros(num_classes, int)
+    num_classes, dim = next(iter(shown.values())).center.shape
+    nothing = Means(np.zeros((num_classes, dim)), np.zeros(num_classes, int))
     counts = server_sums(
         session,
         shown,
@@ -117,11 +102,10 @@ def class_means(
         constructor=counted_client,
     )
     if counts is None:
-        return Means(*means)
-    message = (_rounded(counts[:, 0]) >= least).tobytes()
+        return nothing
+    server, message = session.endpoints[SERVER], (np.rint(counts[:, 0]) >= least).tobytes()
 
     def announced(parties: Parties) -> dict[int, None]:
-        server = session.endpoints[SERVER]
         return parties(
             "hear_classes",
             parties.clients,
@@ -138,32 +122,11 @@ def class_means(
         before=announced,
     )
     if sums is None:
-        return Means(*means)
-    count = _rounded(sums[:, -1])
+        return nothing
+    count = np.rint(sums[:, -1]).astype(int)
     count = np.where(count >= least, count, 0)
     center = np.where(count[:, None] > 0, sums[:, :-1], 0) / np.maximum(count, 1)[:, None]
     return Means(center, count)
-
-
-def message_bytes(num_clients: int, num_classes: int, dim: int) -> dict[str, int]:
-    """Payload bytes by kind without dropouts, with `masked`'s masks; the session's setup adds its own."""
-    ring = masked.ENTRY_BYTES * num_classes
-    return {
-        "start": 2 * num_clients * (8 + 4 * num_clients),
-        "upload": num_clients * ring * (dim + 2),
-        "classes": num_clients * num_classes,
-        "sums": 0,
-    }
-
-
-def _summed(own: Shown, is_summed: np.ndarray) -> np.ndarray:
-    """A client's contribution to the second sums, float64 [C, D + 1]."""
-    counts = is_summed & own.is_there
-    return np.column_stack([np.where(counts[:, None], own.center, 0), counts])
-
-
-def _rounded(counts: np.ndarray) -> np.ndarray:
-    return np.rint(counts).astype(int)
 
 
 def parsed_classes(message: bytes, num_classes: int) -> np.ndarray:

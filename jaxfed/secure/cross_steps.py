@@ -21,8 +21,14 @@ from jaxfed.secure.hamming.protocols import Codes, Paillier, Protocol
 from jaxfed.secure.primitives import projection
 from jaxfed.secure.primitives.blocks import Block
 from jaxfed.secure.row_sums import masked as masked_row_sums
-from jaxfed.secure.row_sums.server_sums import protocol_of, row_client
+from jaxfed.secure.row_sums.server_sums import row_client, summed
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
+from jaxfed.secure.session.neighborhoods import (
+    PROMISE,
+    check_partners,
+    drawn_graph,
+    enough_partners,
+)
 from jaxfed.secure.session.parties import Session
 
 if TYPE_CHECKING:
@@ -140,10 +146,10 @@ def sums_of_rows(
         session: the parties.
         contributions: Z^(j), real [n, C], of every client that owns some of the n points.
         rows: R_j of the same clients.
-        resilient: use double masks; dropouts then need no second round (`row_sums.resilient`).
+        resilient: use double masks; dropouts then need no second round (`row_sums.double_masks`).
         signed: with `resilient`, clients sign the list of survivors.
-        mask_partners: with `resilient`, k, the number of others that a client shares masks and secrets with
-            (`row_sums.sparse`); 0, or from the number of others on: all.
+        mask_partners: with `resilient`, k, the number of others that a client shares masks and secrets with;
+            0, or from the number of others on: all.
         promise: what the k partners must withstand; `neighborhoods.PROMISE` if left out.
         progress: receives the number of uploads that have arrived.
         num_classes: C; that of the first contribution if left out.
@@ -160,35 +166,35 @@ def sums_of_rows(
     """
     if signed and not resilient:
         raise UsageError("signed=True: allowed with resilient=True, which has what is signed")
+    if mask_partners and (signed or not resilient):
+        raise UsageError(
+            key="mask_partners", value=mask_partners, allowed="use resilient=True, signed=False"
+        )
     clients = [client for client in session.clients if client in rows]
     if not clients:
         return {}
-    protocol = protocol_of(is_resilient=resilient)
-    options: dict[str, Any] = {"signed": signed} if resilient else {}
+    graph = None
     if mask_partners:
-        if signed or not resilient:
-            raise UsageError(
-                key="mask_partners", value=mask_partners, allowed="use resilient=True, signed=False"
-            )
-        from jaxfed.secure.row_sums import sparse
-
-        if graph := sparse.graph_of(session, clients, mask_partners, promise):
-            protocol, options, plan["promise"] = sparse, {"graph": graph}, graph.promise
+        promise = promise or PROMISE
+        check_partners(session.num_clients, mask_partners, promise)
+        if mask_partners < len(clients) - 1:
+            size = enough_partners(len(clients), mask_partners, promise)
+            graph = drawn_graph(clients, size, session.source(SERVER), promise)
             rows = {client: own for client, own in rows.items() if client in graph.neighbors}
-    parties = session.parties(
+    _, sums = summed(
+        session,
         constructor,
         contributions,
         clients,
-        rows=rows,
+        rows,
+        next(iter(contributions.values())).shape[1] if num_classes is None else num_classes,
+        {"rows": rows, "signed": signed, **plan},
         is_resilient=resilient,
         signed=signed,
-        **plan,
+        graph=graph,
+        progress=progress,
     )
-    if num_classes is None:
-        num_classes = next(iter(contributions.values())).shape[1]
-    server = protocol.Server(session.endpoints[SERVER], rows, num_classes, **options)
-    first_round = session.reserve(len(clients) + 1)  # every dropout may start another one
-    return protocol.run(parties, server, first_round=first_round, progress=progress)
+    return sums
 
 
 def sums_and_totals(

@@ -19,28 +19,19 @@ Marks are anything in {0, 1}: one-hot labels, rows of zeros for none, or the out
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.secure.primitives import packed_counts
-from jaxfed.secure.row_sums import masked, resilient, server_sums
+from jaxfed.secure.row_sums import server_sums
 from jaxfed.secure.session.endpoint import Endpoint
-from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.parties import Session
-
-if TYPE_CHECKING:
-    from jaxfed.secure.session.neighborhoods import Promise
 
 
 def client(
-    endpoint: Endpoint,
-    marks: np.ndarray,
-    *,
-    random_bytes: RandomBytes,
-    clients: Sequence[int] | int,
-    **options: Any,
+    endpoint: Endpoint, marks: np.ndarray, *, clients: Sequence[int] | int, **options: Any
 ) -> server_sums.RowClient:
     """One client; `marks` as in `vote_histogram`, other arguments as `server_sums.client`.
 
@@ -52,9 +43,7 @@ def client(
     # The number of clients that may take part, which does not change if some leave.
     number = clients if isinstance(clients, int) else len(clients)
     packed = packed_counts.pack(marks, number)[:, None]
-    return server_sums.client(
-        endpoint, packed, random_bytes=random_bytes, clients=clients, **options
-    )
+    return server_sums.client(endpoint, packed, clients=clients, **options)
 
 
 def vote_histogram(
@@ -69,8 +58,8 @@ def vote_histogram(
     Args:
         session: the parties.
         marks: marks by address, for clients of the session: bool, or 0 and 1, [U, C].
-        is_resilient: use double masks; dropouts then need no second upload (`row_sums.resilient`). In a
-            sparse session they are those of `row_sums.sparse`, for many clients.
+        is_resilient: use double masks, in a sparse session among neighbors; dropouts then need no second
+            upload.
         shape: (U, C); that of the first marks if left out.
 
     Returns:
@@ -97,33 +86,3 @@ def vote_histogram(
     if sums is None:
         return None
     return packed_counts.unpack(sums[:, 0], size, number).reshape(shape)
-
-
-def client_bytes(
-    num_clients: int, num_examples: int, num_classes: int, *, promise: Promise | None = None
-) -> dict[str, int]:
-    """Payload bytes by kind of one of many clients, with as many neighbors as the promise needs.
-
-    Without dropouts and without the session's setup. Of num_clients, only log n counts, and 64 / log n votes
-    that share 8 bytes.
-    """
-    from jaxfed.secure.row_sums import sparse
-    from jaxfed.secure.session.neighborhoods import PROMISE, neighborhood
-
-    elements = packed_counts.num_elements(num_examples * num_classes, num_clients)
-    size = neighborhood(num_clients, 0, promise or PROMISE).size
-    return sparse.client_bytes(size, others_rows=elements)
-
-
-def message_bytes(
-    num_clients: int, num_examples: int, num_classes: int, *, is_resilient: bool = False
-) -> dict[str, int]:
-    """Payload bytes by kind without dropouts; the session's setup adds its own."""
-    elements = packed_counts.num_elements(num_examples * num_classes, num_clients)
-    rows = [0] * num_clients
-    one_round = (
-        resilient.message_bytes(rows, 1, range(num_clients))
-        if is_resilient
-        else masked.message_bytes(rows, 1)
-    )
-    return {**one_round, "upload": masked.ENTRY_BYTES * num_clients * elements}

@@ -3,14 +3,12 @@
 import math
 import re
 
+import message_sizes
 import pytest
 from threat_model import ROOT, cited_tests, table
 
 from jaxfed.federation.communication import label_bytes
-from jaxfed.secure import vote_sums
 from jaxfed.secure.hamming import masked, paillier_packed, transfer
-from jaxfed.secure.row_sums import masked as row_sums
-from jaxfed.secure.row_sums import resilient
 
 N, L, P, C = 500, 4096, 5, 10  # points a client, bits, clients, classes
 U = 10_000  # public examples
@@ -62,7 +60,7 @@ def test_all_backends_are_in_the_table():
 def test_bytes_of_row_sums(row):
     message, counts, paper, ours, ours_bytes = row
     kind = {"uploads": "upload"}.get(message, message)
-    sent = row_sums.message_bytes([N] * P, C)[kind]
+    sent = message_sizes.single_masks([N] * P, C)[kind]
     assert int(ours_bytes) == sent == formula(ours)
     numbers = 0 if counts == "none" else formula(counts.removesuffix(" numbers"))
     assert int(paper) == 8 * numbers
@@ -71,18 +69,18 @@ def test_bytes_of_row_sums(row):
 @pytest.mark.parametrize("row", table("votes"), ids=lambda row: row[0])
 def test_bytes_of_votes(row):
     message, _, ours, ours_bytes = row
-    sent = {"votes": P * label_bytes(U, C), **vote_sums.message_bytes(P, U, C)}
+    sent = {"votes": P * label_bytes(U, C), **message_sizes.votes(P, U, C)}
     names = {"U": U, "b": math.ceil(math.log2(C)), "S": math.floor(64 / math.log2(P + 1))}
     assert int(ours_bytes) == sent[message] == formula(ours, **names)
 
 
 def test_bytes_of_double_masks():
     """Beyond the uploads and sums; the start is 4 bytes longer a client."""
-    sent = resilient.message_bytes([N] * P, C, range(P))
-    single = row_sums.message_bytes([N] * P, C)
+    sent = message_sizes.double_masks([N] * P, C, range(P))
+    single = message_sizes.single_masks([N] * P, C)
     more = 132 * P * (P - 1) + 66 * P**2 + 32 * P + 32 * P**2 + 8 * P + 4 * P**2
     assert sum(sent.values()) - sum(single.values()) == more + 4 * P
-    signed = resilient.message_bytes([N] * P, C, range(P), signed=True)
+    signed = message_sizes.double_masks([N] * P, C, range(P), signed=True)
     of_signatures = 64 * P * (P - 1) + 64 * P + 68 * P**2
     assert sum(signed.values()) - sum(sent.values()) == of_signatures
 

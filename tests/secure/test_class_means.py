@@ -1,5 +1,6 @@
 """Mean prototypes by masked sums: what the server gets, what it sees, and who leaves."""
 
+import message_sizes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -133,6 +134,6 @@ def test_bytes_are_as_counted():
     before = session.communication()
     class_means.class_means(session, parts, is_resilient=False)
     after = session.communication()
-    for kind, num_bytes in class_means.message_bytes(4, 10, 32).items():
+    for kind, num_bytes in message_sizes.class_means(4, 10, 32).items():
         ways = (after.upload, before.upload), (after.download, before.download)
         assert num_bytes == sum(now.get(kind, 0) - then.get(kind, 0) for now, then in ways)

@@ -3,6 +3,7 @@
 import itertools
 import tracemalloc
 
+import message_sizes
 import numpy as np
 import pytest
 import reference_kernels as reference
@@ -19,7 +20,6 @@ from jaxfed.secure.hamming import masked, paillier_packed, transfer
 from jaxfed.secure.hamming import matrix as hamming_matrix
 from jaxfed.secure.hamming.nearest_others import NearestOthers
 from jaxfed.secure.primitives.blocks import Block, ranges
-from jaxfed.secure.row_sums import masked as row_sums
 from jaxfed.secure.session.endpoint import SERVER
 
 PROTOCOLS = ["ot", "masked"]
@@ -277,7 +277,7 @@ def test_bytes_of_protocols_are_those_of_their_channels():
     assert upload["points"] == sum(masked.points_bytes(n, 64) for n in sizes)
     pairs = [(0, 1), (0, 2), (1, 2)]
     assert upload["shares"] == sum(masked.shares_bytes(sizes[j], sizes[k], 64) for j, k in pairs)
-    assert upload["upload"] == row_sums.message_bytes(sizes, 10)["upload"]
+    assert upload["upload"] == message_sizes.single_masks(sizes, 10)["upload"]
     assert "codes" not in upload
 
 

@@ -30,9 +30,8 @@ from jaxfed.secure.primitives import paillier, shamir
 from jaxfed.secure.primitives import transfer_extension as extension
 from jaxfed.secure.primitives.oblivious_transfer import TransferReceiver, transfer_keys
 from jaxfed.secure.primitives.paillier import HIDING_BITS
-from jaxfed.secure.row_sums import sparse
+from jaxfed.secure.row_sums import double_masks
 from jaxfed.secure.row_sums.signed_survivors import Signer
-from jaxfed.secure.row_sums.sparse import packed_keys, start_message
 from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import KeyPair
@@ -156,14 +155,14 @@ def sparse_client(source):
     network = Network()
     rows = {SERVER: slice(0, 1), 0: slice(1, 1)}
     promise = Promise(0.0, 0.0, 1, 1)
-    client = sparse.Client(
+    client = double_masks.Client(
         network.endpoint(0), np.ones((1, 1)), rows, promise=promise, random_bytes=source
     )
     server = network.endpoint(SERVER)
-    server.send(0, "start", start_message(0, 5, 2, [1, 2]))
+    server.send(0, "start", double_masks.sparse_start_message(0, 5, 2, [1, 2]))
     client.announce()
     keys = [(j, KeyPair(Tape(seed=j)).public) for j in (1, 2)]
-    server.send(0, "mask_keys", packed_keys(keys))
+    server.send(0, "mask_keys", double_masks.packed_neighbors_keys(keys))
     client.share_secrets()
     return [m.payload for m in network.log if m.sender == 0]
 
@@ -267,9 +266,7 @@ def test_the_table_names_every_place_that_draws():
         "primitives/paillier.py",
         "primitives/shamir.py",
         "row_sums/double_masks.py",
-        "row_sums/resilient.py",
         "row_sums/signed_survivors.py",
-        "row_sums/sparse.py",
         "session/key_agreement.py",
         "session/neighborhoods.py",  # the server's graph, which is no secret
         "session/network/exchanges.py",

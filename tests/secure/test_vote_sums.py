@@ -1,5 +1,6 @@
 """Votes by masked sums: what the server gets, what it sees, and who leaves."""
 
+import message_sizes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -116,7 +117,7 @@ def test_bytes_are_as_counted(is_resilient):
     before = session.communication()
     vote_sums.vote_histogram(session, marks, is_resilient=is_resilient)
     after = session.communication()
-    counted = vote_sums.message_bytes(4, 100, 10, is_resilient=is_resilient)
+    counted = message_sizes.votes(4, 100, 10, is_resilient=is_resilient)
     assert counted["upload"] == 8 * 4 * -(-1000 // packed_counts.slots(4))
     for kind, num_bytes in counted.items():
         ways = (after.upload, before.upload), (after.download, before.download)

@@ -1,33 +1,100 @@
-"""Double masks: the parties' steps that `resilient` and `sparse` have in common.
+"""SecureRowSums that survives dropouts without another upload: double masks over a graph of clients.
 
-For one round client j draws b_j and c_j. Pairwise masks from (c_j, c_j G), and G(b_j), cover its rows. Both
-secrets are shared among holders, of whom any t can reconstruct one. On the rows of client m there is another
-stream, from a seed that only j and m have: m removes it, and if m has left, the sum on its rows stays hidden.
-(There is one seed per direction: the same stream on R_m by j and on R_j by m would be a one-time pad used
-twice.) Survivors reveal shares of b_j for each other, and of c_d for a client d that left after others had
-added masks shared with it. The server never gets both secrets of one client: it could then open its upload.
-"""
+After Bonawitz et al. (CCS 2017), on rows instead of one vector. For one round client j draws b_j and c_j.
+It masks its rows by G(b_j), and by a stream for each partner from (c_j, c_j G). Both secrets are shared
+among holders, of whom any t can reconstruct one. Survivors reveal shares of b_j for each other, and of c_d
+for a client d that left after others had added masks shared with it. The server removes these masks from
+the sums. It never gets both secrets of one client: it could then open its upload.
+
+That is not enough here: on the rows R_d of a dropped client all masks would be removed, and the server
+would read the others' sum, which was meant for d. So on the rows of client m there is another stream, from
+a seed that only j and m have: m removes it, and if m has left, the sum on its rows stays hidden. (There is
+one seed per direction: the same stream on R_m by j and on R_j by m would be a one-time pad used twice.)
+
+On the complete graph all p participants, itself included, hold a client's secrets, and t > p / 2:
+
+    start      server -> each    round, participants, threshold          12 + 4 p bytes
+    mask_key   each -> server    c_j G                                   32 bytes
+    mask_keys  server -> each    all of them                             32 p bytes
+    secrets    each -> each      shares of b_j and c_j for it alone      132 bytes
+    upload     each -> server    masked rows of the others               8 (n' - n_j) C bytes
+    survivors  server -> each    clients whose upload arrived            8 + 4 s bytes
+    shares     each -> server    of b_j for survivors, c_j for others    66 p bytes
+    sums       server -> each    hat Z[R_j]                              8 n_j C bytes
+
+If fewer than t clients stay until they have sent shares, nothing can be unmasked. The round is aborted, its
+uploads stay masked for ever, and the clients that are present start another one, as in `masked`, with a
+threshold of their own.
+
+A server that sends different false lists of survivors to the clients, and colludes with k of them, can read
+more than any true list would give it: the contribution of a single client if t <= (p + k) / 2, since it
+then gets both secrets of that client, and sums over fewer than t clients. Or it claims that all but two
+clients have left, and gets a round of these two. With `signed`, clients check before they give shares that
+all were shown the same lists (`signed_survivors`), and that c_k G is client k's. Then t is more than two
+thirds of the participants, and these are more than two thirds of all clients. With k < p / 3 nothing but
+sums over t clients or more can then be opened. If fewer are left, no client gets sums.
+
+    secrets    each -> each      keys of signatures and masks, too       64 bytes more
+    signature  each -> server    of participants and survivors           64 bytes
+    signatures server -> each    all of them                             68 s bytes
+
+On a sparse graph (Bell et al., CCS 2020, semi-honest; `jaxfed.secure.session.neighborhoods`) only the k
+neighbors of a client have masks with it and hold its secrets, t of k. Except for rows, a client's messages
+grow with the number n of clients only through k. Those that differ:
+
+    start      server -> each    round, n, t, neighbors                  16 + 4 k bytes
+    mask_keys  server -> each    those of its neighbors                  36 k bytes
+    partners   server -> each    neighbors whose shares were sent        8 + 4 k bytes
+    survivors  server -> each    partners whose upload arrived           8 + 4 k bytes
+    shares     each -> server    of b_j for these, c_j for others        66 k bytes
+
+If a client leaves, at any point, its neighbors go on without it; no round starts again. After each step the
+server checks that every remaining client keeps t neighbors, and before it requests shares that the
+survivors are connected. If a check fails, the sum is abandoned with a warning. A client checks k and t
+against the promise that it was built with, and that it keeps t neighbors. Only m's neighbors cover R_m with
+a stream that m removes: at least t of them upload, and fewer than t collude. The server draws the graph, so
+this protects only against a server that follows the protocol: one that chose a client's neighbors among its
+accomplices would open that client's secrets (docs/threat-model.md).
+
+Cost, k = p - 1 on the complete graph: a client expands k + 1 streams over its rows and k short ones, agrees
+on k seeds twice (35 us each), and shares two secrets with 2 k t multiplications of 521 bits (0.3 us each);
+with `signed` it checks s signatures (0.1 ms each). The server expands s streams for s survivors and one for
+each pair of a survivor and a partner that left, and reconstructs s + d secrets, d the number of partners
+that left."""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import struct
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import numpy as np
+from absl import logging
 
-from jaxfed.errors import ProtocolError
+from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.secure.primitives import shamir
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import SEED_BYTES, derived_seed
-from jaxfed.secure.row_sums import masked
+from jaxfed.secure.row_sums import masked, signed_survivors
 from jaxfed.secure.row_sums.mask_streams import add_masks, masked_rows, pair_masks, removed
-from jaxfed.secure.row_sums.participants import ParticipatingRows, RowsOf, parsed_rows
-from jaxfed.secure.row_sums.summing_server import SummingServer
+from jaxfed.secure.row_sums.participants import (
+    ParticipatingRows,
+    RowsOf,
+    least_participants,
+    num_clients,
+    parsed_rows,
+)
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.key_agreement import KEY_BYTES, KeyPair, RandomBytes
+from jaxfed.secure.session.neighborhoods import Graph, Promise, is_connected, neighborhood
+from jaxfed.secure.session.phases import Parties
 
 Shares = tuple[bytes, bytes]  # of b_j and of c_j
+
+_SPARSE_START = struct.Struct("<QII")
+_KEY = struct.Struct(f"<I{KEY_BYTES}s")
 
 
 class GivenUp(ProtocolError):
@@ -40,23 +107,18 @@ def key_pair(secret: bytes) -> KeyPair:
 
 
 def agreed_seed(own: KeyPair, public: bytes, number: int) -> bytes:
-    """The seed that the owners of two mask keys agree on for a round.
-
-    Raises:
-        ProtocolError: the public key is invalid, or a point of small order.
-    """
+    """The seed that the owners of two mask keys agree on for a round; errors as `KeyPair.agreed`."""
     return derived_seed(own.agreed(public), f"row sums/{number}/pair mask")
 
 
-def owner_label(number: int, contributor: int, owner: int) -> str:
-    """Label of the seed of the mask on `contributor`'s part of `owner`'s rows in a round."""
-    return f"row sums/{number}/rows of {owner} by {contributor}"
-
-
-class DoubleMaskClient:
+class Client:
     """One client; arguments as `masked.Client`.
 
     Args:
+        signed: give shares only for a list of survivors that t clients have signed, and take part only
+            in rounds of more than two thirds of all clients.
+        promise: what its neighborhood in a sparse graph must withstand; rounds of fewer neighbors or a lower
+            threshold are refused. None: the graph is complete.
         random_bytes: source of b_j, c_j and the shares; the operating system's unless a test replays it.
     """
 
@@ -66,14 +128,146 @@ class DoubleMaskClient:
         values: np.ndarray,
         rows: RowsOf,
         *,
+        signed: bool = False,
+        promise: Promise | None = None,
         random_bytes: RandomBytes = secrets.token_bytes,
     ) -> None:
         self._endpoint, self._values, self._rows = endpoint, values, rows
         self._own, self._random_bytes = endpoint.address, random_bytes
+        self._is_signed, self._promise = signed, Promise(*promise) if promise else None
+        self._signer: signed_survivors.Signer | None = None
         self._number = -1  # no round yet
         self._survivors: Sequence[int] = ()
-        # Shares of the secrets of others, and of its own, by client.
+        # Shares of the secrets of others, and on the complete graph of its own, by client.
         self._held: dict[int, Shares] = {}
+
+    def announce(self) -> None:
+        """Receive the round's start; draw its secrets and send the public key of its masks.
+
+        Raises:
+            ProtocolError: a repeated round, participants or neighbors that are invalid or too few, or a
+                threshold below the least or above their number.
+        """
+        message = self._endpoint.receive(SERVER, "start")
+        if self._promise:
+            number, num_terms, threshold, holders = parsed_sparse_start(message)
+            least, what = self._least_of_neighbors(num_terms, holders, self._promise), "neighbors"
+            owners: Collection[int] = self._rows.keys() - {SERVER}
+        else:
+            number, holders, threshold = parsed_start(message)
+            least, what = self._least_of_participants(holders), "participants"
+            owners, num_terms = holders, len(holders)
+        if not least <= threshold <= len(holders):
+            raise ProtocolError(f"threshold {threshold} of {len(holders)} {what}")
+        self._endpoint.claim(f"row sums/{number}")
+        self._number, self._threshold, self._holders = number, threshold, holders
+        self._encoding = FixedPoint(num_terms)
+        self._layout = ParticipatingRows(self._rows, owners, self._values.shape[1])
+        self._mask_secret = self._random_bytes(KEY_BYTES)
+        self._mask_keys = key_pair(self._mask_secret)
+        self._self_seed = self._random_bytes(SEED_BYTES)
+        if self._is_signed:
+            self._signer = signed_survivors.Signer(self._random_bytes)
+        self._endpoint.send(SERVER, "mask_key", self._mask_keys.public)
+
+    def share_secrets(self) -> None:
+        """Send every partner its share of b_j and c_j, and the own public keys if lists are signed."""
+        message = self._endpoint.receive(SERVER, "mask_keys")
+        if self._promise:
+            keys = parsed_neighbors_keys(message)
+            self._check_among(list(keys), self._holders, "neighbors with keys")
+        else:
+            keys = parsed_keys(message, self._holders)
+        self._pair_seeds = {
+            partner: agreed_seed(self._mask_keys, public, self._number)
+            for partner, public in keys.items()
+            if partner != self._own
+        }
+        of_seed, of_key = (
+            shamir.split(
+                secret, len(self._holders), self._threshold, random_bytes=self._random_bytes
+            )
+            for secret in (self._self_seed, self._mask_secret)
+        )
+        shares = dict(zip(self._holders, zip(of_seed, of_key, strict=True), strict=True))
+        self._mask_public_keys = keys
+        self._held = {} if self._promise else {self._own: shares[self._own]}
+        for partner in self._pair_seeds:
+            self._endpoint.send(
+                partner, f"secrets/{self._number}", b"".join(shares[partner]) + self._own_keys()
+            )
+
+    def collect_secrets(self) -> None:
+        """Receive the partners' shares, after the list of partners on a sparse graph.
+
+        Raises:
+            ProtocolError: partners without keys, too few partners, shares of the wrong length, or with
+                `signed` a mask key that differs from the one that the server sent.
+        """
+        self._partners = list(self._pair_seeds)
+        if self._promise:
+            self._partners = self._received_list("partners", self._pair_seeds)
+        own_keys, size = self._own_keys(), 2 * shamir.SHARE_BYTES
+        self._verification_keys = {self._own: own_keys[: signed_survivors.KEY_BYTES]}
+        for partner in self._partners:
+            message = self._endpoint.receive(partner, f"secrets/{self._number}")
+            if len(message) != (expected := size + len(own_keys)):
+                raise ProtocolError(
+                    f"a message of secrets has {expected} bytes, got {len(message)}"
+                )
+            self._held[partner] = message[: size // 2], message[size // 2 : size]
+            verifying, masking = (
+                message[size:][: signed_survivors.KEY_BYTES],
+                message[size:][signed_survivors.KEY_BYTES :],
+            )
+            self._verification_keys[partner] = verifying
+            if self._signer and masking != self._mask_public_keys[partner]:
+                raise ProtocolError(f"a mask key in the name of {partner} that is not its own")
+
+    def upload(self) -> None:
+        """Send the others' rows under masks shared with the partners, the own one, and those of owners."""
+        layout = self._layout
+        masks = pair_masks(self._own, {j: self._pair_seeds[j] for j in self._partners})
+        masked = masked_rows(layout.gathered(self._values), self._encoding, masks)
+        self._masked_own = masked[layout[self._own]].copy()
+        add_masks(masked, [(self._self_seed, 1)])
+        for owner in self._holders:
+            if owner != self._own and owner in self._rows:
+                add_masks(masked[layout[owner]], [(self._owner_seed(self._own, owner), 1)])
+        self._endpoint.send(SERVER, f"upload/{self._number}", layout.upload(masked, self._own))
+
+    def hear_survivors(self) -> None:
+        """Receive the list of survivors, and sign it if lists are signed.
+
+        Raises:
+            ProtocolError: survivors that are invalid or too few, or a second list in this round.
+        """
+        survivors = self._received_list("survivors", self._held)
+        if not self._promise and self._own not in survivors:
+            raise ProtocolError(f"survivors {survivors}: not of this round, or too few")
+        self._survivors = survivors
+        if self._signer:
+            signature = self._signer.signature(self._number, self._holders, survivors)
+            self._endpoint.send(SERVER, f"signature/{self._number}", signature)
+
+    def reveal(self) -> None:
+        """Send shares of b_j for survivors, and of c_j for the others whose shares it holds, once a round.
+
+        Raises:
+            ProtocolError: fewer than t signatures of this list, if lists are signed.
+        """
+        if self._signer:
+            signed_survivors.check_signatures(
+                self._endpoint.receive(SERVER, f"signatures/{self._number}"),
+                self._verification_keys,
+                self._number,
+                self._holders,
+                self._survivors,
+                self._threshold,
+            )
+        self._endpoint.claim(f"row sums/{self._number}/shares")
+        shares = [self._held[j][j not in self._survivors] for j in self._holders if j in self._held]
+        self._endpoint.send(SERVER, f"shares/{self._number}", b"".join(shares))
 
     def abandon(self) -> None:
         """Abort the round: discard its shares that have not been read."""
@@ -91,64 +285,34 @@ class DoubleMaskClient:
                 add_masks(own, [(self._owner_seed(contributor, self._own), -1)])
         return self._encoding.decode(own)
 
-    def _begin(
-        self,
-        number: int,
-        threshold: int,
-        holders: Sequence[int],
-        owners: Iterable[int],
-        num_terms: int,
-    ) -> None:
-        """Begin a round among owners of rows and `num_terms` clients; draw its secrets."""
-        self._endpoint.claim(f"row sums/{number}")
-        self._number, self._threshold, self._holders = number, threshold, holders
-        self._encoding = FixedPoint(num_terms)
-        self._layout = ParticipatingRows(self._rows, owners, self._values.shape[1])
-        self._mask_secret = self._random_bytes(KEY_BYTES)
-        self._mask_keys = key_pair(self._mask_secret)
-        self._self_seed = self._random_bytes(SEED_BYTES)
+    def _least_of_neighbors(
+        self, num_terms: int, neighbors: Sequence[int], promise: Promise
+    ) -> int:
+        """The smallest threshold among these neighbors."""
+        if self._own in neighbors:
+            raise ProtocolError(f"client {self._own} as a neighbor of itself")
+        try:
+            return neighborhood(num_terms, len(neighbors), promise).threshold
+        except UsageError as error:
+            raise ProtocolError(f"neighbors of client {self._own}: {error}") from None
 
-    def _shared(self, keys: Mapping[int, bytes]) -> dict[int, Shares]:
-        """Agree on a seed with each owner of a mask key; return each holder's shares of b_j and c_j."""
-        self._pair_seeds = {
-            partner: agreed_seed(self._mask_keys, public, self._number)
-            for partner, public in keys.items()
-            if partner != self._own
-        }
-        of_seed, of_key = (
-            shamir.split(
-                secret, len(self._holders), self._threshold, random_bytes=self._random_bytes
-            )
-            for secret in (self._self_seed, self._mask_secret)
-        )
-        return dict(zip(self._holders, zip(of_seed, of_key, strict=True), strict=True))
-
-    def _receive_shares(self, partner: int, more: int = 0) -> bytes:
-        """Receive a partner's shares; return the `more` bytes that follow them."""
-        message = self._endpoint.receive(partner, f"secrets/{self._number}")
-        size = shamir.SHARE_BYTES
-        if len(message) != 2 * size + more:
-            expected = 2 * size + more
-            raise ProtocolError(f"a message of secrets has {expected} bytes, got {len(message)}")
-        self._held[partner] = message[:size], message[size : 2 * size]
-        return message[2 * size :]
-
-    def _send_upload(self, partners: Sequence[int], owners: Iterable[int]) -> None:
-        """Send the others' rows under masks shared with the partners, the own one, and those of owners."""
-        self._partners, layout = partners, self._layout
-        masks = pair_masks(self._own, {j: self._pair_seeds[j] for j in partners})
-        masked = masked_rows(layout.gathered(self._values), self._encoding, masks)
-        self._masked_own = masked[layout[self._own]].copy()
-        add_masks(masked, [(self._self_seed, 1)])
-        for owner in owners:
-            add_masks(masked[layout[owner]], [(self._owner_seed(self._own, owner), 1)])
-        self._endpoint.send(SERVER, f"upload/{self._number}", layout.upload(masked, self._own))
+    def _least_of_participants(self, participants: Sequence[int]) -> int:
+        """The smallest threshold among these participants."""
+        if self._own not in participants or not set(participants) <= self._rows.keys():
+            raise ProtocolError(f"row sums among clients {participants}: not what was agreed")
+        count = len(participants)
+        if count < least_in_round(self._rows, signed=self._is_signed):
+            what = "too few to sign" if self._is_signed else "too few for a sum"
+            raise ProtocolError(f"{count} of {num_clients(self._rows)} clients: {what}")
+        return least_threshold(count, signed=self._is_signed)
 
     def _received_list(self, kind: str, known: Collection[int]) -> list[int]:
-        """Receive a list of clients among `known` in this round."""
-        message = self._endpoint.receive(SERVER, f"{kind}/{self._number}")
-        number, clients = masked.parsed_start(message)
+        """Receive the one list of clients among `known` in this round."""
+        number, clients = masked.parsed_start(
+            self._endpoint.receive(SERVER, f"{kind}/{self._number}")
+        )
         self._check_among(clients, known, kind, is_of_round=number == self._number)
+        self._endpoint.claim(f"row sums/{self._number}/{kind}")
         return clients
 
     def _check_among(
@@ -158,33 +322,74 @@ class DoubleMaskClient:
         if not is_of_round or not set(clients) <= set(known) or len(clients) < self._threshold:
             raise ProtocolError(f"{what} {clients}: not of this round, or too few")
 
-    def _send_shares(self, clients: Iterable[int]) -> None:
-        """Reveal shares of b_j for survivors among these clients, and of c_j for the others, once a round."""
-        self._endpoint.claim(f"row sums/{self._number}/shares")
-        shares = [self._held[j][0 if j in self._survivors else 1] for j in clients]
-        self._endpoint.send(SERVER, f"shares/{self._number}", b"".join(shares))
-
     def _owner_seed(self, contributor: int, owner: int) -> bytes:
         """Seed of the mask on `contributor`'s part of `owner`'s rows, known only to these two."""
         partner = owner if contributor == self._own else contributor
-        return self._endpoint.pair_seed(partner, owner_label(self._number, contributor, owner))
+        label = f"row sums/{self._number}/rows of {owner} by {contributor}"
+        return self._endpoint.pair_seed(partner, label)
+
+    def _own_keys(self) -> bytes:
+        """Public keys that a client that signs sends to the others over their sealed links."""
+        return self._signer.public + self._mask_keys.public if self._signer else b""
 
 
-class DoubleMaskServer(SummingServer):
+class Server(masked.Server):
     """The server.
 
     Args:
         endpoint: its end of the session.
+        rows: R_k of every client.
+        num_classes: C.
+        signed: have clients sign the list of survivors.
+        graph: the neighbors of every client, and t; None: the graph is complete, and t is the smallest that
+            each round's participants allow.
 
     Attributes:
         threshold: t of the round.
+        graph, is_signed: as the arguments.
     """
 
     threshold: int
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        super().__init__(endpoint)
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        rows: RowsOf,
+        num_classes: int,
+        *,
+        signed: bool = False,
+        graph: Graph | None = None,
+    ) -> None:
+        super().__init__(endpoint, rows, num_classes)
+        self.is_signed, self.graph = signed, graph
+        self.least_participants = 0 if graph else least_in_round(rows, signed=signed)
         self._probe = key_pair(bytes(range(KEY_BYTES)))  # no secret of anybody
+
+    def start(self, number: int, participants: Sequence[int]) -> None:
+        """Begin a round; on a sparse graph all of its clients are participants."""
+        super().start(number, list(self.graph.neighbors) if self.graph else participants)
+        self.threshold = (
+            self.graph.threshold
+            if self.graph
+            else least_threshold(len(participants), signed=self.is_signed)
+        )
+        self._keys: dict[int, bytes] = {}
+        self._partners: dict[int, list[int]] = {}  # neighbors that sent shares, too, by client
+        self._survivors: list[int] = []
+        self._signatures: dict[int, bytes] = {}
+        # By client that sent them, and whose they are.
+        self._shares: dict[int, dict[int, bytes]] = {}
+
+    def invite(self, client: int) -> None:
+        """Send the round's start to one client."""
+        if self.graph:
+            neighbors = self.graph.neighbors
+            message = sparse_start_message(
+                self._number, len(neighbors), self.threshold, neighbors[client]
+            )
+        else:
+            message = start_message(self._number, self._participants, self.threshold)
+        self._endpoint.send(client, "start", message)
 
     def receive_key(self, client: int) -> None:
         """Receive one client's public key."""
@@ -192,17 +397,43 @@ class DoubleMaskServer(SummingServer):
         self._probe.agreed(key)  # refuses an invalid key, before others see it
         self._keys[client] = key
 
+    def send_keys(self, client: int) -> None:
+        """Send one client all public keys, on a sparse graph its neighbors'."""
+        keys = [(j, self._keys[j]) for j in self._holders(client) if j in self._keys]
+        message = packed_neighbors_keys(keys) if self.graph else b"".join(key for _, key in keys)
+        self._endpoint.send(client, "mask_keys", message)
+
+    def send_partners(self, client: int) -> None:
+        """Send one client of a sparse graph the list of neighbors whose shares it has."""
+        if self.graph:
+            message = masked.start_message(self._number, self._partners[client])
+            self._endpoint.send(client, f"partners/{self._number}", message)
+
     def receive_upload(self, client: int) -> None:
         """Add one client's upload, which makes it a survivor."""
-        self._add_upload(client)
+        super().receive_upload(client)
         self._survivors.append(client)
 
     def ask(self, client: int) -> None:
         """Send one survivor the list of those survivors whose shares it has."""
-        shown = set(self._shown(client))
-        survivors = [j for j in self._survivors if j in shown]
-        message = masked.start_message(self._number, sorted(survivors))
+        survivors = sorted(set(self._survivors).intersection(self._shown(client)))
+        message = masked.start_message(self._number, survivors)
         self._endpoint.send(client, f"survivors/{self._number}", message)
+
+    def receive_signature(self, client: int) -> None:
+        """Receive one survivor's signature of the list."""
+        signature = self._endpoint.receive(client, f"signature/{self._number}")
+        if len(signature) != signed_survivors.SIGNATURE_BYTES:
+            raise ProtocolError(
+                f"a signature has {signed_survivors.SIGNATURE_BYTES} bytes, got {len(signature)}"
+            )
+        self._signatures[client] = signature
+
+    def send_signatures(self, client: int) -> None:
+        """Send all signatures to one survivor, if lists are signed."""
+        if self.is_signed:
+            message = signed_survivors.packed_signatures(self._signatures)
+            self._endpoint.send(client, f"signatures/{self._number}", message)
 
     def receive_shares(self, client: int) -> None:
         """Receive one survivor's shares, one for each client whose shares it has."""
@@ -217,6 +448,23 @@ class DoubleMaskServer(SummingServer):
             shamir.check_share(share)
         self._shares[client] = shares
 
+    def check(self, step: str, clients: Sequence[int]) -> None:
+        """Raise `GivenUp` if the round cannot go on with the clients that have taken this step."""
+        if not self.graph:
+            needed = len(self._participants) if step in _BEFORE_UPLOADS else self.threshold
+            if len(clients) < needed:
+                raise GivenUp(f"{len(clients)} clients are left, {needed} are needed")
+            return
+        if step == "share_secrets":
+            there = set(clients)
+            self._partners = {
+                client: [j for j in self.graph.neighbors[client] if j in there] for client in there
+            }
+        if step in _BEFORE_SHARES:
+            self._check_neighborhoods(clients)
+        if step == "upload" and not is_connected(self.graph.neighbors, clients):
+            raise GivenUp("the clients that stay are not connected in the graph")
+
     def unmask(self) -> list[int]:
         """Remove from the sums the masks of survivors' own seeds, and masks shared with clients that left.
 
@@ -224,7 +472,7 @@ class DoubleMaskServer(SummingServer):
             The clients whose shares are inconsistent with those of t others.
 
         Raises:
-            GivenUp: fewer than t holders of a secret sent shares.
+            GivenUp: fewer than t holders of a secret in a sparse graph sent shares.
             ProtocolError: inconsistent shares.
         """
         survivors, refused = set(self._survivors), set[int]()
@@ -237,7 +485,11 @@ class DoubleMaskServer(SummingServer):
                 for j in self._shown(survivor)
                 if j in dropped
             }
-            self._remove_masks(survivor, opened[survivor], pair_seeds)
+            own = self._layout[survivor]
+            without_masks = self._sums[own].copy()  # it uploaded nothing there
+            masks = [(opened[survivor], 1), *pair_masks(survivor, pair_seeds)]
+            add_masks(self._sums, removed(masks))
+            self._sums[own] = without_masks
         return sorted(refused)
 
     @property
@@ -247,19 +499,23 @@ class DoubleMaskServer(SummingServer):
 
     def _holders(self, client: int) -> Sequence[int]:
         """The clients that hold shares of one client's secrets, in the order of the shares."""
-        raise NotImplementedError
+        return self.graph.neighbors[client] if self.graph else self._participants
 
     def _shown(self, client: int) -> Sequence[int]:
         """The clients whose shares one client holds, in the order in which it reveals them."""
-        raise NotImplementedError
+        return self._partners[client] if self.graph else self._participants
 
-    def _begin(self, number: int, layout: ParticipatingRows) -> None:
-        super()._begin(number, layout)
-        self._keys: dict[int, bytes] = {}
-        self._survivors: list[int] = []
-        self._shares: dict[
-            int, dict[int, bytes]
-        ] = {}  # by client that sent them, and whose they are
+    def _check_neighborhoods(self, clients: Iterable[int]) -> None:
+        assert self.graph is not None
+        there = set(clients)
+        for client in there:
+            count = len(there.intersection(self.graph.neighbors[client]))
+            if count < self.threshold:
+                raise GivenUp(
+                    f"client {client} has {count} neighbors left of the {self.threshold} it needs"
+                )
+        if not there:
+            raise GivenUp("nobody is left")
 
     def _secret(self, client: int, is_survivor: bool, refused: set[int]) -> bytes:
         """Reconstruct b_j of a survivor or c_j of another; add clients with inconsistent shares to `refused`.
@@ -274,7 +530,8 @@ class DoubleMaskServer(SummingServer):
             if j not in refused and client in self._shares.get(j, ())
         }
         if len(held) < self.threshold:
-            raise GivenUp(f"{len(held)} shares of client {client}, {self.threshold} are needed")
+            error = GivenUp if self.graph else ProtocolError
+            raise error(f"{len(held)} shares of client {client}, {self.threshold} are needed")
         num_bytes = SEED_BYTES if is_survivor else KEY_BYTES
 
         def opened(*without: int) -> bytes:
@@ -289,3 +546,164 @@ class DoubleMaskServer(SummingServer):
                 refused.add(liar)
                 return secret
         raise ProtocolError(f"the shares of client {client} do not belong to one secret")
+
+
+_BEFORE_UPLOADS = ("announce", "share_secrets", "collect_secrets")
+_BEFORE_SHARES = ("announce", "share_secrets", "upload")
+
+
+def run(
+    parties: Parties,
+    server: Server,
+    members: Iterable[int] | None = None,
+    *,
+    first_round: int = 0,
+    progress: masked.UploadsDone | None = None,
+) -> masked.RowSums:
+    """Sums for all clients that stay; contributions of all that uploaded in the last round.
+
+    On the complete graph a dropout before any upload starts another round without the client, which costs no
+    upload. Dropouts that leave fewer clients than the threshold start another round, too, which costs one
+    upload.
+
+    Args:
+        parties: the clients, `Client`s; one that leaves, or whose message is refused, is left out from then
+            on.
+        server: the server.
+        members: those of the clients that take part; all if left out.
+        first_round: number of the first round, above all used in the session.
+        progress: receives the number of uploads at the server after each one, and the total; a round that is
+            started again begins at 1.
+
+    Returns:
+        Z[R_j] of every client that stayed to the end, float64 [n_j, C], None for one in another process;
+        empty if all have left, or too few are left to sign, or for a sparse graph's promise.
+
+    Raises:
+        ProtocolError: an unexpected message at a client, or secrets that do not fit together; no client gets
+            sums then.
+    """
+    present, number = sorted(parties.clients if members is None else members), first_round
+    while server.graph or (present and len(present) >= server.least_participants):
+        server.start(number, present)
+        try:
+            _exchange(parties, server, present, progress)
+            liars = server.unmask()
+        except GivenUp as reason:
+            present = parties.presence.staying(present)
+            parties("abandon", present, quiet=True)
+            if server.graph:
+                logging.warning("a sum of round %d is given up: %s", number, reason)
+                return {}
+            number += 1
+            continue
+        for liar in liars:
+            logging.warning("client %d is lost, its shares do not fit the others'", liar)
+            parties.presence.lose(liar)
+        present = parties.presence.staying(server.summed)
+        return parties("finish", present, tell=server.send_sums, quiet=True)
+    return {}
+
+
+def _exchange(
+    parties: Parties, server: Server, present: list[int], progress: masked.UploadsDone | None
+) -> None:
+    """Exchange keys, shares, uploads and secrets of one round; raises `GivenUp` as `Server.check`."""
+    signing: dict[str, Any] = (
+        {"take": server.receive_signature} if server.is_signed else {"quiet": True}
+    )
+    upload = masked.counting(server.receive_upload, len(present), progress)
+    steps: list[tuple[str, dict[str, Any]]] = [
+        ("announce", {"tell": server.invite, "take": server.receive_key}),
+        ("share_secrets", {"tell": server.send_keys}),
+        ("collect_secrets", {"tell": server.send_partners, "quiet": True}),
+        ("upload", {"take": upload}),
+        ("hear_survivors", {"tell": server.ask, **signing}),
+        ("reveal", {"tell": server.send_signatures, "take": server.receive_shares}),
+    ]
+    for step, exchange in steps:
+        needs_all = not server.graph and step in _BEFORE_UPLOADS
+        present = list(parties(step, present, needs_all=needs_all, **exchange))
+        server.check(step, present)
+
+
+def least_threshold(num_participants: int, *, signed: bool) -> int:
+    """The smallest t allowed among p participants of the complete graph.
+
+    It is more than half: then two lists of survivors cannot both get answers from t clients. It is more than
+    two thirds if lists are signed: then 2 t > p + k, and two lists cannot both have t signatures, even if k <
+    p / 3 clients sign any list.
+    """
+    return (2 * num_participants // 3 if signed else num_participants // 2) + 1
+
+
+def least_in_round(rows: RowsOf, *, signed: bool) -> int:
+    """Smallest number of clients in a round.
+
+    A round of few clients reveals their sums, and a server could ask for one by claiming that all others have
+    left. So clients that sign take part only if as many clients as must sign at first are in the round.
+    """
+    least = least_threshold(num_clients(rows), signed=True) if signed else 1
+    return max(least, least_participants(rows))
+
+
+def start_message(number: int, participants: Sequence[int], threshold: int) -> bytes:
+    """Message with a round's number, participants and threshold."""
+    return masked.start_message(number, participants) + struct.pack("<I", threshold)
+
+
+def parsed_start(message: bytes) -> tuple[int, list[int], int]:
+    """Parse the message of `start_message`."""
+    if len(message) < 4:
+        raise ProtocolError(f"a start has 12 + 4 p bytes, got {len(message)}")
+    number, participants = masked.parsed_start(message[:-4])
+    return number, participants, struct.unpack("<I", message[-4:])[0]
+
+
+def sparse_start_message(
+    number: int, num_terms: int, threshold: int, neighbors: Sequence[int]
+) -> bytes:
+    """Message with a round's number, the number of clients, the threshold, and one client's neighbors."""
+    head = _SPARSE_START.pack(number, num_terms, threshold)
+    return head + struct.pack(f"<{len(neighbors)}I", *neighbors)
+
+
+def parsed_sparse_start(message: bytes) -> tuple[int, int, int, list[int]]:
+    """Parse the message of `sparse_start_message`."""
+    count, rest = divmod(len(message) - _SPARSE_START.size, 4)
+    if count < 1 or rest:
+        raise ProtocolError(f"a start has 16 + 4 k bytes, got {len(message)}")
+    number, num_terms, threshold = _SPARSE_START.unpack_from(message)
+    neighbors = list(struct.unpack_from(f"<{count}I", message, _SPARSE_START.size))
+    if neighbors != sorted(set(neighbors)):
+        raise ProtocolError(f"neighbors {neighbors}: not in ascending order")
+    return number, num_terms, threshold, neighbors
+
+
+def parsed_keys(message: bytes, participants: Sequence[int]) -> dict[int, bytes]:
+    """Public keys by participant, from the server's list."""
+    expected = KEY_BYTES * len(participants)
+    if len(message) != expected:
+        raise ProtocolError(
+            f"{len(participants)} mask keys have {expected} bytes, got {len(message)}"
+        )
+    return {
+        client: message[KEY_BYTES * place : KEY_BYTES * (place + 1)]
+        for place, client in enumerate(participants)
+    }
+
+
+def packed_neighbors_keys(keys: Sequence[tuple[int, bytes]]) -> bytes:
+    """Message with public keys and the addresses of their clients."""
+    return b"".join(_KEY.pack(*entry) for entry in keys)
+
+
+def parsed_neighbors_keys(message: bytes) -> dict[int, bytes]:
+    """Parse the message of `packed_neighbors_keys`."""
+    if len(message) % _KEY.size:
+        raise ProtocolError(f"mask keys take {_KEY.size} bytes each, got {len(message)}")
+    entries = list(_KEY.iter_unpack(message))
+    clients = [client for client, _ in entries]
+    if clients != sorted(set(clients)):
+        raise ProtocolError(f"mask keys of clients {clients}: not in ascending order")
+    return dict(entries)

@@ -27,7 +27,7 @@ Departures from the printed protocol, all needed:
     the sums of both rounds would learn the dropped client's contribution from them.
 
 Dropouts (Section 3.3): if a client leaves before or inside a round, its labels do not count, as if it
-had none. If it leaves after a round, it gets no sums, and the others are not affected. `resilient` needs no
+had none. If it leaves after a round, it gets no sums, and the others are not affected. `double_masks` need no
 second upload.
 """
 
@@ -43,13 +43,11 @@ from jaxfed.errors import ProtocolError
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums.mask_streams import masked_rows, pair_masks
 from jaxfed.secure.row_sums.participants import (
-    ENTRY_BYTES,
     ParticipatingRows,
     RowsOf,
     least_participants,
     parsed_rows,
 )
-from jaxfed.secure.row_sums.summing_server import SummingServer
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.phases import Parties
 
@@ -104,7 +102,7 @@ class Client:
         return self._encoding.decode(self._masked_own + sums)
 
 
-class Server(SummingServer):
+class Server:
     """The server.
 
     Args:
@@ -116,28 +114,33 @@ class Server(SummingServer):
         least_participants: smallest number of clients in a round.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        rows: RowsOf,
-        num_classes: int,
-    ) -> None:
-        super().__init__(endpoint)
-        self._rows, self._num_classes = rows, num_classes
+    def __init__(self, endpoint: Endpoint, rows: RowsOf, num_classes: int) -> None:
+        self._endpoint, self._rows, self._num_classes = endpoint, rows, num_classes
         self.least_participants = least_participants(rows)
 
     def start(self, number: int, participants: Sequence[int]) -> None:
-        """Begin a round; messages of earlier ones are discarded."""
-        self._participants = sorted(participants)
-        self._begin(number, ParticipatingRows(self._rows, self._participants, self._num_classes))
+        """Begin a round with sums of 0; messages of earlier ones are discarded."""
+        self._number, self._participants = number, sorted(participants)
+        self._layout = ParticipatingRows(self._rows, self._participants, self._num_classes)
+        self._sums = np.zeros(self._layout.shape, np.uint64)
 
     def invite(self, client: int) -> None:
         """Send the round's start to one client."""
         self._endpoint.send(client, "start", start_message(self._number, self._participants))
 
-    def receive(self, client: int) -> None:
+    def receive_upload(self, client: int) -> None:
         """Add one client's upload to the sums of the others' rows."""
-        self._add_upload(client)
+        message = self._endpoint.receive(client, f"upload/{self._number}")
+        self._layout.add_upload(self._sums, message, client)
+
+    def send_sums(self, client: int) -> None:
+        """Send one client the sums of its rows."""
+        sums = self._sums[self._layout[client]]
+        self._endpoint.send(client, f"sums/{self._number}", sums.tobytes())
+
+    def own_sums(self) -> np.ndarray:
+        """The sums of the server's own rows, uint64 [n_s, C]; once all uploads are there, without masks."""
+        return self._sums[self._layout[SERVER]]
 
     @property
     def summed(self) -> list[int]:
@@ -178,7 +181,7 @@ def run(
             "upload",
             participants,
             tell=server.invite,
-            take=counting(server.receive, len(participants), progress),
+            take=counting(server.receive_upload, len(participants), progress),
             needs_all=True,
         )
         if len(uploads) == len(participants):
@@ -200,16 +203,6 @@ def counting(
             progress(next(done), total)
 
     return received
-
-
-def message_bytes(num_rows: Sequence[int], num_classes: int) -> dict[str, int]:
-    """Payload bytes by kind of one round among clients with n_j rows each."""
-    p, total = len(num_rows), sum(num_rows)
-    return {
-        "start": p * (8 + 4 * p),
-        "upload": ENTRY_BYTES * (p - 1) * total * num_classes,
-        "sums": ENTRY_BYTES * total * num_classes,
-    }
 
 
 def start_message(number: int, participants: Sequence[int]) -> bytes:

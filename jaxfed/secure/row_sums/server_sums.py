@@ -1,31 +1,28 @@
-"""Sums that the server reads: row sums over rows that the server owns, and no client.
+"""Row sums of a session by either protocol, and sums that the server reads: over rows that it owns.
 
-All clients upload these rows, so all masks cancel there, and the server reads the sum over all clients that
-stayed (Bonawitz et al., CCS 2017). A client refuses a round without other clients. In a sparse session
-(`Session(n, mask_partners=k)`) double masks are those of `sparse`, and no message grows with n.
+All clients upload the server's rows, so all masks cancel there, and the server reads the sum over all clients
+that stayed (Bonawitz et al., CCS 2017). A client refuses a round without other clients. In a sparse session
+(`Session(n, mask_partners=k)`) double masks are between neighbors, and no message grows with n.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.secure.primitives.fixed_point import FixedPoint
-from jaxfed.secure.row_sums import masked
+from jaxfed.secure.row_sums import double_masks, masked
 from jaxfed.secure.row_sums.participants import RowsOf
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.key_agreement import RandomBytes
+from jaxfed.secure.session.neighborhoods import Graph, Promise
 from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.phases import Parties
 
-if TYPE_CHECKING:
-    from jaxfed.secure.row_sums import resilient, sparse
-    from jaxfed.secure.session.neighborhoods import Promise
-
-    RowClient = masked.Client | resilient.Client | sparse.Client
+RowClient = masked.Client | double_masks.Client
 
 # What a server may have a client of row sums do, whichever protocol it is.
 CLIENT_STEPS = frozenset(
@@ -34,37 +31,6 @@ CLIENT_STEPS = frozenset(
         *("hear_survivors", "reveal"),
     )
 )
-
-
-def client(
-    endpoint: Endpoint,
-    values: np.ndarray,
-    *,
-    random_bytes: RandomBytes,
-    clients: Sequence[int] | int,
-    is_resilient: bool,
-    promise: Promise | None = None,
-) -> RowClient:
-    """One client of such a sum.
-
-    Args:
-        endpoint: its end of the session.
-        values: as in `ring_sums`.
-        random_bytes: source of its randomness.
-        clients: all that may take part; their number is enough in a sparse session.
-        is_resilient: as in `ring_sums`.
-        promise: what its neighbors must withstand, in a sparse session.
-    """
-    all_clients = [endpoint.address] if isinstance(clients, int) else clients
-    rows = _rows(all_clients, len(values))
-    return row_client(
-        endpoint,
-        values,
-        random_bytes=random_bytes,
-        rows=rows,
-        is_resilient=is_resilient,
-        promise=promise,
-    )
 
 
 def row_client(
@@ -77,26 +43,73 @@ def row_client(
     signed: bool = False,
     promise: Promise | None = None,
 ) -> RowClient:
-    """One client of row sums by one of the protocols; arguments as `resilient.Client`, `sparse.Client`."""
-    if promise:
-        from jaxfed.secure.row_sums import sparse
-
-        return sparse.Client(endpoint, values, rows, promise=promise, random_bytes=random_bytes)
+    """One client of row sums; arguments as `double_masks.Client`."""
     if not is_resilient:
         return masked.Client(endpoint, values, rows)
-    own: resilient.Client = protocol_of(is_resilient=True).Client(
-        endpoint, values, rows, signed=signed, random_bytes=random_bytes
+    return double_masks.Client(
+        endpoint, values, rows, signed=signed, promise=promise, random_bytes=random_bytes
     )
-    return own
 
 
-def protocol_of(*, is_resilient: bool) -> Any:
-    """The module of the double masks, imported when it is asked for, or of the plain ones."""
+def client(
+    endpoint: Endpoint, values: np.ndarray, *, clients: Sequence[int] | int, **options: Any
+) -> RowClient:
+    """One client of a sum that the server reads.
+
+    Args:
+        endpoint: its end of the session.
+        values: as in `ring_sums`.
+        clients: all that may take part; their number is enough in a sparse session.
+        options: as `row_client` without `rows`.
+    """
+    all_clients = [endpoint.address] if isinstance(clients, int) else clients
+    return row_client(endpoint, values, rows=_rows(all_clients, len(values)), **options)
+
+
+def summed(
+    session: Session,
+    constructor: Callable[..., Any],
+    own: Mapping[int, Any],
+    clients: Sequence[int],
+    rows: RowsOf,
+    num_classes: int,
+    plan: Mapping[str, Any],
+    *,
+    is_resilient: bool,
+    signed: bool = False,
+    graph: Graph | None = None,
+    before: Callable[[Parties], Iterable[int]] | None = None,
+    progress: masked.UploadsDone | None = None,
+) -> tuple[masked.Server, masked.RowSums]:
+    """Run one sum of rows; returns the server's part after it, and the clients' rows.
+
+    Args:
+        session: the parties.
+        constructor: makes a client from what `own` holds; arguments as `row_client`.
+        own: inputs of the clients, by address.
+        clients: those that take part.
+        rows: R_k of every client, and of the server if it owns some.
+        num_classes: C.
+        plan: further arguments of `constructor`.
+        is_resilient: use double masks; a client that leaves after its upload then still counts.
+        signed: with double masks, clients sign the list of survivors.
+        graph: with double masks, the sparse graph; None: the complete one.
+        before: a phase before the sum; returns the clients that take part.
+        progress: receives the number of uploads that have arrived.
+    """
+    if graph:
+        plan = {**plan, "promise": graph.promise}
+    parties = session.parties(constructor, own, clients, is_resilient=is_resilient, **plan)
+    end, members = session.endpoints[SERVER], clients if before is None else before(parties)
+    first_round = session.reserve(len(clients) + 1)  # every dropout may start another one
     if is_resilient:
-        from jaxfed.secure.row_sums import resilient
-
-        return resilient
-    return masked
+        server = double_masks.Server(end, rows, num_classes, signed=signed, graph=graph)
+        found = double_masks.run(
+            parties, server, members, first_round=first_round, progress=progress
+        )
+        return server, found
+    single = masked.Server(end, rows, num_classes)
+    return single, masked.run(parties, single, members, first_round=first_round, progress=progress)
 
 
 def ring_sums(
@@ -117,7 +130,7 @@ def ring_sums(
         own: matrices by address, for clients of the session: ring elements uint64 [n, C], or real numbers,
             which are encoded by a `FixedPoint` with the number of clients as terms; or what `constructor`
             takes.
-        is_resilient: use double masks; a client that leaves after its upload then still counts (`resilient`).
+        is_resilient: use double masks; a client that leaves after its upload then still counts.
         shape: (n, C); that of the first matrix if left out.
         constructor: makes a client; arguments as `client`.
         before: a phase before the sum; returns the clients that take part.
@@ -133,23 +146,23 @@ def ring_sums(
     clients = [client for client in session.clients if client in own]
     if not clients:
         return None
-    shape = own[clients[0]].shape if shape is None else shape
-    graph, protocol = session.graph, protocol_of(is_resilient=is_resilient)
-    plan: dict[str, Any] = {"clients": clients, "is_resilient": is_resilient}
-    if graph:
-        if not is_resilient:
-            raise UsageError("a session with `mask_partners`: use is_resilient=True")
-        from jaxfed.secure.row_sums import sparse
-
-        protocol = sparse
-        plan |= {"clients": len(clients), "promise": graph.promise}
-    parties = session.parties(constructor, own, clients, **plan)
-    rows = _rows(list(graph.neighbors) if graph else clients, shape[0])
-    options = {"graph": graph} if graph else {}
-    server = protocol.Server(session.endpoints[SERVER], rows, shape[1], **options)
-    members = clients if before is None else before(parties)
-    first_round = session.reserve(len(clients) + 1)  # every dropout may start another one
-    if not protocol.run(parties, server, members, first_round=first_round):
+    graph = session.graph
+    if graph and not is_resilient:
+        raise UsageError("a session with `mask_partners`: use is_resilient=True")
+    num_rows, num_classes = own[clients[0]].shape if shape is None else shape
+    server, found = summed(
+        session,
+        constructor,
+        own,
+        clients,
+        _rows(list(graph.neighbors) if graph else clients, num_rows),
+        num_classes,
+        {"clients": len(clients) if graph else clients},
+        is_resilient=is_resilient,
+        graph=graph,
+        before=before,
+    )
+    if not found:
         return None
     session.contributors = server.summed
     return server.own_sums()

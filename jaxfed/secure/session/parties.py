@@ -31,7 +31,7 @@ class Session:
     Args:
         num_clients: number of clients; 0 ... p - 1 are invited.
         mask_partners: k, the number of others that a client shares keys with, in a sparse session for sums
-            (`neighborhoods`, `row_sums.sparse`); 0, or p - 1 and more: all.
+            (`neighborhoods`); 0, or p - 1 and more: all.
         promise: what the k partners must withstand; `neighborhoods.PROMISE` if left out.
         presence: departures of clients; all stay if left out.
         random_bytes: source of all keys; the operating system's unless a test replays it.

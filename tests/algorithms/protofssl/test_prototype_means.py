@@ -3,6 +3,7 @@
 from functools import cache
 
 import jax
+import message_sizes
 import numpy as np
 import pytest
 from small_training import KEY, assert_same, federation_of, rounds_of, training_of
@@ -11,7 +12,6 @@ from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.protofssl.method import SUMS, drawn
 from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.federation.communication import Communication
-from jaxfed.secure.class_means import message_bytes
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.pseudo_labels.prototypes import Prototypes
 
@@ -89,7 +89,7 @@ def test_the_server_keeps_and_sends_one_mean():
     assert metrics["communication"]["download"]["prototypes"] == 4 * (1 + 4 * D * num_means)
     upload = metrics["communication"]["upload"]
     assert "prototypes" not in upload
-    assert upload["upload"] == message_bytes(3, C, D)["upload"]
+    assert upload["upload"] == message_sizes.class_means(3, C, D)["upload"]
 
 
 def test_the_mean_is_of_the_helpers_that_were_drawn():

@@ -150,17 +150,6 @@ def test_nobody_left_gives_no_sums(protocol, num_clients, action, kind):
     assert run(protocol, network, values, rows) == {}
 
 
-def test_a_threshold_that_nobody_can_reach_any_more_needs_all_who_are_there():
-    values, rows = matrices([2, 2, 2, 2, 2])
-    network = Network()
-    for client in (0, 2):
-        network.leave(client, "send", "upload")
-    sums = run("resilient", network, values, rows, threshold=4)
-    assert sorted(sums) == [1, 3, 4]
-    for client, got in sums.items():
-        np.testing.assert_array_equal(got, exact(values, rows, [1, 3, 4], client))
-
-
 @pytest.mark.parametrize("dropouts", [[], [1], [0, 3]])
 def test_both_protocols_agree_bit_for_bit(dropouts):
     values, rows = matrices([4, 3, 5, 2, 6])

@@ -19,7 +19,7 @@ from jaxfed.secure.primitives.correlation_hash import CorrelationHash
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import Keystream
 from jaxfed.secure.primitives.ring import unpack
-from jaxfed.secure.row_sums import double_masks, mask_streams, resilient
+from jaxfed.secure.row_sums import double_masks, mask_streams
 from jaxfed.secure.session import framing, setup
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import KeyPair, derived_key
@@ -270,7 +270,7 @@ def check_secrets_of_rounds():
     clients, server = parties("resilient", session, VALUES, ROWS)
     own = set()
     for number in range(2):
-        resilient.run(InProcess(clients), server, first_round=number)
+        double_masks.run(InProcess(clients), server, first_round=number)
         own |= {server._secret(j, j in server._survivors, set()) for j in range(3)}
     assert len(own) == 6
     assert len(set(heard.payloads("mask_key"))) == 6
@@ -280,7 +280,7 @@ def drawn(change):
     """Removes a safeguard by changing what a client draws: `change(client, label)` gives other bytes."""
 
     def remove(monkeypatch):
-        announce, kept = resilient.Client.announce, {}
+        announce, kept = double_masks.Client.announce, {}
 
         def announcing(self):
             fresh, number = self._random_bytes, itertools.count()
@@ -292,7 +292,7 @@ def drawn(change):
             announce(self)
             self._random_bytes = fresh
 
-        monkeypatch.setattr(resilient.Client, "announce", announcing)
+        monkeypatch.setattr(double_masks.Client, "announce", announcing)
 
     return remove
 

@@ -1,5 +1,6 @@
 """SecureRowSums, restarted and resilient: sums, rounds, malformed messages, bytes."""
 
+import message_sizes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from row_sums_parties import PROTOCOLS, exact, matrices, parties, run, uploads
 from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import Keystream
-from jaxfed.secure.row_sums import mask_streams, resilient
+from jaxfed.secure.row_sums import double_masks, mask_streams
 from jaxfed.secure.row_sums import masked as row_sums
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.phases import InProcess
@@ -121,8 +122,7 @@ def test_one_answer_to_survivors_a_round():
     """A second request could ask for the other secret of a client."""
     values, rows = matrices([4, 3, 5])
     clients, server = parties("resilient", Network(), values, rows)
-    resilient.run(InProcess(clients), server)
-    server.ask(0)
+    double_masks.run(InProcess(clients), server)
     with pytest.raises(ProtocolError, match="used before"):
         clients[0].reveal()
 
@@ -133,7 +133,7 @@ def test_one_list_of_survivors_a_round(protocol):
     values, rows = matrices([4, 3, 5, 2])
     network = Network()
     clients, server = parties(protocol, network, values, rows)
-    resilient.run(InProcess(clients), server)
+    double_masks.run(InProcess(clients), server)
     before = len([m for m in network.log if m.sender == 0])
     server._survivors = [0, 1, 2]
     server.ask(0)
@@ -149,9 +149,9 @@ def test_bytes_are_as_counted(protocol, sizes):
     network = Network()
     run(protocol, network, values, rows)
     expected = {
-        "restarting": row_sums.message_bytes(sizes, 4),
-        "resilient": resilient.message_bytes(sizes, 4, range(len(sizes))),
-        "signed": resilient.message_bytes(sizes, 4, range(len(sizes)), signed=True),
+        "restarting": message_sizes.single_masks(sizes, 4),
+        "resilient": message_sizes.double_masks(sizes, 4, range(len(sizes))),
+        "signed": message_sizes.double_masks(sizes, 4, range(len(sizes)), signed=True),
     }[protocol]
     recorded = network.bytes_by_kind()
     assert {kind: recorded.get(kind, 0) for kind in expected} == expected
@@ -163,7 +163,7 @@ def test_bytes_are_as_counted_with_a_dropout():
     network = Network()
     network.leave(1, "send", "upload")
     run("resilient", network, values, rows)
-    expected = resilient.message_bytes([4, 3, 5, 2], 3, [0, 2, 3])
+    expected = message_sizes.double_masks([4, 3, 5, 2], 3, [0, 2, 3])
     assert network.bytes_by_kind() == expected
 
 
@@ -255,13 +255,6 @@ def test_small_order_keys_are_refused_by_the_server():
     network.tamper = lambda m: bytes(32) if m.kind == "mask_key" else m.payload
     assert run("resilient", network, values, rows) == {}
     assert not [m for m in network.log if m.kind == "mask_keys"]
-
-
-@pytest.mark.parametrize("threshold", [1, 5])
-def test_threshold_must_be_a_majority(threshold):
-    values, rows = matrices([2, 1, 2, 2])
-    with pytest.raises(UsageError, match=f"threshold={threshold}"):
-        run("resilient", Network(), values, rows, threshold=threshold)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxfed.secure.cross_steps import sums_of_rows
-from jaxfed.secure.row_sums import mask_streams, masked, resilient, server_sums
+from jaxfed.secure.row_sums import double_masks, mask_streams, masked, server_sums
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.parties import Session
 
@@ -38,7 +38,7 @@ def seeds_of_uploads(monkeypatch):
         return expand(masks, first)
 
     monkeypatch.setattr(mask_streams, "_streams", recording)
-    for module in (masked, resilient):
+    for module in (masked, double_masks):
         upload = module.Client.upload
 
         def uploading(self, upload=upload):
@@ -75,7 +75,5 @@ def test_no_mask_serves_two_sums(kinds, is_resilient, seeds_of_uploads):
         assert all(uploads)
         for one, other in combinations(uploads, 2):
             assert not one & other
-    rounds = (
-        1 if is_resilient else NUM_CLIENTS - 1
-    )  # before the masks of `resilient` nothing is sent
+    rounds = 1 if is_resilient else NUM_CLIENTS - 1  # before the double masks nothing is sent
     assert len(seeds_of_uploads[0]) == rounds + len(kinds) - 1

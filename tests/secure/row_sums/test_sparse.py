@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 
+import message_sizes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from server_owned_sums import recorded_uploads
 from jaxfed.errors import ProtocolError
 from jaxfed.secure import class_means, cross_steps, vote_sums
 from jaxfed.secure.primitives import packed_counts
-from jaxfed.secure.row_sums import server_sums, sparse
+from jaxfed.secure.row_sums import server_sums
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.neighborhoods import Promise, neighborhood
@@ -136,7 +137,7 @@ def test_bytes_of_a_client_do_not_grow(numbers):
         session = Session(number, mask_partners=size, promise=promise)
         sums = server_sums.server_sums(session, marks, is_resilient=True)
         np.testing.assert_array_equal(sums, sum(marks.values()))
-        expected = sparse.client_bytes(size, others_rows=7, num_classes=3)
+        expected = message_sizes.of_neighbor(size, others_rows=7, num_classes=3)
         for client in (0, 17, number - 1):
             counted = traffic(session, client)
             assert counted == {**expected, "invite": 0, "hello": 32, "roster": 32 + 36 * (size + 1)}
@@ -147,7 +148,7 @@ def test_bytes_of_a_client_do_not_grow(numbers):
 
 def test_bytes_of_votes():
     """Counts of the cost function without running: 100,000 clients."""
-    counted = vote_sums.client_bytes(100_000, 10_000, 10)
+    counted = message_sizes.votes_of_neighbor(100_000, 10_000, 10)
     elements = packed_counts.num_elements(100_000, 100_000)
     assert counted["upload"] == 8 * elements
     assert counted["secrets"] == 4 * 66 * 100
@@ -159,7 +160,7 @@ def test_bytes_of_votes():
 def test_bytes_of_votes_are_those_sent():
     session = sparse_session(30)
     vote_sums.vote_histogram(session, marks_of(30), is_resilient=True)
-    expected = vote_sums.client_bytes(30, 7, 3, promise=WEAK)
+    expected = message_sizes.votes_of_neighbor(30, 7, 3, promise=WEAK)
     counted = traffic(session, 4)
     assert {kind: counted[kind] for kind in expected} == expected
 

@@ -20,9 +20,7 @@ from jaxfed.secure.row_sums import (
     mask_streams,
     masked,
     server_sums,
-    sparse,
 )
-from jaxfed.secure.row_sums.sparse import start_message
 from jaxfed.secure.session import setup
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER
@@ -41,9 +39,11 @@ def parties_of(session):
     """Clients of one sum of `VALUES` each, their server, and its end of the session."""
     end, graph = session.endpoints[SERVER], session.graph
     own = {j: server_sums._rows([j], len(VALUES)) for j in session.clients}
-    clients = {j: sparse.Client(session.endpoints[j], VALUES, own[j], promise=WEAK) for j in own}
+    clients = {
+        j: double_masks.Client(session.endpoints[j], VALUES, own[j], promise=WEAK) for j in own
+    }
     rows = server_sums._rows(list(graph.neighbors), len(VALUES))
-    return clients, sparse.Server(end, rows, VALUES.shape[1], graph), end
+    return clients, double_masks.Server(end, rows, VALUES.shape[1], graph=graph), end
 
 
 def sparse_session(presence=None):
@@ -54,11 +54,12 @@ def up_to_uploads(session):
     """A round in which all have uploaded: clients, server, its end."""
     clients, server, end = parties_of(session)
     play = InProcess(clients, session.presence)
-    server.start(0)
+    server.start(0, ())
     keyed = play("announce", play.clients, tell=server.invite, take=server.receive_key)
-    server.check_keys()
-    present = server.partners_are(play("share_secrets", keyed, tell=server.send_keys))
-    play("upload", present, tell=server.send_partners, take=server.receive_upload)
+    present = list(play("share_secrets", keyed, tell=server.send_keys))
+    server.check("share_secrets", present)
+    present = play("collect_secrets", present, tell=server.send_partners)
+    server.check("upload", list(play("upload", present, take=server.receive_upload)))
     return clients, server, end
 
 
@@ -73,7 +74,7 @@ def no_label_is_claimed(monkeypatch):
 
 
 def no_list_is_checked(monkeypatch):
-    monkeypatch.setattr(sparse.Client, "_check_among", lambda *_, **__: None)
+    monkeypatch.setattr(double_masks.Client, "_check_among", lambda *_, **__: None)
 
 
 # --- thresholds and neighbors ---------------------------------------------------------------------
@@ -83,7 +84,7 @@ def check_start(size, threshold, match):
     session = sparse_session()
     clients, _, end = parties_of(session)
     neighbors = session.graph.neighbors[0][:size]
-    end.send(0, "start", start_message(0, NUMBER, threshold, neighbors))
+    end.send(0, "start", double_masks.sparse_start_message(0, NUMBER, threshold, neighbors))
     refuses(match, clients[0].announce)
 
 
@@ -96,7 +97,7 @@ def check_few_neighbors():
 
 
 def any_neighborhood(monkeypatch):
-    monkeypatch.setattr(sparse, "neighborhood", lambda *_: Neighborhood(1, 1))
+    monkeypatch.setattr(double_masks, "neighborhood", lambda *_: Neighborhood(1, 1))
 
 
 # --- masks ----------------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ def streams(session, number):
     clients, server, _ = parties_of(session)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mask_streams, "Keystream", counted)
-        sparse.run(InProcess(clients), server, first_round=number)
+        double_masks.run(InProcess(clients), server, first_round=number)
     return seeds
 
 
@@ -132,7 +133,7 @@ def mask_keys_are_kept(monkeypatch):
     """Masks of pairs as in the round before: the same c_j, and no round in their seed."""
     agreed, kept = double_masks.agreed_seed, {}
     monkeypatch.setattr(double_masks, "agreed_seed", lambda own, public, _: agreed(own, public, 0))
-    announce = sparse.Client.announce
+    announce = double_masks.Client.announce
 
     def announcing(self):
         fresh, own = self._random_bytes, self._own
@@ -141,14 +142,16 @@ def mask_keys_are_kept(monkeypatch):
         announce(self)
         self._random_bytes = fresh
 
-    monkeypatch.setattr(sparse.Client, "announce", announcing)
+    monkeypatch.setattr(double_masks.Client, "announce", announcing)
 
 
 def check_round_comes_once():
     session = sparse_session()
     clients, _, end = parties_of(session)
     for _ in range(2):
-        end.send(0, "start", start_message(0, NUMBER, T, session.graph.neighbors[0]))
+        end.send(
+            0, "start", double_masks.sparse_start_message(0, NUMBER, T, session.graph.neighbors[0])
+        )
     clients[0].announce()
     refuses("was used before", clients[0].announce)
 
@@ -185,13 +188,13 @@ def check_rows_of_one_that_left():
     presence.lose_when(3, "send", "upload")
     session, servers = Session(NUMBER, presence=presence), []
 
-    class Kept(sparse.Server):
+    class Kept(double_masks.Server):
         def __init__(self, *arguments, **options):
             super().__init__(*arguments, **options)
             servers.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sparse, "Server", Kept)
+        patch.setattr(double_masks, "Server", Kept)
         options = {"resilient": True, "mask_partners": K, "promise": WEAK}
         sums = cross_steps.sums_of_rows(session, dict(enumerate(values)), rows, **options)
     assert len(sums) == NUMBER - 1
@@ -202,7 +205,7 @@ def check_rows_of_one_that_left():
 
 
 def no_owner_masks(monkeypatch):
-    add, seed, owners = double_masks.add_masks, sparse.Client._owner_seed, set()
+    add, seed, owners = double_masks.add_masks, double_masks.Client._owner_seed, set()
 
     def noted(self, contributor, owner):
         owners.add(own := seed(self, contributor, owner))
@@ -211,7 +214,7 @@ def no_owner_masks(monkeypatch):
     def without(elements, masks, **place):
         add(elements, [mask for mask in masks if mask[0] not in owners], **place)
 
-    monkeypatch.setattr(sparse.Client, "_owner_seed", noted)
+    monkeypatch.setattr(double_masks.Client, "_owner_seed", noted)
     monkeypatch.setattr(double_masks, "add_masks", without)
 
 
@@ -226,7 +229,8 @@ def check_one_secret_of_each():
     session = sparse_session(presence)
     clients, server, _ = up_to_uploads(session)
     play = InProcess(clients, session.presence)
-    play("reveal", server.check_survivors(), tell=server.ask, take=server.receive_shares)
+    survivors = play("hear_survivors", server.summed, tell=server.ask)
+    play("reveal", survivors, take=server.receive_shares)
     for client in range(NUMBER):
         of = Counter()
         for holder, shares in server._shares.items():
@@ -238,7 +242,7 @@ def check_one_secret_of_each():
 
 def shares_of_the_other_secret(monkeypatch):
     """Client 0 answers with c_j of survivors, too."""
-    reveal = sparse.Client.reveal
+    reveal = double_masks.Client.reveal
 
     def revealing(self):
         if self._own == 0:
@@ -248,7 +252,7 @@ def shares_of_the_other_secret(monkeypatch):
         else:
             reveal(self)
 
-    monkeypatch.setattr(sparse.Client, "reveal", revealing)
+    monkeypatch.setattr(double_masks.Client, "reveal", revealing)
 
 
 def check_one_list_of_survivors():
@@ -258,8 +262,8 @@ def check_one_list_of_survivors():
     partners = server._partners[0]
     for survivors in (partners, partners[1:]):
         end.send(0, "survivors/0", masked.start_message(0, survivors))
-    clients[0].reveal()
-    refuses("was used before", clients[0].reveal)
+    clients[0].hear_survivors()
+    refuses("was used before", clients[0].hear_survivors)
 
 
 def check_survivors(survivors_of, match="too few"):
@@ -267,7 +271,7 @@ def check_survivors(survivors_of, match="too few"):
     clients, server, end = up_to_uploads(session)
     survivors = sorted(survivors_of(server._partners[0]))
     end.send(0, "survivors/0", masked.start_message(0, survivors))
-    refuses(match, clients[0].reveal)
+    refuses(match, clients[0].hear_survivors)
 
 
 def check_more_are_gone_than_may_leave():
@@ -283,13 +287,13 @@ def check_few_partners():
     """Masks of fewer than t partners: they could all be in league with the server."""
     session = sparse_session()
     clients, server, end = parties_of(session)
-    server.start(0)
+    server.start(0, ())
     play = InProcess(clients)
     play("announce", play.clients, tell=server.invite, take=server.receive_key)
     play("share_secrets", play.clients, tell=server.send_keys)
     few = session.graph.neighbors[0][: T - 1]
     end.send(0, "partners/0", masked.start_message(0, few))
-    refuses("partners .*: not of this round, or too few", clients[0].upload)
+    refuses("partners .*: not of this round, or too few", clients[0].collect_secrets)
 
 
 # --- the graph ------------------------------------------------------------------------------------
@@ -323,7 +327,7 @@ def check_survivors_are_connected():
 
 
 def nobody_looks_for_cuts(monkeypatch):
-    monkeypatch.setattr(sparse, "is_connected", lambda *_: True)
+    monkeypatch.setattr(double_masks, "is_connected", lambda *_: True)
 
 
 def check_neighborhoods_are_kept():
@@ -338,8 +342,8 @@ def check_neighborhoods_are_kept():
 
 
 def nobody_counts_neighbors(monkeypatch):
-    monkeypatch.setattr(sparse.Server, "_check_neighborhoods", lambda *_: None)
-    monkeypatch.setattr(sparse.Client, "_check_among", lambda *_, **__: None)
+    monkeypatch.setattr(double_masks.Server, "_check_neighborhoods", lambda *_: None)
+    monkeypatch.setattr(double_masks.Client, "_check_among", lambda *_, **__: None)
 
 
 # --- keys of a sparse session ---------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Who sees what of SecureRowSums."""
 
+import message_sizes
 import numpy as np
 import pytest
 from recording_network import Network
@@ -7,7 +8,7 @@ from row_sums_parties import PROTOCOLS, exact, matrices, parties, run, uploads
 from scipy import stats
 
 from jaxfed.secure.primitives.fixed_point import FixedPoint
-from jaxfed.secure.row_sums import double_masks, mask_streams, resilient
+from jaxfed.secure.row_sums import double_masks, mask_streams
 from jaxfed.secure.row_sums import masked as row_sums
 from jaxfed.secure.row_sums.participants import ParticipatingRows
 from jaxfed.secure.session.endpoint import SERVER
@@ -114,7 +115,7 @@ def test_rows_of_a_dropped_client_are_left_out():
     clients, server = parties("restarting", network, values, rows)
     row_sums.run(InProcess(clients), server)
     sent = sum(len(m.payload) for m in network.log if m.kind == "upload/1")
-    assert sent == row_sums.message_bytes([4, 5], 3)["upload"]
+    assert sent == message_sizes.single_masks([4, 5], 3)["upload"]
     would_be = np.zeros((3, 3), np.uint64)
     places = ParticipatingRows(rows, [0, 2], 3).agreement
     for client in (0, 2):  # under the masks of round 1, at any place of the streams
@@ -133,15 +134,15 @@ def dropped_rows_after_unmasking(covered):
     clients, server = parties("resilient", network, values, rows)
     with pytest.MonkeyPatch.context() as patch:
         if not covered:
-            same = resilient.Client._owner_seed
+            same = double_masks.Client._owner_seed
             seed = bytes(32)
 
             def uncovered(client, contributor, owner):
                 same(client, contributor, owner)
                 return seed  # known to the server
 
-            patch.setattr(resilient.Client, "_owner_seed", uncovered)
-        resilient.run(InProcess(clients), server)
+            patch.setattr(double_masks.Client, "_owner_seed", uncovered)
+        double_masks.run(InProcess(clients), server)
     survivors = [0, 2, 3]
     left = np.zeros((3, 3), np.uint64)
     dropped = double_masks.key_pair(server._secret(1, False, set()))
@@ -173,7 +174,7 @@ def test_server_never_gets_both_secrets_of_a_client():
     network = Network()
     network.leave(1, "send", "upload")
     clients, server = parties("resilient", network, values, rows)
-    resilient.run(InProcess(clients), server)
+    double_masks.run(InProcess(clients), server)
     for holder, shares in server._shares.items():
         for client, share in shares.items():
             assert share == clients[holder]._held[client][1 if client == 1 else 0]
@@ -183,7 +184,7 @@ def test_streams_for_owners_are_never_the_same_twice():
     """j on R_m and m on R_j: two seeds, both known to both."""
     values, rows = matrices([4, 3, 5])
     clients, server = parties("resilient", Network(), values, rows)
-    resilient.run(InProcess(clients), server)
+    double_masks.run(InProcess(clients), server)
     seeds = {
         (j, contributor, owner): clients[j]._owner_seed(contributor, owner)
         for contributor in range(3)

@@ -3,6 +3,7 @@
 from functools import cache
 from itertools import count
 
+import message_sizes
 import numpy as np
 import pytest
 from secure_labels import digits, disagreement
@@ -13,7 +14,6 @@ from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import protocols
 from jaxfed.secure.primitives import paillier
 from jaxfed.secure.primitives.fixed_point import FixedPoint
-from jaxfed.secure.row_sums import masked
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.parties import Session
 from jaxfed.xclp.settings.parameters import HAMMING
@@ -172,7 +172,7 @@ def test_who_leaves_inside_costs_another_round_or_none(row_sums_name):
     result = xclp.cross_client_label_propagation(*clients, parameters, presence=presence)
     sizes = [len(v) for v in clients[0]]
     assert sizes[1] != sizes[2]
-    without = masked.message_bytes([sizes[0], sizes[2]], 10)["upload"]
+    without = message_sizes.single_masks([sizes[0], sizes[2]], 10)["upload"]
     of_first = 8 * (sizes[1] + sizes[2]) * 10
     of_last = 8 * (sizes[0] + sizes[1]) * 10
     uploaded = without + of_first if row_sums_name == "masked" else of_first + of_last

@@ -135,13 +135,8 @@ NO_INPUTS = dict.fromkeys(range(NUM_CLIENTS))
                 and session.results("finish")
             ),
         ),
-        (
-            SHOWN,
-            means,
-            lambda session: class_means.class_means(session, NO_INPUTS, shape=(6, 2)),
-        ),
     ],
-    ids=["votes", "row sums", "means"],
+    ids=["votes", "row sums"],
 )
 def test_the_server_has_no_private_input(private, local, run):
     session = Replayed(NUM_CLIENTS, private=private)

@@ -1,10 +1,11 @@
 """Sums under masks are those in the clear, and bytes are counted."""
 
+import message_sizes
 import numpy as np
 import pytest
 
 from jaxfed.federation.communication import Communication, label_bytes
-from jaxfed.secure.vote_sums import message_bytes, vote_histogram
+from jaxfed.secure.vote_sums import vote_histogram
 from jaxfed.training.consensus.client_sums import in_fresh_session, summed_answers
 
 C, U = 3, 50
@@ -41,7 +42,7 @@ def test_marks_need_not_be_one_hot():
     communication = Communication()
     total = in_fresh_session(vote_histogram, list(MARKS), communication)
     np.testing.assert_array_equal(total, np.sum(MARKS, axis=0))
-    assert communication.upload["upload"] == message_bytes(3, U, C)["upload"]
+    assert communication.upload["upload"] == message_sizes.votes(3, U, C)["upload"]
 
 
 @pytest.mark.parametrize(

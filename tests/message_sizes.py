@@ -1,0 +1,73 @@
+"""Payload bytes by kind of message, by the tables of the protocols' docstrings."""
+
+from jaxfed.secure.primitives import packed_counts
+from jaxfed.secure.session.neighborhoods import PROMISE, neighborhood
+
+ENTRY, KEY, SHARE = 8, 32, 66
+
+
+def single_masks(num_rows, num_classes):
+    """One round of `row_sums.masked` among clients with n_j rows each."""
+    p, total = len(num_rows), sum(num_rows)
+    return {
+        "start": p * (8 + 4 * p),
+        "upload": ENTRY * (p - 1) * total * num_classes,
+        "sums": ENTRY * total * num_classes,
+    }
+
+
+def double_masks(num_rows, num_classes, survivors, *, signed=False):
+    """One round of `row_sums.double_masks` in which the clients numbered `survivors` stay to the end."""
+    p, s, total = len(num_rows), len(survivors), sum(num_rows)
+    entry = ENTRY * num_classes
+    signatures = {"signature": 64 * s, "signatures": 68 * s * s}
+    return {
+        "start": p * (12 + 4 * p),
+        "mask_key": p * KEY,
+        "mask_keys": p * p * KEY,
+        "secrets": p * (p - 1) * (2 * SHARE + signed * 2 * KEY),
+        "upload": entry * sum(total - num_rows[client] for client in survivors),
+        "survivors": s * (8 + 4 * s),
+        **(signatures if signed else {}),
+        "shares": s * p * SHARE,
+        "sums": entry * sum(num_rows[client] for client in survivors),
+    }
+
+
+def of_neighbor(size, num_rows=0, others_rows=1, num_classes=1):
+    """What one of many clients sends and receives: k neighbors, n_j rows, n' - n_j of others."""
+    return {
+        "start": 16 + 4 * size,
+        "mask_key": KEY,
+        "mask_keys": (4 + KEY) * size,
+        "secrets": 4 * SHARE * size,  # to each neighbor and from it
+        "partners": 8 + 4 * size,
+        "upload": ENTRY * others_rows * num_classes,
+        "survivors": 8 + 4 * size,
+        "shares": SHARE * size,
+        "sums": ENTRY * num_rows * num_classes,
+    }
+
+
+def class_means(num_clients, num_classes, dim):
+    """`class_means` with single masks."""
+    return {
+        "start": 2 * num_clients * (8 + 4 * num_clients),
+        "upload": num_clients * ENTRY * num_classes * (dim + 2),
+        "classes": num_clients * num_classes,
+        "sums": 0,
+    }
+
+
+def votes(num_clients, num_examples, num_classes, *, is_resilient=False):
+    """`vote_sums`."""
+    elements = packed_counts.num_elements(num_examples * num_classes, num_clients)
+    rows = [0] * num_clients
+    one = double_masks(rows, 1, range(num_clients)) if is_resilient else single_masks(rows, 1)
+    return {**one, "upload": ENTRY * num_clients * elements}
+
+
+def votes_of_neighbor(num_clients, num_examples, num_classes, promise=PROMISE):
+    """`vote_sums` of one of many clients, with as many neighbors as the promise needs."""
+    elements = packed_counts.num_elements(num_examples * num_classes, num_clients)
+    return of_neighbor(neighborhood(num_clients, 0, promise).size, others_rows=elements)
