@@ -15,34 +15,19 @@ from __future__ import annotations
 
 import math
 
-from jaxfed.errors import UsageError
-
 _HALVINGS = 200
 
 
 def mean_sensitivity(norm: float, count: int) -> float:
-    """Delta of a mean of `count` vectors of norm up to `norm` when one vector is replaced: 2 B / n.
-
-    Raises:
-        UsageError: no vectors, or a norm below 0.
-    """
-    if count < 1 or norm < 0:
-        raise UsageError(f"mean_sensitivity(norm={norm}, count={count}): use norm >= 0, count >= 1")
+    """Delta of a mean of `count` vectors of norm up to `norm` when one vector is replaced: 2 B / n."""
     return 2 * norm / count
 
 
 def delta_of(epsilon: float, sensitivity: float, sigma: float, releases: int = 1) -> float:
-    """The smallest delta for this epsilon, after `releases` releases.
-
-    Raises:
-        UsageError: epsilon or sensitivity below 0, sigma that is not positive, or no release.
-    """
+    """The smallest delta for this epsilon, after `releases` releases."""
     # Imported here: it takes a tenth of a second, and every run imports this file.
     from scipy.special import log_ndtr
 
-    _check(sensitivity, sigma, releases)
-    if epsilon < 0:
-        raise UsageError(f"epsilon={epsilon}: use numbers from 0 on")
     a = sensitivity / sigma * math.sqrt(releases)
     if a == 0:
         return 0.0
@@ -52,13 +37,7 @@ def delta_of(epsilon: float, sensitivity: float, sigma: float, releases: int = 1
 
 
 def epsilon_of(delta: float, sensitivity: float, sigma: float, releases: int = 1) -> float:
-    """The smallest epsilon for this delta, after `releases` releases.
-
-    Raises:
-        UsageError: delta outside of (0, 1), and as `delta_of`.
-    """
-    if not 0 < delta < 1:
-        raise UsageError(f"delta={delta}: use numbers above 0 and below 1")
+    """The smallest epsilon for this delta in (0, 1), after `releases` releases."""
     if delta_of(0.0, sensitivity, sigma, releases) <= delta:
         return 0.0
     low, high = 0.0, 1.0
@@ -71,11 +50,3 @@ def epsilon_of(delta: float, sensitivity: float, sigma: float, releases: int = 1
         else:
             low = middle
     return high
-
-
-def _check(sensitivity: float, sigma: float, releases: int) -> None:
-    if sensitivity < 0 or sigma <= 0 or releases < 1:
-        raise UsageError(
-            f"sensitivity={sensitivity}, sigma={sigma}, releases={releases}: use sensitivity >= 0, "
-            "sigma > 0, releases >= 1"
-        )

@@ -124,11 +124,6 @@ def decoded(
     Returns:
         float64 [n, H, W, c] in [0, 1].
     """
-    if len(embeddings) != len(images) or prototypes.shape[1:] != embeddings.shape[1:]:
-        raise UsageError(
-            f"prototype inversion: prototypes {list(prototypes.shape)}, embeddings "
-            f"{list(embeddings.shape)}, images {list(images.shape)}: use [n, D], [m, D], [m, ...]"
-        )
     z, x = np.asarray(embeddings, np.float64), np.asarray(images, np.float64)
     mean, pixels = z.mean(axis=0), x.reshape(len(x), -1)
     centered = z - mean

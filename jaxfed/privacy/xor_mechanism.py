@@ -42,7 +42,6 @@ from typing import Literal
 
 import numpy as np
 
-from jaxfed.errors import UsageError
 from jaxfed.privacy import randomized_response as rr
 
 Condition = Literal["exact", "paper"]
@@ -51,28 +50,14 @@ Condition = Literal["exact", "paper"]
 def flip_probability(
     epsilon: float, sensitivity: int, num_classes: int, condition: Condition = "exact"
 ) -> float:
-    """p of bits that differ in at most `sensitivity` places between neighbors.
-
-    Raises:
-        UsageError: as `bit_epsilon`.
-    """
+    """p of bits that differ in at most `sensitivity` places between neighbors."""
     return rr.flip_probability(bit_epsilon(epsilon, sensitivity, num_classes, condition))
 
 
 def bit_epsilon(
     epsilon: float, sensitivity: int, num_classes: int, condition: Condition = "exact"
 ) -> float:
-    """|theta|: the budget of one of `sensitivity` bits.
-
-    Raises:
-        UsageError: epsilon that is not positive, no bits, or no classes.
-    """
-    if sensitivity < 1 or num_classes < 1:
-        raise UsageError(
-            f"sensitivity={sensitivity}, num_classes={num_classes}: use integers from 1 on"
-        )
-    if not (epsilon > 0 and math.isfinite(epsilon)):
-        raise UsageError(f"epsilon={epsilon}: use finite numbers above 0")
+    """|theta|: the budget of one of `sensitivity` bits, 1 or more."""
     norm = {"exact": 1.0, "paper": math.sqrt(num_classes)}[condition]
     return epsilon / (sensitivity * norm)
 
@@ -90,20 +75,10 @@ def release(
     *,
     condition: Condition = "exact",
 ) -> np.ndarray:
-    """M = F xor B.
+    """M = F xor B, bool [U, C], of marks F; p is rounded up to a multiple of 2^-32.
 
-    Args:
-        marks: F, bool [U, C].
-        epsilon: of this release.
-        sensitivity: s, in bits.
-        draw: source of B: the operating system, or in experiments `randomized_response.from_key`.
-        condition: formula of p from epsilon; p is rounded up to a multiple of 2^-32.
-
-    Returns:
-        bool [U, C].
-
-    Raises:
-        UsageError: as `bit_epsilon`.
+    B comes from the operating system, or in experiments from `randomized_response.from_key`. Raises a
+    UsageError for an epsilon that is not positive and finite.
     """
     return rr.randomize_marks(
         marks, draw, bit_epsilon(epsilon, sensitivity, marks.shape[1], condition)

@@ -11,16 +11,12 @@ import numpy as np
 import refusals
 
 from jaxfed import xclp
-from jaxfed.privacy import composition, prototype_inversion, sampled_gaussian
-from jaxfed.privacy import label_sensitivity as sensitivity
+from jaxfed.privacy import prototype_inversion, sampled_gaussian
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy import xor_mechanism as xor
-from jaxfed.privacy.gaussian import delta_of, epsilon_of, mean_sensitivity
 from jaxfed.privacy.sampled_gaussian import EVERYTHING, Poisson, noise_multiplier_of
 
 invert = partial(prototype_inversion.inverted, lambda x: x.reshape(len(x), -1))
-decoded, X = prototype_inversion.decoded, np.ones((2, 1))
-bound, estimate = sensitivity.stability_bound, partial(sensitivity.estimate, lambda x, y: y)
 
 
 def without_dp_accounting():
@@ -30,24 +26,10 @@ def without_dp_accounting():
 
 
 NOISE = {
-    "...epsilon=-1.0: use": partial(delta_of, -1.0, 1.0, 1.0),
-    "sensitivity=1.0, sigma=0.0, releases=1: use": partial(delta_of, 1.0, 1.0, 0.0),
-    "sensitivity=-1.0, sigma=1.0": partial(delta_of, 1.0, -1.0, 1.0),
-    "...releases=0: use": partial(delta_of, 1.0, 1.0, 1.0, releases=0),
-    "...delta=0.0: use": partial(epsilon_of, 0.0, 1.0, 1.0),
-    "mean_sensitivity(norm=1.0, count=0): use": partial(mean_sensitivity, 1.0, 0),
-    "...epsilon=-1.0": partial(composition.basic, -1.0, 2),
-    "...delta=0.0": partial(composition.approximate, 1.0, 2, 0.0),
-    "...num_public=0": partial(sensitivity.trivial_rows, 0),
-    "rate=1.1, delta=0.1: use": partial(bound, 10, 1.1, 0.1),
-    "...delta=0.6": partial(bound, 10, 0.1, 0.6),
-    "...1 examples": partial(estimate, X[:1], np.ones(1)),
-    "...num_neighbors=0": partial(estimate, X, np.ones(2), num_neighbors=0),
     "...36...: use ": partial(invert, jnp.zeros(36), (6, 6, 1), jax.random.key(0)),
     "...0 steps: use [n, D]": lambda: invert(
         jnp.zeros((1, 36)), (6, 6, 1), jax.random.key(0), steps=0
     ),
-    "...4...: use ": partial(decoded, np.zeros((1, 3)), np.zeros((2, 4)), np.zeros((2, 6, 6, 1))),
     "...epsilon=0.0": partial(rr.flip_probability, 0.0),
     "...epsilon=nan": partial(rr.flip_probability, math.nan),
     "...num_classes=1": partial(rr.answer_probabilities, 1.0, 1),
@@ -61,13 +43,8 @@ NOISE = {
     "...releases=0": partial(noise_multiplier_of, 1.0, 1e-5, 0, EVERYTHING),
     "...target_epsilon=1e-09: no noise": partial(noise_multiplier_of, 1e-9, 1e-12, 99, EVERYTHING),
     "...pip install -r requirements-privacy.txt": without_dp_accounting,
-    "...epsilon=0.0: use": partial(xor.flip_probability, 0.0, 1, 2),
-    "...epsilon=inf: use": partial(xor.flip_probability, math.inf, 1, 2),
-    "...sensitivity=0": partial(xor.flip_probability, 1.0, 0, 2),
-    "...epsilon=0.0: use finite": partial(xor.bit_epsilon, 0.0, 1, 2),
-    "...epsilon=inf: use finite": partial(xor.bit_epsilon, math.inf, 1, 2),
-    "...sensitivity=-1": partial(xor.bit_epsilon, -1.0, -1, 2),
-    "...num_classes=0": partial(xor.bit_epsilon, 1.0, 1, 0),
+    "...epsilon=inf: use finite": partial(xor.release, np.ones((1, 2), bool), math.inf, 1),
+    "...epsilon=0.0: use finite": partial(xor.release, np.ones((1, 2), bool), 0.0, 1),
 }
 
 test_refused = refusals.table(NOISE)

@@ -362,11 +362,10 @@ def estimated_rows(
         found = estimate(
             partial(_labels_with, labels_of, one),
             *(np.asarray(one.x)[own], np.asarray(one.y)[own]),
-            num_neighbors=num_neighbors,
+            spare,
             seed=seed,
-            spare=spare,
         )
-        most = max(most, found.rows, 1)
+        most = max(most, int(found.max()), 1)
     return most
 
 

@@ -21,7 +21,7 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment.store.manifest import read_json
 from jaxfed.experiment.store.records import read_metrics, read_run
 from jaxfed.host.csv_file import write_csv
-from jaxfed.privacy.label_sensitivity import BITS_A_ROW, stability_bound, trivial_rows
+from jaxfed.privacy.label_sensitivity import BITS_A_ROW, stability_bound
 from jaxfed.reports.figures import plots, png
 from jaxfed.reports.figures.bound_figures import (
     RATES,
@@ -153,5 +153,5 @@ def _sensitivities(wanted: Wanted) -> Iterable[dict[str, Any]]:
             "stability_rate": f"{rate:.6g}",
             "rows": rows,
             "bits": BITS_A_ROW * rows,
-            "trivial_rows": trivial_rows(size),
+            "trivial_rows": size,
         }

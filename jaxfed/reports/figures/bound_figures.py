@@ -8,7 +8,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxfed.privacy.label_sensitivity import stability_bound, trivial_rows
+from jaxfed.privacy.label_sensitivity import stability_bound
 from jaxfed.reports.figures.style import LINE_STYLES, MUTED, PALETTE, dress, legend, new_figure
 from jaxfed.training.consensus.consensus import change_probability
 
@@ -70,7 +70,7 @@ def sensitivity_bound_figure(
         rows = [stability_bound(size, float(rate), delta) for rate in RATES]
         _draw(ax, color, style, RATES, rows, f"|U| = {size:,}, $\\delta$ = {delta:g}")
     for size, line_color in zip(num_public, PALETTE, strict=False):
-        ax.axhline(trivial_rows(size), color=line_color, linewidth=0.8, alpha=0.6, zorder=1)
+        ax.axhline(size, color=line_color, linewidth=0.8, alpha=0.6, zorder=1)
     if estimate:
         label, dotted = f"estimate, {estimate:,}", (0, (1, 1))
         ax.axhline(estimate, color=MUTED, linestyle=dotted, linewidth=1.4, label=label)
