@@ -42,29 +42,3 @@ def write_parquet(file, table, **options):
     file.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table if isinstance(table, pa.Table) else pa.table(table), file, **options)
     return file
-
-
-def save_to_disk(folder, table, shards=1):
-    """`Dataset.save_to_disk`: Arrow streams, and a state that names them."""
-    folder.mkdir(parents=True)
-    names = [f"data-{shard:05d}-of-{shards:05d}.arrow" for shard in range(shards)]
-    rows = -(-table.num_rows // shards)
-    for shard, name in enumerate(names):
-        part = table.slice(shard * rows, rows)
-        with (
-            pa.OSFile(str(folder / name), "wb") as sink,
-            pa.ipc.new_stream(sink, table.schema) as out,
-        ):
-            out.write_table(part, max_chunksize=2)
-    state = {"_data_files": [{"filename": name} for name in names], "_split": None}
-    (folder / "state.json").write_text(json.dumps(state))
-    (folder / "dataset_info.json").write_text(json.dumps({"features": {}}))
-    return folder
-
-
-def save_dict_to_disk(folder, **tables):
-    """`DatasetDict.save_to_disk`."""
-    for split, table in tables.items():
-        save_to_disk(folder / split, table)
-    (folder / "dataset_dict.json").write_text(json.dumps({"splits": list(tables)}))
-    return folder

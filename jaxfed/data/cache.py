@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -56,20 +55,17 @@ def files_key(files: list[Path], *settings: object) -> str:
 def cached_arrays(name: str, key: str, make: Callable[[Path], None]) -> dict[str, np.ndarray]:
     """Return the arrays of `NAME-KEY`, memory-mapped and read-only; make them first if they are missing.
 
-    If the cache's disk is full, they are made in the temporary folder, read into memory and not kept.
-
     Args:
         name: first part of the directory's name, for people.
         key: digest of everything the arrays depend on.
-        make: writes `.npy` files into the directory it is given; called if there is no whole set. It
-            may be called twice.
+        make: writes `.npy` files into the directory it is given; called if there is no whole set.
 
     Returns:
         file name without ending -> array.
 
     Raises:
         UsageError: the cache folder cannot be written.
-        OSError: the temporary folder's disk is full, too.
+        OSError: its disk is full.
 
     Cost: one pass over the files, 0.1 s for 200 MB in the page cache.
     """
@@ -79,18 +75,6 @@ def cached_arrays(name: str, key: str, make: Callable[[Path], None]) -> dict[str
         return arrays
     if target.exists():
         logging.warning("%s is damaged or has no checksums; it is made again", target)
-    try:
-        return _made(target, make)
-    except OSError as error:
-        if not storage.is_full(error):
-            raise
-        logging.warning("%s: the disk is full; going on without the cache", target.parent)
-        with tempfile.TemporaryDirectory(prefix="jaxfed-") as folder:
-            make(Path(folder))
-            return {file.stem: np.load(file) for file in Path(folder).glob("*.npy")}
-
-
-def _made(target: Path, make: Callable[[Path], None]) -> dict[str, np.ndarray]:
     with ExitStack() as stack:
         try:
             made = stack.enter_context(storage.begun_folder(target))

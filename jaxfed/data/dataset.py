@@ -11,6 +11,8 @@ from jaxfed.data.labels import UNLABELED as UNLABELED
 from jaxfed.data.labels import read_labels
 from jaxfed.errors import UsageError
 
+_SUFFIXES = ("", "_test", "_validation")  # of each split's fields
+
 
 class Gaps(NamedTuple):
     """Columns with missing values, and the values that take their place.
@@ -64,11 +66,7 @@ class Encoder(Protocol):
         """Kinds of rows that it converts, in words."""
 
     def __call__(self, rows: Any) -> np.ndarray:
-        """Return one row or several as examples [n, ...], of the type and shape of `Dataset.x`.
-
-        Raises:
-            UsageError: rows of another kind, or with values that the training data do not have.
-        """
+        """Return one row or several as examples [n, ...], of the type and shape of `Dataset.x`."""
 
     def blank(self) -> np.ndarray:
         """Return no rows, [0, ...], of the type and shape of `Dataset.x`."""
@@ -133,7 +131,7 @@ class Dataset:
         if twice:
             raise self._refused(f"two classes are named {twice[0]!r}; use distinct names")
         first: np.ndarray | None = None
-        for split, suffix in (("train", ""), ("test", "_test"), ("validation", "_validation")):
+        for split, suffix in zip(("train", "test", "validation"), _SUFFIXES, strict=True):
             if split == "validation" and self.x_validation is None:
                 break
             where = f"data set {self.name!r}, {split}"
@@ -244,27 +242,26 @@ def dataset_of(
     Raises:
         UsageError: labels that `jaxfed.data.labels` refuses; a test or validation example without a label.
     """
-    labels = read_labels(
-        [y for _, y in splits], where or str(name), are_known=class_names is not None
-    )
-    for split, found in zip(("test", "validation"), labels[1:], strict=False):
-        if missing := np.count_nonzero(~found.is_labeled):
+    ends = np.cumsum([len(y) for _, y in splits])[:-1]
+    given = [np.asanyarray(y) for _, y in splits]
+    joint = np.ma.concatenate(given) if any(map(np.ma.isMA, given)) else np.concatenate(given)
+    values, is_labeled = read_labels(joint, where or str(name), are_known=class_names is not None)
+    for split, found in zip(("test", "validation"), np.split(is_labeled, ends)[1:], strict=False):
+        if missing := np.count_nonzero(~found):
             raise UsageError(
                 f"{name}: {missing} {split} examples have no label, and nothing can be measured on them; "
                 "move them to the training examples, where they become clients' unlabeled examples"
             )
-    y, names = class_numbers(
-        *(split.values for split in labels), names=class_names, is_labeled=labels[0].is_labeled
-    )
-    x = [x for x, _ in splits]
-    columns: dict[str, Any] = dict(zip(("x", "x_test", "x_validation"), x, strict=False))
-    columns |= dict(zip(("y", "y_test", "y_validation"), y, strict=False))
+    numbers, names = class_numbers(values, is_labeled, class_names)
+    columns: dict[str, Any] = {}
+    for suffix, (x, _), y in zip(_SUFFIXES, splits, np.split(numbers, ends), strict=False):
+        columns |= {f"x{suffix}": x, f"y{suffix}": y}
     return Dataset(
         name=str(name),
         num_classes=len(names),
         class_names=names,
         **columns,
-        **natural_clients(clients[0], clients[1], len(y[1])),
+        **natural_clients(clients[0], clients[1], len(splits[1][1])),
         **more,
     )
 
@@ -281,48 +278,39 @@ def natural_clients(
     columns = [np.asarray(train), np.asarray(train)[:0] if test is None else np.asarray(test)]
     names, numbers = np.unique(np.concatenate(columns), return_inverse=True)
     first, second = np.split(numbers.astype(np.int32), [len(columns[0])])
+    texts = (name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist())
     return {
         "client_id": first,
         "client_id_test": None if test is None and num_test else second,
-        "client_names": tuple(
-            name.decode(errors="replace") if isinstance(name, bytes) else str(name)
-            for name in names.tolist()
-        ),
+        "client_names": tuple(texts),
     }
 
 
 def class_numbers(
-    *splits: np.ndarray,
+    values: np.ndarray,
+    is_labeled: np.ndarray,
     names: Sequence[str] | np.ndarray | None = None,
-    is_labeled: np.ndarray | None = None,
-) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Number the classes; labels are names or any integers.
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return the numbers of the classes int32 [n], -1 where there is no label, and the classes' names.
 
     Args:
-        *splits: labels [n] of each split.
-        names: C class names, if the source has them; integer labels are then numbers of these classes.
-        is_labeled: bool [n] of the first split; entries of unlabeled examples are ignored. None: all.
-
-    Returns:
-        One int32 [n] a split, -1 where there is no label, and the names. Without `names`, the classes are
-        the distinct labels of all splits, sorted: 0..C-1 keep their numbers, other values (3..8, say) are
-        numbered anew.
+        values: labels [n], names or any integers.
+        is_labeled: bool [n].
+        names: C class names, if the source has them; integers are then numbers of these classes. Without
+            them the classes are the distinct labels, sorted: 0..C-1 keep their numbers, other values (3..8,
+            say) are numbered anew.
     """
-    has_label = np.ones(sum(map(len, splits)), bool)
-    if is_labeled is not None:
-        has_label[: len(is_labeled)] = is_labeled
-    joint = np.concatenate(splits)[has_label]
-    if names is not None and np.issubdtype(joint.dtype, np.integer):
-        if len(joint) and not (joint.min() >= 0 and joint.max() < len(names)):
+    labels = values[is_labeled]
+    if names is not None and labels.dtype.kind in "iu":
+        if len(labels) and not 0 <= labels.min() <= labels.max() < len(names):
             raise UsageError(
-                f"labels {joint.min()}..{joint.max()} are not all numbers of the {len(names)} classes that "
+                f"labels {labels.min()}..{labels.max()} are not all numbers of the {len(names)} classes that "
                 f"have names, 0..{len(names) - 1}"
             )
-        numbers, found = joint, [str(name) for name in names]
+        found = list(map(str, names))
     else:
-        values, numbers = np.unique(joint, return_inverse=True)
-        found = [str(value) for value in values]
-    ends = np.cumsum([len(split) for split in splits])[:-1]
-    classes = np.full(len(has_label), UNLABELED, np.int32)
-    classes[has_label] = numbers
-    return np.split(classes, ends), tuple(found)
+        kinds, labels = np.unique(labels, return_inverse=True)
+        found = list(map(str, kinds.tolist()))
+    numbers = np.full(len(values), UNLABELED, np.int32)
+    numbers[is_labeled] = labels
+    return numbers, tuple(found)

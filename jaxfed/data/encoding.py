@@ -9,7 +9,7 @@ An encoder belongs to a reader (`Dataset.encoder`); gaps and scaling to the trai
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,6 +112,8 @@ def encoding_of_arrays(
 def encoder_from(described: Mapping[str, Any]) -> Encoder:
     """Return the encoder that `Encoder.described` describes; KeyError, TypeError or ValueError if none."""
     kinds = {"table": TableEncoder, "arrays": ArrayEncoder, "images": ImageEncoder}
-    given = {key: value for key, value in described.items() if key != "kind"}
-    encoder: Encoder = typed(kinds[described["kind"]], given, "encoder")
+    kind: Any = kinds[described["kind"]]
+    known = {field.name for field in fields(kind)}  # earlier versions wrote more
+    given = {name: value for name, value in described.items() if name in known}
+    encoder: Encoder = typed(kind, given, "encoder")
     return encoder

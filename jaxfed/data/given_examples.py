@@ -191,12 +191,12 @@ def labels_of(given: Any, where: str, number: int, num_classes: int | None = Non
             "each is needed, -1 for unlabeled"
         )
     if y.dtype.kind not in "iu" or np.ma.isMaskedArray(y):
-        (labels,) = read_labels([y], where, are_known=True)
-        if labels.values.dtype.kind not in "biu":
-            name = str(labels.values[labels.is_labeled][0])
+        values, is_labeled = read_labels(y, where, are_known=True)
+        if values.dtype.kind not in "biu":
+            name = str(values[is_labeled][0])
             wrong = f"label {name!r} is a name; number the classes from 0, -1 is unlabeled"
             raise UsageError(f"{where}: {wrong}")
-        y = np.where(labels.is_labeled, labels.values, UNLABELED)
+        y = np.where(is_labeled, values, UNLABELED)
     is_wrong = _are_wrong(y, num_classes)
     if is_wrong.any():
         raise _no_class(where, y[is_wrong][0], num_classes)

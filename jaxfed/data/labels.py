@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from absl import logging
@@ -29,46 +27,31 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _FEW = 20  # this many distinct numbers are never a quantity
 
 
-class Labels(NamedTuple):
-    """Labels of one split.
-
-    Fields:
-        values: int64 [n] or str [n]; arbitrary where there is no label.
-        is_labeled: bool [n].
-    """
-
-    values: np.ndarray
-    is_labeled: np.ndarray
-
-
 def read_labels(
-    splits: Sequence[np.ndarray], where: str, *, are_known: bool = False
-) -> list[Labels]:
-    """Find labels and missing labels by the rule above, over all splits together.
+    y: np.ndarray, where: str, *, are_known: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find labels and missing labels by the rule above.
 
     Args:
-        splits: labels [n] of each split: numbers, texts, bytes or objects, masked or not.
+        y: labels [n] of all splits: numbers, texts, bytes or objects, masked or not.
         where: the source, for messages.
         are_known: the classes are known, so -1 is not one of two classes and numbers are not a quantity.
+
+    Returns:
+        values int64 [n] or str [n], arbitrary where there is no label; and bool [n], True where there is one.
 
     Raises:
         UsageError: labels with fractions, that mostly occur once, or that are neither numbers nor texts.
     """
-    sizes = [len(split) for split in splits]
-    masks = np.concatenate([np.ma.getmaskarray(np.ma.asarray(split)) for split in splits])
-    joint = np.concatenate([_plain(np.ma.getdata(split), where) for split in splits])
-    if joint.dtype.kind == "U":
-        values, is_labeled = _of_texts(joint, where, are_known=are_known)
-    else:
-        values, is_labeled = _of_numbers(joint, where, are_known=are_known)
-    is_labeled &= ~masks
-    if not are_known:
-        _check_classes(values[is_labeled], where)
-    ends = np.cumsum(sizes)[:-1]
-    return [
-        Labels(*pair)
-        for pair in zip(np.split(values, ends), np.split(is_labeled, ends), strict=True)
-    ]
+    plain = _plain(np.ma.getdata(y), where)
+    of = _of_texts if plain.dtype.kind == "U" else _of_numbers
+    values, is_labeled = of(plain, where, are_known=are_known)
+    is_labeled &= ~np.ma.getmaskarray(np.ma.asarray(y))
+    labels = values[is_labeled]
+    number = len(np.unique(labels))
+    if not are_known and labels.dtype.kind != "U" and number > max(_FEW, len(labels) / 2):
+        raise _of_a_quantity(where, f"{len(labels)} labels are {number} different numbers")
+    return values, is_labeled
 
 
 def plain_text(text: str) -> str:
@@ -149,31 +132,6 @@ def _are_classes(values: np.ndarray, is_number: np.ndarray, *, are_known: bool) 
     if UNLABELED in found and (are_known or len(found) != 2):
         return values != UNLABELED
     return np.ones(len(values), bool)
-
-
-def _check_classes(labels: np.ndarray, where: str) -> None:
-    """Refuse integers that mostly occur once: they are a quantity, not classes."""
-    if labels.dtype.kind == "U":
-        _warn_of_spellings(np.unique(labels).tolist(), where)
-        return
-    number = len(np.unique(labels))
-    if number > max(_FEW, len(labels) / 2):
-        raise _of_a_quantity(where, f"{len(labels)} labels are {number} different numbers")
-
-
-def _warn_of_spellings(names: Sequence[str], where: str) -> None:
-    """Log a warning if classes differ by case only, or are one number: 'Ill' and 'ill', '01' and '1'.
-
-    Single letters do not count: an alphabet has both cases.
-    """
-    first: dict[str | float, str] = {}
-    for name in names:
-        key = float(name) if _NUMBER.fullmatch(name) else name.casefold()
-        other = first.setdefault(key, name)
-        if other != name and len(name) + len(other) > 2:
-            text = "%s: labels %r and %r are two classes; if they are one, spell them alike"
-            logging.warning(text, where, other, name)
-            return
 
 
 def _of_a_quantity(where: str, found: str) -> UsageError:

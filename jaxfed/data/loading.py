@@ -51,8 +51,8 @@ def load(
     Args:
         name_or_path: the name of an embedded set (digits, breast_cancer) or of a folder in `root` with its
             publishers' files (`jaxfed.data.readers.named`: adult, brain_mri); the path of an .npz, CSV,
-            Parquet or Arrow file; a pattern of tables (sites/*.csv, sites/*.parquet); a folder that `pack`
-            wrote, of Parquet or Arrow files (`jaxfed.data.readers.table_files`), of images, of LEAF's JSON
+            Parquet file; a pattern of tables (sites/*.csv, sites/*.parquet); a folder that `pack`
+            wrote, of Parquet files (`jaxfed.data.readers.table_files`), of images, of LEAF's JSON
             files, or of FLamby's Fed-ISIC2019; or a TFDS name (cifar10, emnist/byclass) prepared
             as array_record. A path has an ending or begins with a slash (./images, /data/x); any existing
             folder is one. A path that does not exist is looked for in `root`, and a set by name also in

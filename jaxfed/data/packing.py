@@ -43,18 +43,18 @@ from jaxfed.data.readers.guard import guarded
 from jaxfed.errors import UsageError
 from jaxfed.host import storage
 from jaxfed.host.location import location
-from jaxfed.host.safe_files import Damaged, array, content_of, json_object
+from jaxfed.host.safe_files import array, content_of, json_object
 
 Pair = tuple[npt.ArrayLike, npt.ArrayLike]
 
 _HEADER, _EXAMPLES, _FORMAT = "packed.json", "x.npy", 1
-_FILES = {_EXAMPLES, "y.npy", "counts.npy", "test_client.npy", "public_labels.npy"}
+_COLUMNS = ("y", "counts", "test_client", "public_labels")  # files beside the examples
 _APART = ("validation", "test", "server", "public")  # examples that are no client's own
 _AT_ONCE = 2**24  # bytes of examples in memory
 
 
 def pack(
-    clients: Iterable[Pair] | Dataset | Any,
+    clients: Iterable[Pair] | Dataset,
     folder: str | os.PathLike[str],
     *,
     test: Pair | None = None,
@@ -71,7 +71,7 @@ def pack(
 
     Args:
         clients: an iterable of each client's examples [n_j, ...] and labels, -1 for unlabeled, which is read
-            once; or a `Federation`; or a `Dataset` with a client for each row, such as `load` returns for
+            once; or a `Dataset` with a client for each row, such as `load` returns for
             LEAF's files or for a table with a `client_key`; its test split becomes `test`. Arguments after
             `folder` are allowed only with an iterable.
         folder: a path that does not exist.
@@ -91,21 +91,13 @@ def pack(
     given: dict[str, Any] = {"new": new, "validation": validation, "test": test, "server": server}
     given |= {"public": public, "public_labeled": public_labeled or None}
     given["num_classes"] = num_classes
-    is_whole = isinstance(clients, Dataset) or hasattr(clients, "census")
-    if is_whole and (others := [name for name, part in given.items() if part is not None]):
-        kind = type(clients).__name__
-        raise UsageError(f"pack: a {kind} has these by itself; leave out {', '.join(others)}")
+    if isinstance(clients, Dataset):
+        clients, given = _of_dataset(clients, given)
     with storage.begun_folder(place.absolute()) as begun:
         made = begun / "made"
         made.mkdir()  # with the mode that the user's umask gives
         with (made / _EXAMPLES).open("wb") as stream:
-            writer = _Writer(made, stream)
-            if isinstance(clients, Dataset):
-                _write_dataset(writer, clients)
-            elif is_whole:
-                _write_federation(writer, clients)
-            else:
-                _write_clients(writer, clients, given)
+            _write_clients(_Writer(made, stream), clients, given)
         made.rename(place)
     return place
 
@@ -123,33 +115,24 @@ class _Writer:
         with storage.naming(self._folder / _EXAMPLES):
             if self._like is None:
                 self._like = x[:0]
-                self._write_shape(0)
+                self._write_shape(self._like, 0)
             if not np.can_cast(x.dtype, self._like.dtype, "safe"):
-                raise UsageError(
-                    f"pack: some examples are {self._like.dtype} and some {x.dtype}; give all the same type"
-                )
+                wrong = f"some examples are {self._like.dtype} and some {x.dtype}"
+                raise UsageError(f"pack: {wrong}; give all the same type")
             self._stream.write(np.ascontiguousarray(x, self._like.dtype).data)
         self.y[section].append(y.astype(np.int32))
 
-    def copy(self, section: str, x: np.ndarray, y: np.ndarray, rows: np.ndarray) -> None:
-        """Write these rows of x and y, in parts."""
-        size = max(1, _AT_ONCE // max(1, x[:1].nbytes))
-        for start in range(0, len(rows), size):
-            group = rows[start : start + size]
-            self.append(section, gathered(x, group), y[group])
-
     def finish(self, counts: np.ndarray, num_classes: int, **more: Any) -> None:
         """Write the remaining files, the header last; `more` are further files and entries of the header."""
-        rows = {name: sum(map(len, parts)) for name, parts in self.y.items()}
         y = np.concatenate([part for parts in self.y.values() for part in parts])
         if self._like is None or not len(y):
             raise UsageError("pack: the clients have no examples")
         self._stream.seek(0)
-        self._write_shape(len(y))  # NumPy leaves room for a first axis of any length
+        self._write_shape(self._like, len(y))  # NumPy leaves room for a first axis of any length
         self._stream.flush()
         os.fsync(self._stream.fileno())
-        columns = {name: more.pop(name, None) for name in ("test_client", "public_labels")}
-        for name, column in {"y": y, "counts": counts, **columns}.items():
+        columns = {"y": y, "counts": counts} | {name: more.pop(name, None) for name in _COLUMNS[2:]}
+        for name, column in columns.items():
             if column is not None:
                 np.save(self._folder / f"{name}.npy", column)
         header = {
@@ -160,16 +143,15 @@ class _Writer:
             "num_public_classes": 0,
             "clients": counts.shape[1],
             "example": [str(self._like.dtype), *self._like.shape[1:]],
-            "rows": rows,
+            "rows": {name: sum(map(len, parts)) for name, parts in self.y.items()},
             "files": {file.name: _sum_of(file) for file in sorted(self._folder.glob("*.npy"))},
         }
         with storage.whole_file(self._folder / _HEADER) as stream:
             json.dump(header | more, stream, indent=1)
 
-    def _write_shape(self, number: int) -> None:
-        assert self._like is not None
-        described: dict[str, Any] = {"descr": np.lib.format.dtype_to_descr(self._like.dtype)}
-        described |= {"fortran_order": False, "shape": (number, *self._like.shape[1:])}
+    def _write_shape(self, like: np.ndarray, number: int) -> None:
+        described: dict[str, Any] = {"descr": np.lib.format.dtype_to_descr(like.dtype)}
+        described |= {"fortran_order": False, "shape": (number, *like.shape[1:])}
         np.lib.format.write_array_header_1_0(self._stream, described)
 
 
@@ -181,14 +163,13 @@ def _write_clients(writer: _Writer, clients: Iterable[Pair], given: dict[str, An
     num_classes, is_labeled = given["num_classes"], bool(given["public_labeled"])
     examples = GivenExamples("pack", num_classes)
     given["public"] = with_unknown_classes(given["public"], "pack: `public`")
-    clients = each_of(clients, "pack: `clients`")
-    later_clients = each_of(() if given["new"] is None else given["new"], "pack: `new`")
-    own = list(_written(writer, examples, "own", clients, "clients[{}]"))
-    later = list(_written(writer, examples, "new", later_clients, "new[{}]"))
-    labeled, unlabeled = map(np.concatenate, zip(*own, strict=True))
-    new = np.concatenate([np.zeros(0, np.int64), *(a + b for a, b in later)])
-    if given["new"] is None:
-        new = np.zeros_like(labeled)
+    later = () if given["new"] is None else given["new"]
+    sizes = [
+        np.concatenate(list(_written(writer, examples, section, each_of(pairs, f"pack: `{name}`"))))
+        for section, name, pairs in (("own", "clients", clients), ("new", "new", later))
+    ]
+    labeled, unlabeled = sizes[0].T
+    new = np.zeros_like(labeled) if given["new"] is None else sizes[1].sum(axis=1)
     if len(new) != len(labeled) or not len(labeled):
         raise UsageError(
             f"pack: {len(labeled)} clients and {len(new)} of their new points; one client is needed at "
@@ -202,16 +183,18 @@ def _write_clients(writer: _Writer, clients: Iterable[Pair], given: dict[str, An
     found = num_classes_of("pack", highest, num_classes)
     server, public = (np.concatenate(writer.y[name]) for name in ("server", "public"))
     check_labels_of("pack", server, public, is_labeled)
-    labels = {"public_labels": public, "num_public_classes": found} if is_labeled else {}
-    writer.finish(np.stack([labeled, unlabeled, new]), found, **labels)
+    more = given.get("header", {})
+    if is_labeled:
+        more = {"public_labels": public, "num_public_classes": found}
+    writer.finish(np.stack([labeled, unlabeled, new]), found, **more)
 
 
 def _written(
-    writer: _Writer, examples: GivenExamples, section: str, clients: Iterable[Pair], name: str
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Write clients, labeled examples first; yield their numbers of labeled and unlabeled ones."""
+    writer: _Writer, examples: GivenExamples, section: str, clients: Iterable[Pair]
+) -> Iterator[np.ndarray]:
+    """Write clients, labeled examples first; yield their numbers of labeled and unlabeled ones, [k, 2]."""
 
-    def flushed() -> tuple[np.ndarray, np.ndarray]:
+    def flushed() -> np.ndarray:
         x, y, sizes = examples.joined()
         owner, is_unlabeled = np.repeat(np.arange(len(sizes)), sizes), y < 0
         order = np.arange(len(y))
@@ -219,59 +202,33 @@ def _written(
             order = np.argsort(2 * owner + is_unlabeled, kind="stable")
         writer.append(section, x[order], y[order])
         unlabeled = np.bincount(owner[is_unlabeled], minlength=len(sizes))
-        return sizes - unlabeled, unlabeled
+        return np.stack([sizes - unlabeled, unlabeled], axis=1)
 
     for client in clients:
-        examples.add(client, name)
+        examples.add(client, "clients[{}]" if section == "own" else "new[{}]")
         if examples.num_bytes >= _AT_ONCE:
             yield flushed()
     yield flushed()
 
 
-def _write_federation(writer: _Writer, federation: Any) -> None:
-    for name, allowed in (
-        ("census", "pack where all clients are"),
-        ("predicted", "pack the examples that the features were made of"),
-    ):
-        if getattr(federation, name) is not None:
-            raise UsageError(
-                f"pack: the federation has `{name}`, which a folder cannot hold; {allowed}"
-            )
-    part, x, y = federation.partition, federation.x, federation.y
-    labeled, unlabeled, new = (ClientRows.of(rows) for rows in part)
-    own = Partition(labeled, unlabeled, ClientRows.empty(len(new))).joined
-    for name, rows in (("own", own.joined), ("new", new.joined)):
-        writer.copy(name, x, y, rows)
-    for name in _APART:
-        writer.copy(name, x, y, getattr(federation, name))
-    labels, classes = federation.public_labels, federation.num_public_classes
-    labels = None if labels is None else np.asarray(labels, np.int32)
-    writer.finish(
-        part.sizes, federation.num_classes, public_labels=labels, num_public_classes=classes
-    )
-
-
-def _write_dataset(writer: _Writer, data: Dataset) -> None:
-    if data.client_id is None or data.has_gaps:
-        wrong, allowed = "cells are missing", "fill them first"
-        if data.client_id is None:
-            wrong, allowed = "it names no clients", "load it with client_key=COLUMN"
-        raise UsageError(f"pack: data set {data.name!r}: {wrong}; {allowed}")
+def _of_dataset(data: Dataset, given: dict[str, Any]) -> tuple[Iterable[Pair], dict[str, Any]]:
+    """The clients of a data set, and what `_write_clients` is given for them."""
+    if others := [name for name, part in given.items() if part is not None]:
+        raise UsageError(f"pack: a Dataset has these by itself; leave out {', '.join(others)}")
+    if data.client_id is None:
+        wrong = "it names no clients; load it with client_key=COLUMN"
+        raise UsageError(f"pack: data set {data.name!r}: {wrong}")
     columns = (data.client_id, data.client_id_test)
     number = 1 + max(int(ids.max(initial=-1)) for ids in columns if ids is not None)
-    labeled, unlabeled = (
-        ClientRows.by_owner(rows, data.client_id[rows], number)
-        for rows in map(np.flatnonzero, (data.is_labeled, ~data.is_labeled))
-    )
-    part = Partition(labeled, unlabeled, ClientRows.empty(number))
-    writer.copy("own", data.x, data.y, part.joined.joined)
-    for name, (x, y) in {
-        "validation": data.validation,
-        "test": (data.x_test, data.y_test),
-    }.items():
-        writer.copy(name, x, y, np.arange(len(y)))
+    rows = ClientRows.by_owner(np.arange(len(data.y)), data.client_id, number)
     names = {"class_names": list(data.class_names), "client_names": list(data.client_names)}
-    writer.finish(part.sizes, data.num_classes, test_client=data.client_id_test, **names)
+    given |= {"num_classes": data.num_classes, "header": names}
+    given["header"]["test_client"] = data.client_id_test
+    if len(data.y_test):
+        given["test"] = data.x_test, data.y_test
+    if len(data.validation[1]):
+        given["validation"] = data.validation
+    return ((gathered(data.x, own), data.y[own]) for own in rows), given
 
 
 # Reading.
@@ -339,20 +296,27 @@ def opened(folder: str | os.PathLike[str]) -> Packed:
     """
     place = location(folder, "folder")
     if not recognizes(place):
-        there = "no such folder" if not place.is_dir() else f"no {_HEADER} in it"
-        raise UsageError(f"{place}: {there}; give a folder that jaxfed.data.pack wrote")
+        raise UsageError(f"{place}: no {_HEADER} in it; give a folder that jaxfed.data.pack wrote")
     with guarded(str(place)):
-        return _opened(place)
+        header = json_object(content_of(place / _HEADER), place / _HEADER)
+        if (version := header.get("format")) != _FORMAT:
+            wrong = f"format {version}, and this version of jaxfed reads {_FORMAT}"
+            raise UsageError(f"{place}: {wrong}; pack the clients again")
+        for name, written in header["files"].items():
+            if (there := _sum_of(place / Path(name).name)) != written:
+                what = "bytes" if name == _EXAMPLES else "size and checksum"
+                raise _damaged(place, f"{name} has {what} {there}, and was written with {written}")
+        columns = {
+            name: array(content_of(place / f"{name}.npy", most=None))
+            for name in _COLUMNS
+            if f"{name}.npy" in header["files"]
+        }
+        return _opened(place, header, mapped(place / _EXAMPLES), columns)
 
 
-def _opened(folder: Path) -> Packed:
-    header = _header(folder)
-    x = mapped(folder / _EXAMPLES)
-    columns = {
-        name.removesuffix(".npy"): array(content_of(folder / name, most=None))
-        for name in header["files"]
-        if name != _EXAMPLES
-    }
+def _opened(
+    folder: Path, header: dict[str, Any], x: np.ndarray, columns: dict[str, np.ndarray]
+) -> Packed:
     y, rows, classes = columns["y"], header["rows"], header["num_classes"]
     labeled, unlabeled, new = counts = columns["counts"]
     numbers = {"own": int((labeled + unlabeled).sum()), "new": int(new.sum())}
@@ -383,32 +347,10 @@ def _opened(folder: Path) -> Packed:
         "public_labels": columns.get("public_labels"),
         "num_public_classes": header["num_public_classes"],
     }
-    names = tuple(names), tuple(client_names)
-    return Packed(federation | apart, *names, columns.get("test_client"))
-
-
-def _header(folder: Path) -> dict[str, Any]:
-    try:
-        header = json_object(content_of(folder / _HEADER), folder / _HEADER)
-    except Damaged as error:
-        raise _damaged(folder, f"{_HEADER} is no header") from error
-    if (version := header.get("format")) != _FORMAT:
-        raise UsageError(
-            f"{folder}: format {version}, and this version of jaxfed reads {_FORMAT}; pack the clients "
-            "again, or use the version that wrote it"
-        )
-    if header["files"].keys() - _FILES:
-        raise _damaged(folder, f"{_HEADER} names other files than pack writes")
-    for name, written in header["files"].items():
-        if not (folder / name).is_file():
-            raise _damaged(folder, f"{name} is missing")
-        if (there := _sum_of(folder / name)) != written:
-            what = "bytes" if name == _EXAMPLES else "size and checksum"
-            raise _damaged(folder, f"{name} has {what} {there}, and was written with {written}")
-    return header
+    of_test = columns.get("test_client")
+    return Packed(federation | apart, tuple(names), tuple(client_names), of_test)
 
 
 def _damaged(folder: Path, wrong: str) -> UsageError:
-    return UsageError(
-        f"{folder}: {wrong}; it is damaged or half copied: copy it again, or pack the clients again"
-    )
+    advice = "it is damaged or half copied: copy it again, or pack the clients again"
+    return UsageError(f"{folder}: {wrong}; {advice}")

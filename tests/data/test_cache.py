@@ -6,7 +6,6 @@ import logging
 import os
 import subprocess
 import sys
-import tempfile
 
 import numpy as np
 import pytest
@@ -104,41 +103,6 @@ def test_what_another_process_works_on_stays(load, home):
         load()
         assert begun.is_dir()
     assert foreign.is_dir()
-
-
-def test_a_full_disk_is_said_and_no_obstacle(load, home, made, monkeypatch, caplog):
-    save = np.save
-
-    def limited(file, array):
-        if file.is_relative_to(home):
-            save(file, array[:5])
-            raise OSError("8000 requested and 40 written")  # as NumPy says it
-        save(file, array)
-
-    monkeypatch.setattr(np, "save", limited)
-    with caplog.at_level(logging.WARNING):
-        arrays = load()
-    np.testing.assert_array_equal(arrays["x"], np.arange(1000))
-    assert "the disk is full; going on without the cache" in caplog.text
-    assert list(home.iterdir()) == []
-    assert not made[-1].exists()
-    monkeypatch.setattr(np, "save", save)
-    load()
-    assert [entry.name for entry in home.iterdir()] == ["set-0"]
-
-
-def test_a_disk_without_room_for_a_folder_is_full_too(load, home, monkeypatch, caplog):
-    make = tempfile.mkdtemp
-
-    def limited(*arguments, **keywords):
-        if keywords.get("dir") == home:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return make(*arguments, **keywords)
-
-    monkeypatch.setattr(tempfile, "mkdtemp", limited)
-    with caplog.at_level(logging.WARNING):
-        np.testing.assert_array_equal(load()["x"], np.arange(1000))
-    assert "the disk is full; going on without the cache" in caplog.text
 
 
 def test_images_on_a_full_disk_are_an_error_and_no_crash(tmp_path, monkeypatch):

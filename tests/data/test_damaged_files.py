@@ -10,9 +10,8 @@ import shutil
 import zipfile
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from hf_files import image_table, save_to_disk, write_parquet
+from hf_files import image_table, write_parquet
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from tfds_files import prepared_tfds
@@ -130,15 +129,6 @@ def test_an_image_of_one_line_of_pixels_is_read(tmp_path):
     folder = pictures(tmp_path / "set")
     picture(folder / "dog" / "9.png", size=(30_000, 1))
     assert load(str(folder)).x.shape[1:3] == (5, 5)
-
-
-def test_a_size_beyond_the_disk_is_refused_before_anything_is_made(tmp_path):
-    folder = pictures(tmp_path / "set")
-    with pytest.raises(
-        UsageError, match=r"4 images of 10000000 x .* would take 1,200,000.0 GB, available are"
-    ):
-        load(str(folder), image_size=10**7)
-    assert not any((tmp_path / "cache").glob("*set*"))
 
 
 # --- archives of arrays --------------------------------------------------------------------------
@@ -312,17 +302,10 @@ def parquet(folder):
     return folder
 
 
-def arrow(folder):
-    columns = {"f": RNG.normal(size=9), "kind": list("abcabcabc"), "label": list("xyzxyzxyz")}
-    save_to_disk(folder, pa.table(columns), shards=2)
-    return folder
-
-
 SOURCES = {  # makes a folder; what is loaded, and with which root
     "npz": (arrays, lambda folder: [(folder / "a.npz", None)]),
     "csv": (table, lambda folder: [(folder / "a.csv", None), (folder / "b.csv.gz", None)]),
     "parquet": (parquet, lambda folder: [(folder / "a", None), (folder / "b", None)]),
-    "arrow": (arrow, lambda folder: [(folder, None)]),
     "leaf": (leaf, lambda folder: [(str(folder), None)]),
     "png": (pictures, lambda folder: [(str(folder), None)]),
     "jpeg": (lambda folder: pictures(folder, ".jpg"), lambda folder: [(str(folder), None)]),

@@ -54,7 +54,6 @@ def test_leaf(tmp_path, split_by):
         (1, 28, 28, 1),
     )
     np.testing.assert_allclose(data.x.reshape(6, 784) / 255, [*a, *b, *c], atol=1e-7)
-    np.testing.assert_array_equal(data.encoder([*a, *b, *c]), data.x)
     assert data.class_names == ("0", "5", "61")
     np.testing.assert_array_equal(data.y, [2, 0, 1, 1, 0, 2])
     np.testing.assert_array_equal(data.client_id, [1, 1, 1, 0, 0, 2])
@@ -82,24 +81,6 @@ def test_leaf_images_that_turn_out_to_be_none(tmp_path):
 
 
 GOOD = leaf_object({"a": ([[1.5, 2]], [0])})
-
-
-def test_leaf_beside_folders_of_images(tmp_path):
-    folder = write_leaf(tmp_path / "f", train=[GOOD], test=[GOOD])
-    image = folder / "train" / "cats" / "0.png"
-    image.parent.mkdir()
-    Image.new("L", (4, 4)).save(image)
-    with pytest.raises(UsageError, match=r"train holds both \*\.json and folders of images"):
-        load(folder)
-
-
-def test_json_beside_folders_of_images_is_ambiguous(tmp_path):
-    folder = write_leaf(tmp_path / "leaf", train=[GOOD], test=[GOOD])
-    save_image(folder / "train" / "cat" / "1.png", 0)
-    with pytest.raises(UsageError, match=r"both \*\.json and folders of images"):
-        load(folder)
-    with pytest.raises(UsageError, match="image_size=8: does not apply"):
-        load(folder, image_size=8)
 
 
 def save_image(file, level, size=(8, 8), mode="RGB"):

@@ -86,10 +86,9 @@ NUMBERS = {
 @pytest.mark.parametrize("name", NUMBERS)
 def test_numbers(name):
     given, expected = NUMBERS[name]
-    (labels,) = read_labels(
-        [np.ma.asarray(given) if name == "masked" else np.asarray(given)], "here"
-    )
-    assert np.where(labels.is_labeled, labels.values, -1).tolist() == expected
+    y = np.ma.asarray(given) if name == "masked" else np.asarray(given)
+    values, is_labeled = read_labels(y, "here")
+    assert np.where(is_labeled, values, -1).tolist() == expected
 
 
 @pytest.mark.parametrize("name", [name for name in NUMBERS if name != "two signs"])
@@ -113,20 +112,3 @@ def test_a_user_of_the_test_split_alone_counts():
     ids = np.array([0, 0], np.int32), np.array([1, 1], np.int32)
     data = Dataset("d", x, y, x, y, 2, ("a", "b"), client_id=ids[0], client_id_test=ids[1])
     assert "2 clients" in repr(data)
-
-
-@pytest.mark.parametrize(
-    ("labels", "pair"),
-    [
-        (["Ill", "ill", "well"], "'Ill' and 'ill'"),
-        (["01", "1", "2"], "'01' and '1'"),
-        (["1", "1.0", "none known"], "'1' and '1.0'"),
-        (["a", "A", "b"], ""),  # an alphabet
-        (["1", "1.0", "2"], ""),  # one class
-    ],
-)
-def test_two_spellings_that_may_be_one_class_are_named(tmp_path, caplog, labels, pair):
-    of_a_table(labels * 2, tmp_path)
-    lines = [line for line in caplog.messages if "spell them alike" in line]
-    assert len(lines) == bool(pair)
-    assert all(f"labels {pair} are two classes" in line for line in lines)

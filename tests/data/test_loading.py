@@ -205,20 +205,19 @@ def test_image_folder(tmp_path):
 
 
 def test_class_numbers():
-    (numbers,), names = class_numbers(np.array(["b", "a", "b"]))
-    np.testing.assert_array_equal(numbers, [1, 0, 1])
-    assert names == ("a", "b")
-    (first, second), names = class_numbers(np.array([0, 2]), np.array([1]))
-    np.testing.assert_array_equal(np.concatenate([first, second]), [0, 2, 1])
-    assert names == ("0", "1", "2")
-    (numbers,), names = class_numbers(np.array([2]), names=["x", "y", "z"])
-    assert (numbers[0], len(names)) == (2, 3)
-    is_labeled = np.array([True, False, True])
-    (first, second), names = class_numbers(
-        np.array(["b", "?", "c"]), np.array(["a"]), is_labeled=is_labeled
-    )
-    np.testing.assert_array_equal(np.concatenate([first, second]), [1, -1, 2, 0])
-    assert names == ("a", "b", "c")
+    def numbered(*labels, names=None):
+        is_labeled = np.array([label != "?" for label in labels])
+        return class_numbers(np.array(labels), is_labeled, names)
+
+    for given, expected, names in (
+        ("bab", [1, 0, 1], ("a", "b")),
+        ((0, 2, 1), [0, 2, 1], ("0", "1", "2")),
+        ("b?ca", [1, -1, 2, 0], ("a", "b", "c")),
+    ):
+        numbers, found = numbered(*given)
+        np.testing.assert_array_equal(numbers, expected)
+        assert found == names
+    assert numbered(2, names=["x", "y", "z"]) == (2, ("x", "y", "z"))
 
 
 @pytest.mark.skipif(not os.environ.get("JAXFED_DATA"), reason="JAXFED_DATA names no data root")

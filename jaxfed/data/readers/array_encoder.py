@@ -12,7 +12,6 @@ import numpy as np
 from jaxfed.data.given_examples import Range, as_array, examples_of
 from jaxfed.errors import UsageError
 
-_WHITE = 255
 _LONGEST = 2**31  # numbers of an example
 
 
@@ -25,23 +24,21 @@ class ArrayEncoder:
     Attributes:
         shape: of an example.
         is_bytes: True for uint8, as images are stored; else numbers, which become float32.
-        of_shares: bytes are published as shares of white, in 255ths from 0 to 1, and are taken so, too.
         is_wide: numbers become float64.
         scale: `Range` of the numbers that were trained on; None if it is not known.
     """
 
     shape: tuple[int, ...]
     is_bytes: bool
-    of_shares: bool = False
     is_wide: bool = False
     scale: tuple[float, float, bool] | None = None
 
     @classmethod
-    def of(cls, x: np.ndarray, *, of_shares: bool = False) -> ArrayEncoder:
+    def of(cls, x: np.ndarray) -> ArrayEncoder:
         """Return the encoder of rows like these examples."""
         is_bytes = x.dtype == np.uint8
         scale = None if is_bytes else Range.of(x)
-        return cls(x.shape[1:], is_bytes, of_shares and is_bytes, x.dtype == np.float64, scale)
+        return cls(x.shape[1:], is_bytes, x.dtype == np.float64, scale)
 
     def __post_init__(self) -> None:
         """Refuse shapes that no example has."""
@@ -86,9 +83,6 @@ class ArrayEncoder:
         yield (math.prod(self.shape),)
 
     def _typed(self, x: np.ndarray) -> np.ndarray:
-        if self.of_shares and x.dtype.kind == "f":
-            shares = np.nan_to_num(x, nan=-1).clip(-1, 2)
-            x = np.rint(_WHITE * shares).astype(np.int16)
         x = examples_of(x, f"rows ({self.accepts})", like=self.blank())
         if self.scale is not None:
             Range(*self.scale).check(x, "rows")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -162,17 +161,11 @@ def decode(
     Cost: Python's default number of threads; memory of `_AT_A_TIME` images, for any n.
 
     Raises:
-        UsageError: a damaged file, or too little disk space for the images in this shape.
+        UsageError: a damaged file.
         OSError: the disk is full.
     """
     width, height, channels = shape
     number = len(list(files)) if number is None else number
-    num_bytes, free = number * width * height * channels, shutil.disk_usage(target.parent).free
-    if num_bytes > free:
-        raise UsageError(
-            f"{number} images of {width} x {height} pixels would take {num_bytes / 1e9:,.1f} GB, "
-            f"available are {free / 1e9:,.1f} GB; choose a smaller image_size, or more room for $JAXFED_CACHE"
-        )
     if not number:
         np.save(target, np.zeros((0, height, width, channels), np.uint8))
         return

@@ -14,7 +14,7 @@ as many, stratified, once for all repeats.)
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -173,21 +173,7 @@ def classes_in(folder: Path) -> Examples:
     if loose:
         logging.warning("%s: %d images in no class's folder are not read", folder, loose)
     found = {path: images_below(path, _HIDDEN) for path in inside if path.is_dir()}
-    _warn_of_folders_in_classes(folder, found)
     return [(file, path.name) for path, files in found.items() for file in files]
-
-
-def _warn_of_folders_in_classes(folder: Path, found: Mapping[Path, Sequence[Path]]) -> None:
-    """Log a warning if the folders of all classes have the same folders: those may be the classes meant."""
-    below = [{file.relative_to(path).parts[:-1] for file in files} for path, files in found.items()]
-    first, *others = list(filter(None, below)) or [set()]
-    if others and len(first) > 1 and () not in first and all(parts == first for parts in others):
-        logging.warning(
-            "%s: its folders are taken for classes, not those in each of them (%s); images of several "
-            "clients can be a Parquet table with a column of clients",
-            folder,
-            ", ".join("/".join(parts) for parts in sorted(first)[:5]),
-        )
 
 
 def _listed(table: Path) -> Examples:

@@ -12,33 +12,17 @@ from __future__ import annotations
 
 import json
 import math
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset, dataset_of
-from jaxfed.data.readers.array_encoder import ArrayEncoder
 from jaxfed.data.readers.guard import guarded
-from jaxfed.data.readers.image_files import images_in
 from jaxfed.errors import UsageError
 
 _SPLITS = ("train", "test")
 _FORMAT = 1
-
-
-class _NotImages(Exception):
-    """Raised for an example that is not a square image of bytes."""
-
-
-class _User(NamedTuple):
-    """One user's examples: float64 [n, ...] and labels [n], integers or names."""
-
-    name: str
-    x: np.ndarray
-    y: np.ndarray
 
 
 def recognizes(folder: Path) -> bool:
@@ -66,34 +50,23 @@ def read(folder: Path) -> Dataset:
     Python's lists. FEMNIST (817,851 images) takes some minutes the first time.
     """
     files = {split: _files(folder, split) for split in _SPLITS}
-    lacking = [split for split in _SPLITS if not files[split]]
+    lacking = [f"{split}/*.json" for split in _SPLITS if not files[split]]
     if lacking:
-        raise UsageError(
-            f"{folder}: no {' and no '.join(f'{split}/*.json' for split in lacking)}; LEAF's "
-            "./preprocess.sh makes both with -t sample or -t user"
-        )
-    if any(images_in(part) for part in (folder / "train").iterdir()):
-        raise UsageError(
-            f"{folder}: train holds both *.json and folders of images; use a folder with one of them"
-        )
+        wrong = f"no {' and no '.join(lacking)}; LEAF's ./preprocess.sh makes both"
+        raise UsageError(f"{folder}: {wrong} with -t sample or -t user")
 
     def make(target: Path) -> None:
-        try:
-            _convert(files, target, as_images=True)
-        except _NotImages:
+        if not _convert(files, target, as_images=True):
             _convert(files, target, as_images=False)
 
     joint = [file for split in files.values() for file in split]
-    arrays = cached_arrays(
-        f"leaf-{folder.name}", files_key(joint, _FORMAT, str(folder.resolve())), make
-    )
-    x, x_test = arrays["x-train"], arrays["x-test"]
+    key = files_key(joint, _FORMAT, str(folder.resolve()))
+    arrays = cached_arrays(f"leaf-{folder.name}", key, make)
     return dataset_of(
         folder,
-        [(x, arrays["y-train"]), (x_test, arrays["y-test"])],
+        [(arrays[f"x-{split}"], arrays[f"y-{split}"]) for split in _SPLITS],
         where=f"{folder}: y",
         clients=(arrays["user-train"], arrays["user-test"]),
-        encoder=ArrayEncoder.of(x, of_shares=True),
     )
 
 
@@ -101,26 +74,26 @@ def _files(folder: Path, split: str) -> list[Path]:
     return sorted(file for file in (folder / split).glob("[!.]*.json") if file.is_file())
 
 
-def _convert(files: dict[str, list[Path]], target: Path, *, as_images: bool) -> None:
-    """Write x, y and user of each split to `target`; examples go to disk as they are read."""
+def _convert(files: dict[str, list[Path]], target: Path, *, as_images: bool) -> bool:
+    """Write x, y and user of each split to `target`, as they are read; False if some are no images."""
     shape: tuple[int, ...] | None = None
     for split, paths in files.items():
         labels, names = [], []
         raw = target / f"x-{split}.raw"
         with raw.open("wb") as stream:
             for path in paths:
-                for user in filter(lambda user: len(user.y), _users(path)):
+                for name, values, y in _users(path):
                     with np.errstate(over="ignore"):  # to inf, which Dataset refuses
-                        x = _as_images(user.x) if as_images else user.x.astype(np.float32)
+                        x = _as_images(values) if as_images else values.astype(np.float32)
+                    if x is None:
+                        return False
                     shape = shape or x.shape[1:]
                     if x.shape[1:] != shape:
-                        raise UsageError(
-                            f"{path}: examples of user {user.name!r} have shape "
-                            f"{list(x.shape[1:])}, others {list(shape)}"
-                        )
+                        wrong = f"examples of user {name!r} have shape {list(x.shape[1:])}"
+                        raise UsageError(f"{path}: {wrong}, others {list(shape)}")
                     stream.write(np.ascontiguousarray(x).data)
-                    labels.append(user.y)
-                    names.append(np.full(len(user.y), user.name))
+                    labels.append(y)
+                    names.append(np.full(len(y), name))
         if shape is None or not labels:
             raise UsageError(f"{paths[0].parent}: its {len(paths)} files hold no examples")
         dtype = np.uint8 if as_images else np.float32
@@ -128,65 +101,38 @@ def _convert(files: dict[str, list[Path]], target: Path, *, as_images: bool) -> 
         raw.unlink()
         np.save(target / f"y-{split}.npy", np.concatenate(labels))
         np.save(target / f"user-{split}.npy", np.concatenate(names))
+    return True
 
 
-def _users(file: Path) -> list[_User]:
+def _users(file: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    """Each user with examples: the name, x float64 [n, ...] and labels [n], integers or names."""
     with guarded(file):
-        content = json.loads(
-            file.read_text(encoding="utf-8"), object_pairs_hook=partial(_distinct, file)
-        )
-        given = list(zip(content["users"], content["num_samples"], strict=True))
-        users = [
-            _user(file, name, value["x"], value["y"])
-            for name, value in content["user_data"].items()
-        ]
-        listed, held = dict(given), {user.name: len(user.y) for user in users}
-    wrong = [name for name in (*listed, *held) if listed.get(name) != held.get(name)]
-    names = [name for name, _ in given]
-    if len(listed) < len(names):
-        wrong.append(next(name for name in listed if names.count(name) > 1))
-    for name in wrong[:1]:
-        raise UsageError(
-            f"{file}: users and num_samples list {listed.get(name, 'no')} examples of user {name!r}, "
-            f"user_data has {held.get(name, 'no')}; list each user once"
-        )
-    return users
+        users = json.loads(file.read_text(encoding="utf-8"))["user_data"]
+        return [_user(file, name, **of) for name, of in users.items() if len(of["y"])]
 
 
-def _distinct(file: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose keys are distinct; `json` alone would keep the last of equal ones."""
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise UsageError(f"{file}: {twice!r} occurs twice in an object; use each name once")
-    return content
-
-
-def _user(file: Path, name: str, examples: list[Any], labels: list[Any]) -> _User:
+def _user(
+    file: Path, name: str, x: list[object], y: list[object]
+) -> tuple[str, np.ndarray, np.ndarray]:
     try:
-        x = np.asarray(examples, np.float64)
+        examples = np.array(x, np.float64)
+        labels = np.array(["" if label is None else label for label in y])  # null: unlabeled
     except (TypeError, ValueError, OverflowError):
+        examples, labels = np.zeros(0), np.zeros(0)
+    if labels.ndim != 1 or labels.dtype.kind not in "iU" or examples.ndim < 2 or len(x) != len(y):
         raise UsageError(
-            f"{file}: x of user {name!r}: examples must be lists of equally many numbers (LEAF's sets "
-            "of text and of image files are not read)"
-        ) from None
-    given = ["" if label is None else label for label in labels]  # null: unlabeled
-    y = np.array(given, None if given else np.int64)
-    if y.ndim != 1 or y.dtype.kind not in "iU" or (x.ndim < 2 and x.size) or len(x) != len(y):
-        raise UsageError(
-            f"{file}: user {name!r}: x must be a list of lists of numbers, y of as many integers of 64 bits "
-            "or names"
+            f"{file}: user {name!r}: x must be lists of equally many numbers, y as many integers of 64 bits "
+            "or names (LEAF's sets of text and of image files are not read)"
         )
-    return _User(name, x, y)
+    return name, examples, labels
 
 
-def _as_images(x: np.ndarray) -> np.ndarray:
-    """uint8 [n, side, side, 1] of vectors [n, side ** 2] of 255ths."""
+def _as_images(x: np.ndarray) -> np.ndarray | None:
+    """uint8 [n, side, side, 1] of vectors [n, side ** 2] of 255ths; None of others."""
     side = math.isqrt(x.shape[1])
     if x.ndim > 2 or side < 8 or side * side != x.shape[1]:
-        raise _NotImages
+        return None
     levels = np.rint(255 * x)
     if not (np.abs(255 * x - levels) < 1e-3).all() or levels.min() < 0 or levels.max() > 255:
-        raise _NotImages
+        return None
     return levels.astype(np.uint8).reshape(len(x), side, side, 1)

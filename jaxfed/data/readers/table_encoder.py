@@ -5,7 +5,6 @@ Numbers have a decimal point. Dates of ISO 8601 (2024-01-31, 2024-01-31T12:00) a
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -187,14 +186,10 @@ class TableEncoder:
     Attributes:
         columns: of features, in the order of their numbers.
         line: names of all columns of the file, in order.
-        label: name of the label's column.
-        delimiter: of a line of text.
     """
 
     columns: tuple[Column, ...]
     line: tuple[str, ...]
-    label: str = ""
-    delimiter: str = ","
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -204,21 +199,16 @@ class TableEncoder:
     @property
     def accepts(self) -> str:
         """The kinds of rows in words."""
-        return (
-            "a dict, a list of dicts, a pandas.DataFrame, or lines of text, of the columns "
-            f"{', '.join(column.name for column in self.columns)}"
-        )
+        names = ", ".join(column.name for column in self.columns)
+        return f"a dict, a list of dicts or a pandas.DataFrame of the columns {names}"
 
     def __call__(self, rows: Any) -> np.ndarray:
         """Return [n, d] of the data set's type, NaN where a number is missing."""
-        if isinstance(rows, str):
-            rows = list(filter(str.strip, rows.splitlines()))
-        elif hasattr(rows, "to_dict"):  # pandas: a frame or one row
+        if hasattr(rows, "to_dict"):  # pandas: a frame or one row
             rows = rows.to_dict("records") if getattr(rows, "ndim", 1) == 2 else rows.to_dict()
         if isinstance(rows, Mapping):
             rows = [rows]
-        if isinstance(rows, bytes) or not isinstance(rows, Iterable):
-            raise UsageError(f"rows are a {type(rows).__name__}; give {self.accepts}")
+        rows = list(rows) if isinstance(rows, Iterable) else [rows]
         found = [self._row(number, row) for number, row in enumerate(rows)]
         parts = [
             column.encoded([cell for row in found for cell in row[place]])
@@ -237,13 +227,9 @@ class TableEncoder:
 
     def _row(self, number: int, row: Any) -> list[list[str]]:
         """`Column.cells` of each column of features."""
-        if isinstance(row, str):
-            row = next(csv.reader([row], delimiter=self.delimiter), [])
-        wanted = [column.name for column in self.columns]
         if not isinstance(row, Mapping):
-            if not isinstance(row, Iterable):
-                raise UsageError(f"row {number} is {row!r}; give {self.accepts}")
-            row = self._named(number, list(row), wanted)
+            raise UsageError(f"row {number} is {row!r}; give {self.accepts}")
+        wanted = [column.name for column in self.columns]
         given = {plain_text(str(name)) or NO_NAME: value for name, value in row.items()}
         known = {*self.line, *index_columns(list(given))}
         unknown = [name for name in given if name not in known]
@@ -255,17 +241,6 @@ class TableEncoder:
             allowed = f"give {', '.join(wanted)}, None where a value is missing"
             raise UsageError(f"row {number}: {wrong}{near}; {allowed}")
         return [column.cells(number, given[column.name]) for column in self.columns]
-
-    def _named(self, number: int, cells: list[Any], wanted: list[str]) -> dict[str, Any]:
-        """Cells by their columns: all of the file, all but the label, or those of features."""
-        unlabeled = [name for name in self.line if name != self.label]
-        for names in (list(self.line), unlabeled, wanted):
-            if len(names) == len(cells):
-                return dict(zip(names, cells, strict=True))
-        raise UsageError(
-            f"row {number} has {len(cells)} cells; give {len(self.line)} ({', '.join(self.line)}), or "
-            f"leave out {self.label or 'the label'!r}"
-        )
 
 
 def _text(value: Any, classes: Sequence[str] = ()) -> str:

@@ -1,11 +1,9 @@
-"""Files of one table as Arrow columns: CSV, Parquet, Arrow streams; and which files are its splits.
+"""Files of one table as Arrow columns: CSV and Parquet; and which files are its splits.
 
-A.csv, A.csv.gz, A.tsv, A.data, A.parquet, A.arrow
+A.csv, A.csv.gz, A.tsv, A.data, A.parquet
 'FOLDER/*.csv', 'FOLDER/*.parquet'               a pattern; files train*, test* and val* are the splits
 FOLDER/*.parquet, FOLDER/data/*.parquet          the same, as on Hugging Face: train-00000-of-00001.parquet
 FOLDER/{train,test}/*.parquet
-FOLDER/{data-*.arrow,state.json}                 `datasets.Dataset.save_to_disk`
-FOLDER/{train,test}/{data-*.arrow,state.json}    `datasets.DatasetDict.save_to_disk`
 
 All files have one schema. Cells of a CSV file are texts, and its first line names the columns.
 """
@@ -33,12 +31,10 @@ from jaxfed.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ARROW_ENDINGS = (".parquet", ".arrow")
 TEXT_ENDINGS = (".csv", ".tsv", ".data", ".csv.gz", ".data.gz")
-ENDINGS = (*ARROW_ENDINGS, *TEXT_ENDINGS)
+ENDINGS = (".parquet", *TEXT_ENDINGS)
 _BLOCK = 2**24  # bytes of a CSV file that are parsed at a time; no line is longer
 _BUFFER = 2**16  # bytes of a Parquet column that are read at a time
-_STATE = "state.json"  # of `save_to_disk`: names the files
 
 
 class Splits(NamedTuple):
@@ -102,14 +98,8 @@ def splits_of(folder: Path) -> Splits:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """The Parquet files in a folder or, without one, its Arrow files, in the order of their rows."""
-    if (folder / _STATE).is_file():
-        with guarded(folder / _STATE):
-            listed = json.loads((folder / _STATE).read_text(encoding="utf-8"))["_data_files"]
-            return [folder / Path(file["filename"]).name for file in listed]
-    parquet, arrow = (matching(folder / f"*{ending}") for ending in ARROW_ENDINGS)
-    # `Dataset.map` of Hugging Face leaves its caches beside the data.
-    return parquet or [file for file in arrow if not file.name.startswith("cache-")]
+    """The Parquet files in a folder, sorted."""
+    return matching(folder / "*.parquet")
 
 
 class TableFiles:
@@ -124,14 +114,13 @@ class TableFiles:
         names: names of the columns.
         types: of the columns.
         features: description of each column by Hugging Face's `datasets`; {} without one.
-        delimiter: of the cells in a line of text.
 
     Raises:
         UsageError: a file cannot be read, or has another schema than the first.
     """
 
     def __init__(self, path: Path, splits: Splits) -> None:
-        self.path, self.splits, self.delimiter = path, splits, ","
+        self.path, self.splits = path, splits
         self.files = [*splits.train, *splits.test]
         self._tables: dict[Path, pa.Table] = {}
         schemas = list(map(self._schema, self.files))
@@ -144,7 +133,7 @@ class TableFiles:
                     raise UsageError(f"{other}: {wrong}; all files need the same columns")
         self.keys, self.types = first.names, first.types
         self.names = [plain_text(key) or NO_NAME for key in self.keys]
-        described = _features(first, file)
+        described = _features(first)
         self.features = [described.get(key, {}) for key in self.keys]
         named = [name for name in self.names if name != NO_NAME]
         if twice := next((name for name in named if named.count(name) > 1), None):
@@ -182,20 +171,14 @@ class TableFiles:
         return f"{file}: column {self.names[place]!r}, {number}"
 
     def _schema(self, file: Path) -> tuple[pa.Schema, int]:
-        """The file's columns and number of rows; rows of texts are read, those of Arrow files mapped."""
-        import pyarrow as pa
+        """The file's columns and number of rows; rows of texts are read."""
         import pyarrow.parquet as pq
 
         with guarded(file):
             if file.suffix.lower() == ".parquet":
                 with pq.ParquetFile(file) as parquet:
                     return parquet.schema_arrow, parquet.metadata.num_rows
-            if file.suffix.lower() == ".arrow":
-                with pa.ipc.open_stream(pa.memory_map(str(file))) as reader:
-                    table = reader.read_all()
-            else:
-                table, self.delimiter = _lines(file)
-            self._tables[file] = table
+            self._tables[file] = table = _lines(file)
             return table.schema, table.num_rows
 
     def _column(self, file: Path, place: int, rows: int) -> Iterator[pa.Array]:
@@ -203,15 +186,13 @@ class TableFiles:
 
         with guarded(file):
             if file in self._tables:
-                for chunk in self._tables[file].column(place).chunks:
-                    chunk.validate(full=True)  # a damaged offset would crash the process
-                    yield from (chunk.slice(start, rows) for start in range(0, len(chunk), rows))
+                yield from self._tables[file].column(place).chunks
                 return
             # Else all columns of a row group would be in memory at once, which may be the whole file.
             with pq.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False) as parquet:
                 key = [self.keys[place]]
                 for batch in parquet.iter_batches(rows, columns=key, use_threads=False):
-                    batch.validate(full=True)
+                    batch.validate(full=True)  # a damaged offset would crash the process
                     yield batch.column(0)
 
 
@@ -228,8 +209,8 @@ def _columns(schema: pa.Schema) -> list[str]:
     return [f"{name!r} ({kind})" for name, kind in zip(schema.names, kinds, strict=True)]
 
 
-def _lines(file: Path) -> tuple[pa.Table, str]:
-    """All lines of a CSV file that are not empty, as columns of texts, and the delimiter.
+def _lines(file: Path) -> pa.Table:
+    """All lines of a CSV file that are not empty, as columns of texts.
 
     The delimiter is the one of comma, semicolon, tab and bar that the header has most of.
     """
@@ -248,16 +229,11 @@ def _lines(file: Path) -> tuple[pa.Table, str]:
         arrow_csv.ConvertOptions(column_types={f"f{place}": pa.string() for place in range(width)}),
     )
     names = [column[0].as_py() for column in table.columns]
-    return table.slice(1).rename_columns(names), delimiter
+    return table.slice(1).rename_columns(names)
 
 
-def _features(schema: pa.Schema, file: Path) -> dict[str, dict[str, Any]]:
-    """Hugging Face's description of the columns, in the schema or in dataset_info.json beside the file."""
+def _features(schema: pa.Schema) -> dict[str, dict[str, Any]]:
+    """Hugging Face's description of the columns in the schema."""
     text = (schema.metadata or {}).get(b"huggingface")
-    beside = file.parent / "dataset_info.json"
-    if text is None and not (file.suffix == ".arrow" and beside.is_file()):
-        return {}
-    with guarded(beside if text is None else file):
-        found = json.loads(beside.read_bytes() if text is None else text)
-        found = (found if text is None else found["info"])["features"]
-        return {name: found[name] for name in schema.names if isinstance(found.get(name), dict)}
+    found = json.loads(text)["info"]["features"] if text else {}
+    return {name: found[name] for name in schema.names if isinstance(found.get(name), dict)}

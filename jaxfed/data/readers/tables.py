@@ -15,16 +15,14 @@ Three kinds of columns are left out, and the log names them: columns without any
 the index as pandas writes it. A row identifier is named id, row number or the like, and has a different value
 in each row.
 
-Columns of Parquet and Arrow files give the same arrays as a CSV file with their values. Lists of numbers of
-one length are one feature an entry. A column of images (bytes, or a struct with them) or of nested lists is
-the example by itself; other columns are then left out, with a line. Images become uint8 [n, h, w, c], sized
-as those of a folder and cached as theirs are. Nested lists of uint8 stay uint8. Class names come from Hugging
-Face's description in the files' schema.
+Columns of Parquet files give the same arrays as a CSV file with their values. Lists of numbers of one length
+are one feature an entry. A column of images (bytes, or a struct with them) is the example by itself; other
+columns are then left out, with a line. Images become uint8 [n, h, w, c], sized as those of a folder and
+cached as theirs are. Class names come from Hugging Face's description in the files' schema.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -59,7 +57,7 @@ if TYPE_CHECKING:
 CLIENTS = ("client_id", "client", "writer")
 BY_FILE = "file"  # as `client_key` of several files, each of one client
 _MOST_TEXTS = 100  # of a column that becomes features
-_CELLS = 2**20  # of a Parquet or Arrow file, read at a time
+_CELLS = 2**20  # of a Parquet file, read at a time
 _IMAGES = 64  # the same of images
 _FORMAT = 2  # raise it whenever the same files give other images
 _IDENTIFIER = re.compile(  # names of row identifiers
@@ -133,7 +131,7 @@ def read(
         where=where,
         class_names=table.classes(label) or None,
         clients=clients,
-        has_gaps=x.dtype.kind == "f" and x.ndim == 2 and has_gaps(x, x_test),
+        has_gaps=x.ndim == 2 and has_gaps(x, x_test),
         encoder=encoder,
     )
     found = np.unique(data.y[data.is_labeled])
@@ -144,11 +142,11 @@ def read(
 
 
 class Table(TableFiles):
-    """Columns of the files as numbers, texts, vectors or arrays.
+    """Columns of the files as numbers, texts or vectors.
 
     Attributes:
-        kinds: of each column: "number", "text", "vector" (lists of equal length), "array" (nested lists),
-            "image" (its bytes), or "none": it cannot be a feature.
+        kinds: of each column: "number", "text", "vector" (lists of equal length), "image" (its bytes), or
+            "none": it cannot be a feature.
     """
 
     def __init__(self, path: Path, splits: Splits) -> None:
@@ -176,35 +174,27 @@ class Table(TableFiles):
 
     def numbers(self, place: int) -> np.ndarray:
         """float64 [n, k] of a column of numbers or vectors, NaN where missing."""
-        shape = self.shape(place)
-        parts = self.arrays(place, shape)
-        return np.concatenate([np.zeros((0, *shape)), *parts]).reshape(-1, math.prod(shape))
+        size = 1
+        if self.kinds[place] == "vector":
+            chunks = (column.drop_null() for _, _, column in self.chunks(place, _IMAGES))
+            size = next((len(column[0]) for column in chunks if len(column)), 1)
+        return np.concatenate([np.zeros((0, size)), *self._arrays(place, size)])
 
-    def shape(self, place: int) -> tuple[int, ...]:
-        """Shape of the first list of a column, () of numbers; (1,) where there is none."""
-        if self.kinds[place] == "number":
-            return ()
-        for _, _, column in self.chunks(place, _IMAGES):
-            for value in column.drop_null().slice(0, 1).to_pylist():
-                return np.shape(value) or (1,)
-        return (1,)
-
-    def arrays(self, place: int, shape: tuple[int, ...]) -> Iterator[np.ndarray]:
-        """float64 [n, *shape] of numbers or lists, NaN where an entry or the whole list is missing."""
+    def _arrays(self, place: int, size: int) -> Iterator[np.ndarray]:
+        """float64 [n, size] of numbers or lists, NaN where an entry or the whole list is missing."""
         import pyarrow.compute as pc
 
-        for file, _, column in self.chunks(place, max(1, _CELLS // max(1, math.prod(shape)))):
+        for file, _, column in self.chunks(place, max(1, _CELLS // max(1, size))):
             is_there = column.is_valid().to_numpy(zero_copy_only=False)
-            found, inner = np.full((len(column), *shape), np.nan), column.drop_null()
-            for size in shape if len(inner) else ():
-                if {*pc.list_value_length(inner).to_pylist()} != {size}:  # None of a missing list
-                    wrong = f"lists of other shapes than {list(shape)}, the first one's"
+            found, inner = np.full((len(column), size), np.nan), column.drop_null()
+            if self.kinds[place] == "vector":
+                if {*pc.list_value_length(inner).to_pylist()} - {size}:
+                    wrong = f"lists of other lengths than {size}, the first one's"
                     raise UsageError(f"{file}: column {self.names[place]!r} has {wrong}")
                 inner = inner.flatten()
-            if len(inner):
-                inner = inner.cast("uint8") if str(inner.type) == "bool" else inner
-                values = inner.to_numpy(zero_copy_only=False).astype(np.float64)
-                found[is_there] = values.reshape(-1, *shape)
+            inner = inner.cast("uint8") if str(inner.type) == "bool" else inner
+            values = inner.to_numpy(zero_copy_only=False).astype(np.float64)
+            found[is_there] = values.reshape(-1, size)
             yield found
 
     def unfit(self, place: int, wrong: str) -> UsageError:
@@ -223,10 +213,8 @@ def _kind_of(dtype: pa.DataType, feature: Mapping[str, Any]) -> str:
     if is_number(dtype):
         return "text" if described == "ClassLabel" else "number"
     if types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype):
-        inner = _kind_of(dtype.value_type, {})
-        if inner == "number" or types.is_boolean(dtype.value_type):
-            return "vector"
-        return "array" if inner in ("vector", "array") else "none"
+        inner = dtype.value_type
+        return "vector" if is_number(inner) or types.is_boolean(inner) else "none"
     if types.is_struct(dtype) and dtype.get_field_index("bytes") >= 0:
         return "image" if described in (None, "Image") else "none"
     if types.is_binary(dtype) or types.is_large_binary(dtype):
@@ -272,17 +260,17 @@ def _names_of_files(table: Table) -> np.ndarray:
 
 # Features, or whole examples.
 
-_Examples = tuple[np.ndarray | tuple[np.ndarray, np.ndarray], Encoder | None]
+_Examples = tuple[np.ndarray | tuple[np.ndarray, np.ndarray], Encoder]
 
 
 def _examples(table: Table, places: list[int], label: str, image_size: int | None) -> _Examples:
-    """x: a column of images or arrays if there is one, else features; and the encoder of other rows."""
+    """x: a column of images if there is one, else features; and the encoder of other rows."""
     index = [place for place in places if table.names[place] in index_columns(table.names)]
     _log(table, "columns that are no features: %s (the index of pandas)", index)
     places = [place for place in places if place not in index]
     text = f"column {label!r} is the label, and %s a feature, unless dataset.drop leaves it out"
     _log(table, text, [place for place in places if table.names[place].lower() in LABELS])
-    whole = [place for place in places if table.kinds[place] in ("image", "array")]
+    whole = [place for place in places if table.kinds[place] == "image"]
     if len(whole) > 1:
         named = ", ".join(repr(table.names[place]) for place in whole)
         wrong = f"each of the columns {named} is a whole example"
@@ -290,15 +278,13 @@ def _examples(table: Table, places: list[int], label: str, image_size: int | Non
     for example in whole:
         others = [place for place in places if place != example]
         _log(table, f"columns beside {table.names[example]!r} are no features: %s", others)
-        if table.kinds[example] == "array":
-            return _arrays(table, example), None  # rows are arrays
         x = _images(table, example, image_size)
         _, height, width, channels = x[0].shape
         return x, ImageEncoder(width, height, channels)
     for place in places:
         if table.kinds[place] == "none":
             raise table.unfit(place, "cannot be a feature; leave it out (dataset.drop)")
-    return _features(table, places, label)
+    return _features(table, places)
 
 
 def _log(table: Table, text: str, places: Sequence[int]) -> None:
@@ -308,7 +294,7 @@ def _log(table: Table, text: str, places: Sequence[int]) -> None:
         logging.warning(f"%s: {text}", table.path, named)
 
 
-def _features(table: Table, places: Sequence[int], label: str) -> _Examples:
+def _features(table: Table, places: Sequence[int]) -> _Examples:
     """float32 or float64 [n, d] of all rows, NaN where a cell is missing, and the encoder of other rows."""
     columns: list[Column] = []
     found: list[np.ndarray] = []  # [n, k] of each column
@@ -351,7 +337,7 @@ def _features(table: Table, places: Sequence[int], label: str) -> _Examples:
         logging.warning(text, table.path, ", ".join(encoded))
     if not columns:
         raise UsageError(f"{table.path}: none of the columns {', '.join(table.names)} is a feature")
-    encoder = TableEncoder(tuple(columns), tuple(table.names), label, table.delimiter)
+    encoder = TableEncoder(tuple(columns), tuple(table.names))
     x = np.concatenate(found, axis=1, dtype=encoder.blank().dtype)
     num_gaps = sum(int(np.isnan(part).any(axis=1).sum()) for part in parts(x))
     if num_gaps:
@@ -395,24 +381,6 @@ def _encoded(
     codes = np.fromiter((code[cell] for cell in cells), np.uint8, len(cells))
     column = replace(column, texts=tuple(texts), codes=tuple(range(len(texts))), width=len(texts))
     return column, codes[:, None] == np.arange(len(texts))
-
-
-def _arrays(table: Table, place: int) -> np.ndarray:
-    """uint8 or float32 [n, ...] of nested lists; uint8 [n, h, w] gets a channel."""
-    shape, dtype = table.shape(place), table.types[place]
-    dtype = getattr(dtype, "storage_type", dtype)
-    while hasattr(dtype, "value_type"):
-        dtype = dtype.value_type
-    of_bytes = str(dtype) == "uint8"
-    x = np.empty((sum(table.counts), *shape), np.uint8 if of_bytes else np.float32)
-    done = 0
-    for values in table.arrays(place, shape):
-        if np.isnan(values).any():
-            raise UsageError(f"{table.path}: a value of {table.names[place]!r} is missing")
-        with np.errstate(over="ignore"):  # to inf, which Dataset refuses
-            x[done : done + len(values)] = values
-        done += len(values)
-    return x[..., None] if of_bytes and len(shape) == 2 else x
 
 
 def _images(table: Table, place: int, image_size: int | None) -> tuple[np.ndarray, np.ndarray]:

@@ -29,7 +29,6 @@ _LABELS = ("label", "quality", "class", "y")
 _CLIENTS = ("client_id", "writer_id", "writer", "user_id")
 # Keys of features.json with classes that TFDS imports; the last is from older versions.
 _CLASS_KEYS = {"pythonClassName", "python_class_name", "type"}
-_OF_TFDS = "tensorflow_datasets."
 _JPEG = b"\xff\xd8\xff"  # first bytes of a JPEG file
 _FORMAT = 2  # raise it whenever the same files give other arrays
 
@@ -139,7 +138,11 @@ def _subclasses(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
 def _builder(folder: Path) -> Any:
     import tensorflow_datasets as tfds
 
-    _check_names(folder / "features.json")
+    with guarded(folder / "features.json"):
+        described = json.loads((folder / "features.json").read_text(encoding="utf-8"))
+        if not described:
+            raise UsageError(f"{folder}: features.json is empty; prepare the set again")
+        _check_names(folder / "features.json", described)
     builder = tfds.builder_from_directory(folder)
     if not any(folder.glob("*.array_record*")):
         raise UsageError(
@@ -149,30 +152,18 @@ def _builder(folder: Path) -> Any:
     return builder
 
 
-def _check_names(file: Path) -> None:
-    """Refuse a description with classes outside TFDS, which would import any module named there.
-
-    Raises:
-        UsageError: such a name, or invalid JSON.
-    """
-    with guarded(file):
-        described = json.loads(file.read_text(encoding="utf-8"))
-    if not isinstance(described, dict) or not described:
-        raise UsageError(f"{file}: empty, as after an interrupted download; prepare the set again")
-    waiting: list[Any] = [described]
-    while waiting:
-        value = waiting.pop()
-        waiting += (
-            value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        )
-        if not isinstance(value, dict):
-            continue
-        for key in _CLASS_KEYS & value.keys():
-            if not str(value[key]).startswith(_OF_TFDS):
+def _check_names(file: Path, described: Any) -> None:
+    """Refuse a description with classes outside TFDS, which would import any module named there."""
+    if isinstance(described, dict):
+        for key in _CLASS_KEYS & described.keys():
+            if not str(described[key]).startswith("tensorflow_datasets."):
                 raise UsageError(
-                    f"{file}: {key}={value[key]!r} is outside tensorflow_datasets, and would be imported and "
-                    "run; prepare the set with features of TFDS"
+                    f"{file}: {key}={described[key]!r} is outside tensorflow_datasets, and would be imported "
+                    "and run; prepare the set with features of TFDS"
                 )
+        described = list(described.values())
+    for value in described if isinstance(described, list) else ():
+        _check_names(file, value)
 
 
 def _choose(name: str, role: str, features: Any, candidates: tuple[str, ...]) -> str:

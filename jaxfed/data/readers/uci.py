@@ -76,7 +76,7 @@ def wine_quality(folder: Path) -> Dataset:
     out, as in FedCT's code; 5,320 of 6,497 remain. FedCT has 5,295: it drops rows with missing values of a
     merged table, while the original files lack none.
     """
-    encoder = TableEncoder(tuple(map(Column, _WINE)), _WINE, delimiter=";")
+    encoder = TableEncoder(tuple(map(Column, _WINE)), _WINE)
     kept = []
     for kind in WINES:
         x = _coded(encoder, *_table(folder, f"winequality-{kind}.csv", _WINE))
@@ -134,7 +134,7 @@ def adult(folder: Path) -> Dataset:
         Column("native-country", ("United-States", "?"), (1, 1), other=0),
         Column("occupation", ("?", *_OCCUPATIONS), (9, *range(14)), width=14),
     )
-    encoder, income = TableEncoder(columns, _ADULT, "income"), _codes("income", *INCOMES)
+    encoder, income = TableEncoder(columns, _ADULT), _codes("income", *INCOMES)
     for _, table in splits:
         table["income"] = [cell.rstrip(".") for cell in table["income"]]  # dots end test rows
     x, x_test = (_coded(encoder, *split) for split in splits)
@@ -153,7 +153,7 @@ def mushroom(folder: Path) -> Dataset:
     file, table = _table(folder, "agaricus-lepiota.data", names)
     y = _labels(_codes("0", "e", "p"), file, table)
     columns = (_codes(name, *sorted(set(table[name]))) for name in names if name not in ("0", "16"))
-    encoder = TableEncoder(tuple(columns), names, "0")
+    encoder = TableEncoder(tuple(columns), names)
     x, classes = _coded(encoder, file, table), ("edible", "poisonous")
     return Dataset("mushroom", x, y, x[:0], y[:0], 2, classes, encoder=encoder)
 

@@ -1,4 +1,4 @@
-"""Parquet files and Arrow folders: the arrays of a CSV file, and what only they can hold."""
+"""Parquet files: the arrays of a CSV file, and what only they can hold."""
 
 import csv
 import datetime
@@ -12,8 +12,6 @@ from hf_files import (
     class_label,
     described,
     image_table,
-    save_dict_to_disk,
-    save_to_disk,
     write_parquet,
 )
 from hypothesis import HealthCheck, given, settings
@@ -78,18 +76,13 @@ def loaded(path):
 
 
 def compare(tmp_path, columns, cut):
-    """One table as a CSV file, a Parquet file, an Arrow stream and a folder of two files."""
+    """One table as a CSV file, a Parquet file and a folder of two files."""
     expected = loaded(write_csv(tmp_path / "a.csv", columns))
     whole = pa.table(columns)
     write_parquet(tmp_path / "a.parquet", whole, row_group_size=3)
     for row, part in enumerate([whole.slice(0, cut), whole.slice(cut)]):
         write_parquet(tmp_path / "parts" / f"{row}.parquet", part)
-    with (
-        pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink,
-        pa.ipc.new_stream(sink, whole.schema) as out,
-    ):
-        out.write_table(whole, max_chunksize=2)
-    for place in (tmp_path / "a.parquet", tmp_path / "a.arrow", tmp_path / "parts"):
+    for place in (tmp_path / "a.parquet", tmp_path / "parts"):
         found = loaded(place)
         if isinstance(expected, tuple):
             if place.is_file():
@@ -111,9 +104,7 @@ SETTINGS = {"deadline": None, "suppress_health_check": [HealthCheck.function_sco
 
 @given(columns=tables(), cut=st.integers(0, 8))
 @settings(max_examples=30, **SETTINGS)
-def test_a_parquet_or_arrow_table_gives_the_arrays_of_a_csv_file(
-    tmp_path, monkeypatch, columns, cut
-):
+def test_a_parquet_table_gives_the_arrays_of_a_csv_file(tmp_path, monkeypatch, columns, cut):
     monkeypatch.setattr(readers_tables, "_CELLS", 5)  # several batches
     compare(tmp_path, columns, cut)
 
@@ -171,29 +162,6 @@ def test_a_folder_for_each_split(tmp_path):
     assert (len(data.y), len(data.y_test), len(data.y_validation)) == (2, 1, 2)
 
 
-def test_what_save_to_disk_writes(tmp_path):
-    folder = save_to_disk(tmp_path / "set", small(*range(9)), shards=2)
-    (folder / "cache-0123.arrow").write_bytes(b"of a map, which is not part of the set")
-    data = load(folder)
-    np.testing.assert_array_equal(data.x[:, 0], range(9))
-    assert data.class_names == ("cat", "dog")
-    (folder / "state.json").unlink()
-    np.testing.assert_array_equal(load(folder).x[:, 0], range(9))
-    save_dict_to_disk(tmp_path / "dict", train=small(1, 2, 3), test=small(4, 6))
-    data = load("dict", root=tmp_path)
-    np.testing.assert_array_equal(data.x[:, 0], [1, 2, 3])
-    np.testing.assert_array_equal(data.y_test, [0, 0])
-
-
-def test_class_names_may_stand_beside_the_arrow_files_alone(tmp_path):
-    folder = save_to_disk(tmp_path / "set", small(0, 1, 2).replace_schema_metadata())
-    assert load(folder).class_names == ("0", "1")
-    (folder / "dataset_info.json").write_text(
-        '{"features": {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}'
-    )
-    assert load(folder).class_names == ("cat", "dog")
-
-
 def test_what_the_library_itself_writes(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     datasets = pytest.importorskip("datasets")
@@ -213,19 +181,15 @@ def test_what_the_library_itself_writes(tmp_path, monkeypatch):
         "label": [0, 1, -1],
     }
     made = datasets.Dataset.from_dict(columns, features=features)
-    split = datasets.DatasetDict(train=made, test=made.select([1]))
-    split.save_to_disk(tmp_path / "disk")
     made.to_parquet(tmp_path / "hub" / "train-00000-of-00001.parquet")
     made.select([1]).to_parquet(tmp_path / "hub" / "test-00000-of-00001.parquet")
-    for folder in (tmp_path / "disk", tmp_path / "hub"):
+    for folder in (tmp_path / "hub",):
         images = load(folder, drop=["grid"])
         np.testing.assert_array_equal(images.x[:, 3, 2, 1], [1, 2, 3])
         np.testing.assert_array_equal(images.x_test[:, 0, 0, 0], [2])
         np.testing.assert_array_equal(images.y, [0, 1, -1])
         np.testing.assert_array_equal(images.y_test, [1])
         assert images.class_names == ("none", "dog")
-        arrays = load(folder, drop=["image"])
-        np.testing.assert_array_equal(arrays.x[..., 0], grids)
         vectors = load(folder, drop=["image", "grid"])
         np.testing.assert_array_equal(vectors.x, columns["vector"])
 
@@ -275,20 +239,6 @@ def test_lists_are_vectors_beside_other_columns(tmp_path, dtype):
     nan = np.nan
     np.testing.assert_array_equal(data.x, [[1, 2, 7, 1, 0], [nan, nan, 8, 0, 1], [5, nan, 9, 1, 0]])
     assert data.has_gaps
-
-
-@pytest.mark.parametrize(
-    ("dtype", "expected"),
-    [(np.uint8, (np.uint8, (3, 2, 4, 1))), (np.float64, (np.float32, (3, 2, 4)))],
-)
-def test_nested_lists_are_whole_examples(tmp_path, monkeypatch, dtype, expected):
-    monkeypatch.setattr(readers_tables, "_CELLS", 9)
-    values = np.arange(24).reshape(3, 2, 4).astype(dtype)
-    kind = pa.list_(pa.list_(pa.from_numpy_dtype(dtype)))
-    columns = {"a": pa.array(values.tolist(), kind), "label": list("xyx")}
-    data = load(write_parquet(tmp_path / "a.parquet", columns))
-    assert (data.x.dtype, data.x.shape) == expected
-    np.testing.assert_array_equal(data.x.reshape(values.shape), values)
 
 
 def test_classes_among_features_are_their_names(tmp_path):

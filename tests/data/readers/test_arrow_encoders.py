@@ -93,14 +93,3 @@ def test_images_of_a_parquet_table(tmp_path):
         np.testing.assert_array_equal(encode(form), data.x)
     for one in (png(5, size=(5, 4)), cells[1]):
         np.testing.assert_array_equal(encode(one), data.x[1:])
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_nested_lists_of_a_parquet_table(tmp_path, dtype):
-    values = np.arange(24).reshape(3, 2, 4).astype(dtype)
-    kind = pa.list_(pa.list_(pa.from_numpy_dtype(dtype)))
-    columns = {"a": pa.array(values.tolist(), kind), "label": list("xyx")}
-    data = load(write_parquet(tmp_path / "a.parquet", columns))
-    for form in (values.tolist(), values):
-        np.testing.assert_array_equal(encoder(data)(form), data.x)
-    np.testing.assert_array_equal(encoder(data)(values[1].tolist()), data.x[1:2])

@@ -45,18 +45,6 @@ def test_a_second_validation_folder_is_named(tmp_path, caplog):
     assert caplog.messages == [f"{tmp_path}: not read: valid"]
 
 
-def test_folders_that_may_be_clients_are_named(tmp_path, caplog):
-    """HOSPITAL/CLASS is read by the hospitals' names, as CLASS/FOLDER is."""
-    data = load(images_in(tmp_path / "h", "north/ill", "north/well", "south/ill", "south/well"))
-    assert data.class_names == ("north", "south")
-    (line,) = caplog.messages
-    assert "not those in each of them (ill, well)" in line
-    caplog.clear()
-    load(images_in(tmp_path / "c", "cat/left", "cat/right", "dog/far", "dog/near", "owl"))
-    load(images_in(tmp_path / "d", "cat/all", "dog/all"))
-    assert not caplog.messages
-
-
 def test_a_folder_of_csv_files_is_a_pattern(tmp_path):
     (tmp_path / "north.csv").write_text("a,label\n1,x\n2,y\n")
     with pytest.raises(UsageError, match=r"no images; .* by a pattern, '.*'") as error:
