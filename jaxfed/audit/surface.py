@@ -47,6 +47,7 @@ from jaxfed.training.round.round import one_round, trained
 from jaxfed.training.round.runner import simulated
 from jaxfed.training.round.training_cohort import places_of
 from jaxfed.training.server.aggregate import Aggregate
+from jaxfed.training.server.server_state import ServerState
 from jaxfed.xclp import (
     Parameters,
     Propagation,
@@ -105,9 +106,15 @@ def _averaged(parts: Parts) -> Views:
 
     The round runs once more and records the deltas instead of taking the server's step. The same state,
     cohort and key give the same updates, bit for bit. Other uploads that the server classifies by belong to
-    the client's model (`Classifier.of_client`).
+    the client's model (`Classifier.of_client`). Under masks there is no message with a client's model.
     """
     view, classifier = parameter_views(parts.classifier), parts.classifier
+
+    def mean_of(after: ServerState) -> View:
+        return view("the mean", [-1], [classifier.needed(after)])._replace(adversary=ANYBODY)
+
+    if parts.training.server.sums != "plaintext":  # no message has a client's model
+        return lambda played: [mean_of(played.after)]
     recording = replace(parts, aggregate=_RECORDING)
     stages = cache(partial(simulated, recording, trained))
 
@@ -128,8 +135,7 @@ def _averaged(parts: Parts) -> Views:
             )
             for client, row in clients.items()
         ]
-        mean = view("the mean", [-1], [classifier.needed(after)])
-        return [view("a client's model", list(clients), sent), mean._replace(adversary=ANYBODY)]
+        return [view("a client's model", list(clients), sent), mean_of(after)]
 
     return views
 

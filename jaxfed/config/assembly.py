@@ -226,6 +226,8 @@ class Ingredients:
                 weighting=WEIGHTINGS.get(wanted.weighting),  # None: that of the paper
                 examples=federation.server_examples,
                 batches=Batches("joint", of_server, wanted.server_epochs),
+                sums=wanted.sums,
+                presence=wanted.presence,
             ),
             labels=_label_sources(config, federation.num_classes),
             execution=self._client_execution(),

@@ -72,7 +72,7 @@ from jaxfed.training.local.losses import POINTWISE
 from jaxfed.training.pseudo_labels.label_sources import LabelSources
 from jaxfed.training.pseudo_labels.pseudo_label import Confidence
 from jaxfed.training.server.aggregate import SECOND_MOMENTS, WEIGHTINGS
-from jaxfed.training.specification import SERVER_LEARNING_RATE, Training
+from jaxfed.training.specification import SERVER_LEARNING_RATE, ModelSums, Training
 from jaxfed.xclp.settings.parameters import MEASURES
 
 MIXED = "mixed"  # value of learner.name: several learners, cycled over the clients
@@ -363,6 +363,9 @@ class TrainingSection(Section):
         labeled_only_rounds: first rounds (stage 1), which train on given labels alone.
         training_cohort_size: clients of a cohort that train; the others only take part in the labeling.
         initial_model: WORKDIR/states/METHOD-{repeat} (-last: the last state) of a run, or 'pretrained'.
+        sums: how the server gets the clients' mean; 'masked_resilient': as a sum under masks that clients
+            may leave at any stage, and no client's model.
+        presence: clients that leave the sum in every round, as '3@upload' or '20%@survivors'.
     """
 
     optimizer: Literal["sgd", "adam", "rmsprop", "adagrad"] = "sgd"
@@ -397,6 +400,12 @@ class TrainingSection(Section):
     labeled_only_rounds: CountOrZero = Training.labeled_only_rounds
     training_cohort_size: Annotated[int, Ge(0), Note("0 is all")] = Training.training_cohort_size
     initial_model: str = ""
+    sums: ModelSums = "plaintext"
+    presence: Annotated[
+        tuple[str, ...],
+        Described("'CLIENT@STAGE' or 'SHARE%@STAGE'"),
+        when("sums", "masked_resilient"),
+    ] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()

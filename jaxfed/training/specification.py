@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 SERVER_LEARNING_RATE = 1.0  # the new model is the mean of the clients' models
 UNREAD_BY_LEARNERS = ("strong_augment", "weighting", "aggregate")  # by separate networks of clients
+ModelSums = Literal["plaintext", "masked_resilient"]
 _BATCHES_OF_CLIENTS: Any = None  # computed by `Training`
 
 
@@ -52,6 +53,10 @@ class ServerTraining:
         examples: x [n_s, ...] and labels int [n_s] that the server holds (`Federation.server_examples`);
             None: labels are at clients.
         batches: of the server's own training; by default `LocalTraining.labeled_batches`.
+        sums: how the server gets the mean of updates: "plaintext", from each client's; or under masks, as
+            their sum alone (`jaxfed.training.round.masked_sums`).
+        presence: clients that leave a sum under masks in every round, as "3@upload" or "20%@survivors"
+            (`jaxfed.training.consensus.client_sums`).
     """
 
     aggregate: (
@@ -63,6 +68,8 @@ class ServerTraining:
     ) = None
     examples: tuple[np.ndarray, np.ndarray] | None = None
     batches: Batches = _BATCHES_OF_CLIENTS
+    sums: ModelSums = "plaintext"
+    presence: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the types, and the server's examples by `jaxfed.data.given_examples`.

@@ -50,14 +50,13 @@ from jaxfed.learners.learner import State, Taught
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.secure import vote_sums
 from jaxfed.secure.row_sums import server_sums
-from jaxfed.secure.session.neighborhoods import PROMISE
 from jaxfed.secure.session.network import exchanges
 from jaxfed.secure.session.network.remote_session import RemoteSession
-from jaxfed.secure.session.network.replayed_party import ReplayedParty, Role
-from jaxfed.training.consensus.client_sums import Attendance, ConsensusSums
+from jaxfed.secure.session.network.replayed_party import ReplayedParty
+from jaxfed.training.consensus.client_sums import Attendance
 
 TURN = "turn"
-VOTES, SPARSE_VOTES = "votes", "votes among neighbors"  # roles of a client in a session
+VOTES = "votes"  # role of a client in a session
 NO_SUMMAND = {**exchanges.NO_SESSION, "tally": b""}
 NO_STATE = {"model": b"", **NO_SUMMAND}
 
@@ -205,7 +204,7 @@ class RemoteClients:
         """Open a session, whose messages `ask` sends; it ends with an exchange of its own."""
         del attendance
         carry = exchanges.carried(self.ask, ids, {"round": round_number})
-        role = SPARSE_VOTES if 0 < partners < len(ids) - 1 else VOTES
+        role = server_sums.role_of(VOTES, len(ids), partners)
         session = RemoteSession(len(ids), carry, {vote_sums.client: role}, mask_partners=partners)
         yield session
         session.later_all(session.clients)
@@ -257,8 +256,13 @@ class CoTrainingClient:
             raise ProtocolError(f"step {step!r} of round {number} without answers of that round")
 
         def party_of(seed: bytes) -> ReplayedParty:
-            roles, is_sparse = _roles(array(own["tally"]), voting.sums), voting.mask_partners > 0
-            return ReplayedParty(address, seed, roles, may_be_sparse=is_sparse)
+            roles = server_sums.roles(
+                VOTES,
+                vote_sums.client,
+                array(own["tally"]),
+                is_resilient=voting.sums == "masked_resilient",
+            )
+            return ReplayedParty(address, seed, roles, may_be_sparse=voting.mask_partners > 0)
 
         kept, frames = exchanges.answered(step, own, request, party_of)
         forgotten = NO_SUMMAND if step == exchanges.END else {}
@@ -342,30 +346,3 @@ def _tally_bytes(tally: np.ndarray) -> bytes:
     content = io.BytesIO()
     np.save(content, tally, allow_pickle=False)
     return content.getvalue()
-
-
-def _roles(tally: np.ndarray, sums: ConsensusSums) -> dict[str, Role]:
-    """Return the parties of a sum that a client lets the server use, by the protocol of the settings."""
-
-    def among_all(endpoint: Any, own: Any, **plan: Any) -> Any:
-        if plan["is_resilient"] is not (sums == "masked_resilient"):
-            raise ProtocolError("a sum by another protocol than the settings say")
-        if plan["clients"] != endpoint.clients or len(endpoint.clients) < 2:
-            raise ProtocolError("a sum of this client alone, or of others than the session's")
-        return vote_sums.client(endpoint, own, **plan)
-
-    def among_neighbors(endpoint: Any, own: Any, **plan: Any) -> Any:
-        if not plan["is_resilient"] or plan["promise"] != list(PROMISE):
-            raise ProtocolError("a sum with another promise than the settings say")
-        number = plan["clients"]
-        if type(number) is not int or number < len(endpoint.clients):
-            raise ProtocolError("a sum of fewer clients than the session's")
-        return vote_sums.client(endpoint, own, **plan)
-
-    def role(constructor: Callable[..., Any], *plan: str) -> Role:
-        return Role(constructor, lambda _: tally, server_sums.CLIENT_STEPS, frozenset(plan))
-
-    return {
-        VOTES: role(among_all, "clients", "is_resilient"),
-        SPARSE_VOTES: role(among_neighbors, "clients", "is_resilient", "promise"),
-    }

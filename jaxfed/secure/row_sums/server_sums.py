@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from jaxfed.errors import UsageError
+from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums import double_masks, masked
 from jaxfed.secure.row_sums.participants import RowsOf
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.key_agreement import RandomBytes
-from jaxfed.secure.session.neighborhoods import Graph, Promise
+from jaxfed.secure.session.neighborhoods import PROMISE, Graph, Promise
+from jaxfed.secure.session.network.replayed_party import Role
 from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.phases import Parties
 
@@ -166,6 +167,47 @@ def ring_sums(
         return None
     session.contributors = server.summed
     return server.own_sums()
+
+
+def role_of(name: str, num_clients: int, mask_partners: int) -> str:
+    """Return the name of a client's role in a session on a network, by its graph."""
+    return f"{name} among neighbors" if 0 < mask_partners < num_clients - 1 else name
+
+
+def roles(
+    name: str, constructor: Callable[..., Any], own: Any, *, is_resilient: bool
+) -> dict[str, Role]:
+    """Return the parties of one sum that a client on a network lets the server use.
+
+    Args:
+        name: of the sum.
+        constructor: as for `ring_sums`.
+        own: the client's matrix.
+        is_resilient: as for `ring_sums`; the client refuses the other protocol.
+    """
+
+    def among_all(endpoint: Any, own: Any, **plan: Any) -> Any:
+        if plan["is_resilient"] is not is_resilient:
+            raise ProtocolError("a sum by another protocol than the settings say")
+        if plan["clients"] != endpoint.clients or len(endpoint.clients) < 2:
+            raise ProtocolError("a sum of this client alone, or of others than the session's")
+        return constructor(endpoint, own, **plan)
+
+    def among_neighbors(endpoint: Any, own: Any, **plan: Any) -> Any:
+        if not plan["is_resilient"] or plan["promise"] != list(PROMISE):
+            raise ProtocolError("a sum with another promise than the settings say")
+        number = plan["clients"]
+        if type(number) is not int or number < len(endpoint.clients):
+            raise ProtocolError("a sum of fewer clients than the session's")
+        return constructor(endpoint, own, **plan)
+
+    def role(made: Callable[..., Any], *plan: str) -> Role:
+        return Role(made, lambda _: own, CLIENT_STEPS, frozenset(plan))
+
+    return {
+        name: role(among_all, "clients", "is_resilient"),
+        f"{name} among neighbors": role(among_neighbors, "clients", "is_resilient", "promise"),
+    }
 
 
 def server_sums(

@@ -30,6 +30,7 @@ from jaxfed.training.pseudo_labels.propagated_labels import XclpLabels
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels, completed
 from jaxfed.training.round.network import (
     AFTER_MEAN,
+    EMBED,
     UPDATE,
     JointLabeling,
     LabeledByClients,
@@ -41,7 +42,6 @@ from jaxfed.training.server.server_state import ServerState
 from jaxfed.xclp.network import check_network, check_points, labeled_by_clients, take_part
 from jaxfed.xclp.steps.codes import drawn_seed
 
-EMBED = "embed"
 SIZE = {"points": 0}
 NO_LABELS = {
     **exchanges.NO_SESSION,

@@ -43,7 +43,7 @@ from jaxfed.training.round.server_hooks import nothing_sent
 from jaxfed.training.server.aggregate import largest_weight
 from jaxfed.training.server.server_state import ServerState
 
-UPDATE, MEASURE, SHOW = "update", "measure", "show"
+UPDATE, MEASURE, SHOW, EMBED = "update", "measure", "show", "embed"
 AFTER_MEAN = (MEASURE, SHOW)
 
 # Sources that label a client's examples by themselves and the model: no other client, no teacher.
@@ -273,6 +273,19 @@ def training_sides(
             value=training.training_cohort_size,
             allowed="set it to 0",
         )
+    if training.server.presence:
+        raise UsageError(
+            "clients of a network leave by themselves",
+            key="presence",
+            owner="ServerTraining",
+            value=training.server.presence,
+            allowed="use ()",
+        )
+    asked, at_client = AskedClients, lambda side: side
+    if training.server.sums != "plaintext":
+        from jaxfed.training.round.masked_network import SummedAskedClients, SummingClient
+
+        asked, at_client = SummedAskedClients, lambda side: SummingClient(side).side
     own = training.pseudo_labels[pseudo_label] if joint is None else joint.label
     client = TrainingClient(parts, (training.pseudo_labels["none"], own))
 
@@ -291,17 +304,19 @@ def training_sides(
             def run(
                 state: ServerState, cohort: Cohort, labels: LabeledByClients, *others: Any
             ) -> Outcome:
-                clients = AskedClients(client, stage, ask, federation, compiled, cohort, labels)
-                return trained(parts, stage, clients, state, *others)
+                clients = asked(client, stage, ask, federation, compiled, cohort, labels)
+                found = trained(parts, stage, clients, state, *others)
+                return found._replace(communication=clients.communication)
 
             return label, run
 
         stages = served(1, labels_at_clients), served(2, labels)
         return client.init_server, partial(one_round, parts, stages)
 
+    side = ClientSide(client.init, client.answer, client.form)
     if joint is not None:
-        return Sides(server, joint.at_client(client))
-    return Sides(server, ClientSide(client.init, client.answer, client.form))
+        side = joint.at_client(client)
+    return Sides(server, at_client(side))
 
 
 class JointLabeling(NamedTuple):
@@ -352,7 +367,7 @@ class AskedClients:
     labels: LabeledByClients
 
     def __post_init__(self) -> None:
-        self.metrics = dict[str, jax.Array]()
+        self.metrics, self.communication = dict[str, jax.Array](), Communication()
         self.client_id = _those_in(self.cohort.client_id, self.labels.clients)
 
     def updates(
@@ -382,6 +397,22 @@ class AskedClients:
         del updates
         return state
 
+    def requests(
+        self, step: str, state: ServerState, received: Any, key: jax.Array
+    ) -> tuple[dict[int, Request], Any]:
+        """Return the messages to the clients that are still there, and the form of their replies."""
+        parts, keys = self.client.parts, jax.random.key_data(jnp.stack([self.labels.key, key]))
+        rows = {int(client): row for row, client in enumerate(self.client_id) if client >= 0}
+        messages = {
+            client: message_of(step, parts, state, _row(received, row), keys)
+            for client, row in rows.items()
+        }
+        return messages, jax.eval_shape(lambda: self._reply(step, state, received, key))
+
+    def keep(self, clients: Container[int]) -> None:
+        """Leave out the clients of the round that are not among these."""
+        self.client_id = _those_in(self.client_id, clients)
+
     def _asked(
         self, step: str, state: ServerState, received: Any, key: jax.Array, check: Check
     ) -> Any:
@@ -390,16 +421,10 @@ class AskedClients:
         Who does not reply has left the round. Its row has zeros, its weight included, so that it changes no
         mean.
         """
-        parts, keys = self.client.parts, jax.random.key_data(jnp.stack([self.labels.key, key]))
-        rows = {int(client): row for row, client in enumerate(self.client_id) if client >= 0}
-        messages = {
-            client: message_of(step, parts, state, _row(received, row), keys)
-            for client, row in rows.items()
-        }
-        form = jax.eval_shape(lambda: self._reply(step, state, received, key))
+        messages, form = self.requests(step, state, received, key)
         number = int(state.round) + (step == UPDATE)
         replies = self.ask(step, messages, form, round_number=number, check=check)
-        self.client_id = _those_in(self.client_id, replies)
+        self.keep(replies)
         nothing = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), form)
         stacked = [replies[int(client)] if client >= 0 else nothing for client in self.client_id]
         return jax.tree.map(

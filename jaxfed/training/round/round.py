@@ -137,6 +137,8 @@ def one_round(
         *(communication, state, found.client_id, found.sent, parts.control),
         training.local.batch_statistics,
     )
+    if found.communication:
+        communication.add(found.communication)
     metrics = {**found.metrics, **metrics, **labels.metrics}
     if server is not None:
         metrics = server.metrics(metrics)
@@ -250,7 +252,7 @@ def server_optimizer(optimizer: optax.GradientTransformation) -> Aggregate:
             (model, state),
         )
 
-    return Aggregate(init, apply)
+    return Aggregate(init, apply, is_mean=True)
 
 
 def weighted_mean(stacked: Any, weights: jax.Array) -> Any:

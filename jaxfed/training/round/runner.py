@@ -45,6 +45,7 @@ class Outcome(NamedTuple):
         sent: {kind of message: int32 [K]}, `ClientUpdate.sent`.
         uploads: `ClientUpdate.upload`, [K, ...].
         client_id: int32 [K], the clients whose updates these are; on a network some may have left.
+        communication: `Communication` of sums under masks; else ().
     """
 
     state: ServerState
@@ -52,6 +53,7 @@ class Outcome(NamedTuple):
     sent: Any
     uploads: Any
     client_id: Array
+    communication: Any = ()
 
 
 # One of a run's two stages, in this process or on a network: the labeling by its source, and
@@ -91,12 +93,18 @@ def _simulated(parts: Parts, trained: Callable[..., Outcome], stage: int) -> Sta
 
         return jitted(whole)
 
-    program = execution.host.fitted(
-        "training in a round",
-        program_of,
-        execution.map_clients,
-        lambda state, cohort, *others: len(cohort.client_id),
-    )
+    if parts.training.server.sums == "plaintext":
+        program = execution.host.fitted(
+            "training in a round",
+            program_of,
+            execution.map_clients,
+            lambda state, cohort, *others: len(cohort.client_id),
+        )
+    else:
+        from jaxfed.training.round.masked_sums import masked
+
+        clients_of = partial(CohortClients, parts, stage, execution.map_clients)
+        program = masked(parts, trained, clients_of, stage)
 
     def run(state: ServerState, cohort: Cohort, *others: Any) -> Outcome:
         found = program(of_cohort(state, cohort.client_id), cohort, *others)

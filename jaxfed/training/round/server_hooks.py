@@ -222,15 +222,17 @@ class Messages(NamedTuple):
         num_bytes = num_clients * num_bytes_of(state.control) if control.is_sent else 0
         if num_bytes:
             communication.down("control", num_bytes)
-            communication.up("control", num_bytes)
+            if "control" not in sent:
+                communication.up("control", num_bytes)
         num_bytes = num_clients * num_bytes_of(statistics) if self.shares_model else 0
         if num_bytes and batch_statistics == "averaged":
             communication.down("statistics", num_bytes)
-            communication.up("statistics", num_bytes)
+            if "statistics" not in sent:
+                communication.up("statistics", num_bytes)
         measures = bool(num_bytes) and batch_statistics == "static"
         if measures or self.after_mean is not None:
             communication.down("parameters", num_clients * download_bytes)
-        if measures:
+        if measures and "statistics" not in sent:
             communication.up("statistics", num_bytes)
 
 

@@ -27,10 +27,13 @@ class Aggregate(NamedTuple):
         init: model, key of the run -> the step's state before the first round.
         apply: model, deltas [K, ...], weights float32 [K], state -> model, state. In methods with S means,
             weights are [K, S]: each client's weight in each of them.
+        is_mean: True if `apply` is a function of sum_k p_k delta_k / sum_k p_k and of sum_k p_k alone, so
+            that a sum under masks is enough (`jaxfed.training.round.masked_sums`).
     """
 
     init: Callable[[nnx.State, jax.Array], Any]
     apply: Callable[[nnx.State, nnx.State, jax.Array, Any], tuple[nnx.State, Any]]
+    is_mean: bool = False
 
 
 def weighted_sum(weights: jax.Array, values: jax.Array) -> jax.Array:

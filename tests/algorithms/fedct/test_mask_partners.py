@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from toy_learner import NUM_CLASSES, nearest, toy
 
-from jaxfed.algorithms.fedct import fedct, network
+from jaxfed.algorithms.fedct import fedct
 from jaxfed.data import Partition
 from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.federation.clients import Federation
+from jaxfed.secure import vote_sums
+from jaxfed.secure.row_sums import server_sums
 from jaxfed.secure.session.neighborhoods import PROMISE
 
 KEY = jax.random.key(0)
@@ -72,8 +74,9 @@ def test_same_labels_as_among_all():
 )
 def test_a_client_refuses_another_promise(plan, line):
     """Of a server on a network: fewer colluders, single masks, or a count that others do not have."""
-    roles = network._roles(np.zeros((4, 3), np.int32), "masked_resilient")
-    made = roles[network.SPARSE_VOTES].constructor
+    marks = np.zeros((4, 3), np.int32)
+    roles = server_sums.roles("votes", vote_sums.client, marks, is_resilient=True)
+    made = roles["votes among neighbors"].constructor
     end, right = (
         SimpleNamespace(address=0, clients=[0, 1, 2]),
         {

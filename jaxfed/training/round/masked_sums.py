@@ -1,0 +1,324 @@
+"""The server's mean under masks: it learns the sum of a round's updates, and no client's own.
+
+    client k    z_k = (p_k delta_k, p_k, ...)       float64, fixed point in Z_{2^64} (`Summand`)
+    sum         z = sum_k z_k                       masked, over the clients that stay (`server_sums`)
+    server      sum_k p_k delta_k / sum_k p_k       the round's one update, of weight sum_k p_k
+
+Double masks after Bonawitz et al. (CCS 2017), among all clients of a round, or each with k = O(log K) others
+(Bell et al., CCS 2020; `jaxfed.secure.session.neighborhoods`). In the sum is who has sent its upload, even if
+it leaves after that. With fewer than two clients nothing is sent, and the model stays as it is.
+
+z differs from the exact sum by at most K 2^-41 in each number. Numbers stay below 2^23 / K: one beyond it, or
+NaN, is an error, and never a sum that wraps. The mean differs from that in the clear by this error over
+sum_k p_k, and by float32's rounding.
+
+Everything that the server gets of a client is in the sum: weight, `ClientUpdate.correction` (SCAFFOLD's), the
+metrics, measured statistics. A method works with it if its server's step is a function of weighted means.
+Masks hide nothing from who controls all but one of a round's clients, nor what the sum itself tells; the
+server can neither limit a client's norm nor check its numbers. Noise of DP-FedAvg is not part of it: its
+server clips each update.
+
+Cost of a client: 8 bytes a number in place of 4; 2 k + 1 streams of that length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.communication import Communication
+from jaxfed.federation.departures import Departure
+from jaxfed.training.consensus.client_sums import Attendance, departures_of
+from jaxfed.training.round.client_round import ClientUpdate, Shared
+from jaxfed.training.round.parts import Parts
+from jaxfed.training.round.server_hooks import UploadStore
+
+if TYPE_CHECKING:
+    from jaxfed.secure.session.parties import Session
+    from jaxfed.training.round.runner import CohortClients, Outcome
+    from jaxfed.training.server.server_state import ServerState
+
+FEWEST = 2  # clients; the sum of one is its update
+
+
+class Summand(NamedTuple):
+    """A client's terms of the sums, float64, or the sums of all.
+
+    Fields:
+        weighted: p_k delta_k; of measured statistics n_k times these.
+        weight: p_k, or n_k.
+        correction: `ClientUpdate.correction`.
+        used: p_k if the client trains, else 0: the weight of its metrics.
+        metrics: used times the client's metrics.
+        trains: 1 if it trains.
+        unlabeled: number of examples that it labels.
+        labels: that number times its labeling's metrics.
+    """
+
+    weighted: Any
+    weight: Any
+    correction: Any = ()
+    used: Any = 0.0
+    metrics: Any = ()
+    trains: Any = 0.0
+    unlabeled: Any = 0.0
+    labels: Any = ()
+
+
+def check_masked(parts: Parts) -> None:
+    """Check that a method's server needs no client's own update.
+
+    Raises:
+        UsageError: it does.
+    """
+    why = ""
+    if not parts.aggregate.is_mean:
+        why = "the server's step of this method needs each client's update"
+    elif parts.messages.after_mean or any(isinstance(hook, UploadStore) for hook in parts.hooks):
+        why = "the server of this method stores each client's upload"
+    elif not parts.messages.shares_model:
+        why = "clients of this method send no model"
+    if why:
+        sums = parts.training.server.sums
+        allowed = "use 'plaintext'"
+        raise UsageError(why, key="sums", owner="ServerTraining", value=sums, allowed=allowed)
+
+
+def summand_of(
+    update: ClientUpdate, trains: Any, labels: Mapping[str, Any], unlabeled: Any
+) -> Summand:
+    """Return the terms of one client.
+
+    Args:
+        update: its update.
+        trains: bool, False if it has nothing to train on.
+        labels: metrics of its labeling.
+        unlabeled: number of examples that these are means over.
+
+    Raises:
+        UsageError: an upload, or weights of several means.
+    """
+    if jax.tree.leaves(update.upload) or np.ndim(update.weight):
+        why = "the server of this method stores each client's upload, or takes several means"
+        raise UsageError(why, key="sums", owner="ServerTraining", allowed="use 'plaintext'")
+    weight, number = _float64(update.weight), _float64(unlabeled)
+    used = weight * bool(trains)
+    return Summand(
+        _times(weight, update.delta),
+        weight,
+        jax.tree.map(_float64, update.correction),
+        used,
+        _times(used, update.metrics),
+        _float64(trains),
+        number,
+        _times(number, dict(labels)),
+    )
+
+
+def measured_summand(statistics: nnx.State, number: Any) -> Summand:
+    """Return the terms of one client in the sum of measured statistics, by its number of examples."""
+    return Summand(_times(_float64(number), statistics), _float64(number))
+
+
+def vector_of(summand: Summand) -> np.ndarray:
+    """Return all numbers of a summand, float64 [D, 1]."""
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(summand)])[:, None]
+
+
+def summand_from(vector: np.ndarray, form: Summand) -> Summand:
+    """Return the summand of a vector; `form` has its leaves' shapes."""
+    leaves, structure = jax.tree.flatten(form)
+    ends = np.cumsum([int(np.prod(np.shape(leaf))) for leaf in leaves])
+    parts = np.split(vector.reshape(-1), ends[:-1])
+    shaped = [part.reshape(np.shape(leaf)) for part, leaf in zip(parts, leaves, strict=True)]
+    return jax.tree.unflatten(structure, shaped)
+
+
+def mean_of(total: Summand) -> tuple[ClientUpdate, jax.Array, dict[str, Any]]:
+    """Return the clients' mean as the update of a single one, [1, ...], whether it trains, and metrics.
+
+    The metrics are those that one update cannot show: the number of clients that train, of the labeling.
+    """
+    update = ClientUpdate(
+        delta=_one(_over(total.weight, total.weighted)),
+        weight=_one(total.weight),
+        metrics=_one(_over(total.used, total.metrics)),
+        correction=_one(total.correction),
+    )
+    labels = {
+        name: jnp.float32(each) for name, each in _over(total.unlabeled, total.labels).items()
+    }
+    number = jnp.int32(np.rint(total.trains))
+    return update, jnp.asarray([total.trains > 0]), {"clients": number, **labels}
+
+
+def measured_mean(total: Summand) -> tuple[nnx.State, jax.Array]:
+    """Return the mean statistics [1, ...] and the number of all examples [1]."""
+    return _one(_over(total.weight, total.weighted)), _one(total.weight)
+
+
+def sum_in(session: Session, own: Mapping[int, Any], size: int) -> np.ndarray | None:
+    """Return the sum of vectors [size, 1] by address, at the server; None if no sum is left."""
+    from jaxfed.secure.row_sums.server_sums import server_sums
+
+    return server_sums(session, own, is_resilient=True, shape=(size, 1))
+
+
+def mask_partners(num_clients: int) -> int:
+    """Return k, the fewest others that a client shares masks with; at least K - 1: all."""
+    from jaxfed.secure.session.neighborhoods import LEAST_CLIENTS, neighborhood
+
+    return neighborhood(num_clients).size if num_clients > LEAST_CLIENTS else 0
+
+
+def counted_in_sum(parts: Parts, state: ServerState) -> dict[str, np.ndarray]:
+    """Return `ClientUpdate.sent`, [1]: no bytes of these kinds, which the messages of the sum contain."""
+    has = {
+        "parameters": True,
+        "statistics": jax.tree.leaves(nnx.split_state(state.model, nnx.Param, ...)[1]),
+        "control": parts.control.is_sent and jax.tree.leaves(state.control),
+    }
+    return {kind: np.zeros(1, np.int32) for kind, is_there in has.items() if is_there}
+
+
+def masked(
+    parts: Parts,
+    trained: Callable[..., Outcome],
+    clients_of: Callable[..., CohortClients],
+    stage: int,
+) -> Callable[..., Outcome]:
+    """Return the training of a round, as `jaxfed.training.round.round.trained`, under masks.
+
+    Args:
+        parts: the method.
+        trained: see there.
+        clients_of: (cohort, labels) -> the clients of the stage.
+        stage: 1 or 2.
+
+    Raises:
+        UsageError: the method's server needs each client's update; departures that are none.
+    """
+    check_masked(parts)
+    wanted = parts.training.server
+    departures = departures_of(wanted.presence, wanted.sums, "presence", "ServerTraining")
+
+    def step(name: str) -> Callable[..., Any]:
+        return jax.jit(
+            lambda cohort, labels, *others: getattr(clients_of(cohort, labels), name)(*others)
+        )
+
+    programs = {name: step(name) for name in ("updates", "measured", "stored")}
+    compiled = cache(lambda function, *fixed: jax.jit(partial(function, *fixed)))
+
+    def played(
+        state: ServerState, cohort: Any, labels: Any, received: Any, own: Any, key: Any, rate: Any
+    ) -> Outcome:
+        labels = labels._replace(metrics={})
+        run = {name: partial(each, cohort, labels) for name, each in programs.items()}
+        ids = np.asarray(cohort.client_id)
+        clients = SummedClients(parts, run, compiled, ids, departures)
+        found = trained(parts, stage, clients, state, received, own, key, rate)
+        return found._replace(communication=clients.communication)
+
+    return played
+
+
+@dataclass(eq=False)
+class SummedClients:
+    """The clients of a simulated round, with the methods of `CohortClients`; the server gets their sum.
+
+    Attributes:
+        parts: the method.
+        programs: compiled methods of `CohortClients`.
+        at_server: compiles a function of the server's with these first arguments.
+        client_id: int32 [K]; -1 for a row without a client, and for one that is not in the sum.
+        departures: who leaves each sum.
+        metrics: of the clients.
+        communication: messages of the sums.
+    """
+
+    parts: Parts
+    programs: Mapping[str, Callable[..., Any]]
+    at_server: Callable[..., Any]
+    client_id: np.ndarray
+    departures: Sequence[Departure]
+    metrics: dict[str, Any] = field(default_factory=dict)
+    communication: Communication = field(default_factory=Communication)
+
+    def updates(
+        self, state: ServerState, shared: Shared, received: Any, key: jax.Array
+    ) -> tuple[ClientUpdate, jax.Array]:
+        """Return the clients' mean as one update, [1, ...], and whether it trains, bool [1]."""
+        self._updates, trains = self.programs["updates"](state, shared, received, key)
+        shown = jax.tree.map(
+            np.asarray, self._updates._replace(client_state=(), optimizer_state=(), sent=())
+        )
+        rows = np.flatnonzero(self.client_id >= 0)
+        own = [
+            summand_of(jax.tree.map(lambda leaf, k=k: leaf[k], shown), trains[k], {}, 0)
+            for k in (rows if len(rows) else [0])
+        ]
+        update, trains, self.metrics = mean_of(self._total(own, rows, key))
+        return update._replace(sent=counted_in_sum(self.parts, state)), trains
+
+    def measured(self, state: ServerState, key: jax.Array) -> tuple[nnx.State, jax.Array]:
+        """Return the clients' mean statistics of the state's model, and the number of examples."""
+        statistics, counts = jax.tree.map(np.asarray, self.programs["measured"](state, key))
+        rows = np.flatnonzero(self.client_id >= 0)
+        own = [
+            measured_summand(jax.tree.map(lambda leaf, k=k: leaf[k], statistics), counts[k])
+            for k in (rows if len(rows) else [0])
+        ]
+        ids = self.client_id
+        found = measured_mean(self._total(own, rows, key))
+        self.client_id = ids  # who leaves here counts as a client of the round
+        return found
+
+    def stored(self, state: ServerState, updates: ClientUpdate) -> ServerState:
+        """Return the state with the clients' new states, of those too that have left the sum."""
+        del updates
+        after: ServerState = self.programs["stored"](state, self._updates)
+        return after
+
+    def _total(self, own: Sequence[Summand], rows: np.ndarray, key: jax.Array) -> Summand:
+        """Return the sum over the clients that stay until their upload; these keep their `client_id`."""
+        from jaxfed.secure.session.parties import Session
+
+        vectors, total, summed = [vector_of(each) for each in own], None, list[int]()
+        if len(rows) >= FEWEST:
+            presence = Attendance(self.client_id[rows], self.departures, key).presence()
+            partners = mask_partners(len(rows))
+            session = Session(len(rows), mask_partners=partners, presence=presence)
+            total = sum_in(session, dict(enumerate(vectors)), len(vectors[0]))
+            summed = list(session.contributors)
+            self.communication.add(session.communication())
+        kept = rows[summed]
+        self.client_id = np.where(
+            np.isin(np.arange(len(self.client_id)), kept), self.client_id, -1
+        ).astype(np.int32)
+        return summand_from(np.zeros_like(vectors[0]) if total is None else total, own[0])
+
+
+def _float64(leaf: Any) -> np.ndarray:
+    return np.asarray(leaf, np.float64)
+
+
+def _times(factor: Any, tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: factor * _float64(leaf), tree)
+
+
+def _over(number: Any, tree: Any) -> Any:
+    """Return sums divided by a sum of weights; zeros where it is 0."""
+    return jax.tree.map(lambda leaf: leaf / (number or 1), tree)
+
+
+def _one(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[None], jnp.float32), tree)
