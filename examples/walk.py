@@ -6,7 +6,7 @@ python -m examples.walk
 # %% The clients: the digits dealt to ten of them, a tenth of the labels at each.
 import jaxfed
 from jaxfed.data import Dirichlet, Labels, load, partition
-from jaxfed.reports.figures.partition_figure import partition_figure
+from jaxfed.reports.partition_figure import partition_figure
 
 digits = load("digits")
 dealt = partition(

@@ -59,7 +59,7 @@ def refuse(arguments: Iterable[str]) -> None:
 
 def require(**given: str | None) -> None:
     """Raise a UsageError for the first of these flags that is not given."""
-    usual = {"config": "ml_collections_configs/NAME.py", "workdir": "DIR"}
+    usual = {"config": "ml_collections_configs/NAME.py", "workdir": "DIR", "out": "DIR"}
     for name, value in given.items():
         if not value:
             raise UsageError(f"--{name}={usual[name]} is missing")

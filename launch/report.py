@@ -1,12 +1,10 @@
 """Make tables, plots and one HTML page of the results of launch.run and launch.sweep.
 
 python -m launch.report WORKDIR... [--out=DIR] [--target=ACCURACY]
-python -m launch.report WORKDIR... --tensorboard=DIR
 
 A WORKDIR is that of a run or of a sweep, or a folder with such workdirs at any depth. DIR (`report` in the
-first WORKDIR if not given) gets report.html, report.md, tables/*.csv and plots/*.png. --target=0.8 adds the
-rounds, seconds and bytes that each method of a run takes to an accuracy of 0.8.
-With --tensorboard it writes TensorBoard's event files of each method and repeat instead.
+first WORKDIR if not given) gets report.html, report.md, tables/*.csv and *.tex, and plots/*.png. --target=0.8
+adds the rounds, seconds and bytes that each method of a run takes to an accuracy of 0.8.
 """
 
 from __future__ import annotations
@@ -22,11 +20,6 @@ _OUT = entry.out_flag("Where the report goes; WORKDIR/report if not given.")
 _TARGET = flags.DEFINE_float(
     "target", None, "Add what each method takes to this accuracy, a number from 0 to 1."
 )
-_TENSORBOARD = flags.DEFINE_string(
-    "tensorboard",
-    None,
-    "Write event files for TensorBoard, DIR/WORKDIR/METHOD-REPEAT, and no report (pip install tensorboard).",
-)
 
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
@@ -35,19 +28,8 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         raise UsageError(f"--config.{overrides[0]}: a report has no config; give workdirs only")
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
-    if _TENSORBOARD.value is not None:
-        for flag, value in (("out", _OUT.value), ("target", _TARGET.value)):
-            if value is not None:
-                raise UsageError(
-                    f"--{flag}: goes with a report, and --tensorboard writes none; give one of them"
-                )
-        from jaxfed.reports.documents.event_files import write_event_files
-
-        written, folder = write_event_files(arguments, _TENSORBOARD.value)
-        print(f"{written} runs; tensorboard --logdir={folder} shows them")
-        return 0
     from jaxfed.audit.report import parts_of
-    from jaxfed.reports.documents.report import write_report
+    from jaxfed.reports.report import write_report
 
     if _TARGET.value is not None and not 0 <= _TARGET.value <= 1:
         raise UsageError(f"--target={_TARGET.value:g}: use numbers from 0 to 1, such as 0.8")

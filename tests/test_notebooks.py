@@ -141,7 +141,7 @@ HOLDS = {
     """,
     "4_reading_a_report": """
         from jaxfed.experiment.store.records import read_run
-        from jaxfed.reports.tables.comparison import is_within_noise, paired_difference
+        from jaxfed.reports.comparison import is_within_noise, paired_difference
         results = read_run(result.workdir).results
         by_report = paired_difference(results, "fedavg_network", "fedavg", "test_accuracy")
         assert np.isclose(100 * by_report.mean, mean) and np.isclose(100 * by_report.std, deviation)

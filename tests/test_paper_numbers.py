@@ -4,7 +4,7 @@ import pytest
 
 from jaxfed.errors import UsageError
 from jaxfed.paper_numbers import PAPER_TABLES, paper_table
-from jaxfed.reports.tables import tables
+from jaxfed.reports import tables
 
 
 @pytest.mark.parametrize("name", PAPER_TABLES)

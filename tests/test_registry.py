@@ -14,7 +14,7 @@ from jaxfed.data.loading import READERS
 from jaxfed.errors import UsageError
 from jaxfed.experiment.sweep import sweep_plan
 from jaxfed.registry import Registry
-from jaxfed.reports.documents.report import write_report
+from jaxfed.reports.report import write_report
 
 
 def one():

@@ -7,7 +7,7 @@ from invoking import ROOT
 
 from docs.generate import checks, navigation, pages
 from docs.generate.made import gallery, leaderboard
-from jaxfed.reports.documents.sections import HOW
+from jaxfed.reports.report import HOW
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from jaxfed.reports.figures.plots import run_plots
+from jaxfed.reports.figures import run_plots
 
 
 def run_figures(run):

@@ -22,7 +22,7 @@ from jaxfed.errors import UsageError
 from jaxfed.host import storage
 from jaxfed.host.csv_file import write_csv
 from jaxfed.host.safe_files import content_of, json_object
-from jaxfed.reports.figures import png
+from jaxfed.reports.style import write
 
 OURS = "jaxfed"
 _COLUMNS = (
@@ -62,7 +62,7 @@ def write_growth(files: Sequence[Path], folder: Path) -> list[Path]:
         for growth in growths:
             path = folder / f"{_file_name(growth, growths)}.png"
             with storage.naming(path):
-                figures.append(png.write(growth_figure(growth), path))
+                figures.append(write(growth_figure(growth), path))
         path = folder / "growth.csv"
         with storage.naming(path):
             write_csv(path, _COLUMNS, _table(growths))

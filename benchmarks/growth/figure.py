@@ -5,10 +5,9 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, NullLocator
+from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
-from jaxfed.reports.figures.axes import labeled, limits, thin_log_ticks
-from jaxfed.reports.figures.style import (
+from jaxfed.reports.style import (
     BACKGROUND,
     INK,
     LINE_STYLES,
@@ -16,6 +15,7 @@ from jaxfed.reports.figures.style import (
     MUTED,
     PALETTE,
     dress,
+    label_ticks,
     legend,
     new_figure,
 )
@@ -82,8 +82,8 @@ def growth_figure(growth: Growth) -> Figure:
     xlabel = f"Points n ({growth.case})" if growth.case else "Points n"
     title = growth.task[:1].upper() + growth.task[1:]
     dress(ax, title=title, xlabel=xlabel, ylabel="Time")
-    _place_sizes(ax, sorted({t.n for timings in growth.timings.values() for t in timings}))
-    ax.set_yscale("log")
+    ax.set(xscale="log", yscale="log")
+    ax.margins(x=0.06)
     for place, (name, timings) in enumerate(growth.timings.items()):
         color = PALETTE[place % len(PALETTE)]
         _draw(ax, timings, _label(name, growth.left_out.get(name, ())), color, place)
@@ -99,19 +99,13 @@ def growth_figure(growth: Growth) -> Figure:
         )
     for label, marker in _notes(growth):
         ax.plot([], [], marker, color=MUTED, markerfacecolor="none", markersize=6, label=label)
-    thin_log_ticks(ax)
+    sizes = sorted({t.n for timings in growth.timings.values() for t in timings})
+    label_ticks(ax.xaxis, sizes, [f"{n:,}" for n in sizes])
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.yaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_major_formatter(EngFormatter("s"))
-    legend(figure, ax, columns=2)
+    legend(figure, ax)
     return figure
-
-
-def _place_sizes(ax: Axes, sizes: Sequence[int]) -> None:
-    texts = {float(n): f"{n:,}" for n in sizes}
-    shown = labeled(list(texts), "log", list(texts.values()))
-    ax.set_xscale("log")
-    ax.set_xlim(*limits(sizes, "log"))
-    ax.set_xticks(shown, [texts[n] for n in shown])
-    ax.xaxis.set_minor_locator(NullLocator())
 
 
 def _draw(ax: Axes, timings: Sequence[Timing], label: str, color: str, place: int) -> None:

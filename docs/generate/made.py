@@ -10,7 +10,7 @@ from pathlib import Path
 
 from docs.generate import reference
 from jaxfed.config.reference import entries
-from jaxfed.reports.documents.sections import HOW
+from jaxfed.reports.report import HOW
 
 _CELL = re.compile(r"\*\*|\s[†‡]")
 _FACTS = ("seeds", "commit", "device")

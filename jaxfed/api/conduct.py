@@ -111,7 +111,7 @@ def conduct(
         if config.execution.plots and processes.is_first():
             progress.working_on("drawing plots")
             # Here, because matplotlib takes a third of a second that a mistake need not wait for.
-            from jaxfed.reports.figures.plots import draw_plots
+            from jaxfed.reports.figures import draw_plots
 
             draw_plots(run, directory.plots)
     return summary
@@ -131,14 +131,13 @@ def _tell(
 def present(progress: RunProgress, place: Path, *, is_temporary: bool = False) -> Run:
     """Print and return the results of a finished run; say so if the folder is a result's own."""
     # Here, because a mistake need not wait for what reports import.
-    from jaxfed.reports.tables.method_names import methods_of
-    from jaxfed.reports.tables.remarks import MARK, marked
+    from jaxfed.reports.names import REMARK, marked
 
     run = read_run(place)
-    summary, methods = run.summary or {}, methods_of([run])
-    lines = [f"{MARK[1:]} {line}" for line in summary.get("remarks", ())]
+    summary = run.summary or {}
+    lines = [f"{REMARK[1:]} {line}" for line in summary.get("remarks", ())]
     where = in_words(place, is_temporary=is_temporary)
-    progress.show_results(summary["algorithms"], where, marked(run, methods.names), remarks=lines)
+    progress.show_results(summary["algorithms"], where, marked(run), remarks=lines)
     return run
 
 

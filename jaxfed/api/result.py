@@ -36,8 +36,7 @@ from jaxfed.federation.algorithm import Predict, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.safe_files import guarded
-from jaxfed.reports.tables import remarks
-from jaxfed.reports.tables.method_names import methods_of
+from jaxfed.reports.names import REMARK, marked
 
 # A pandas.DataFrame where pandas is installed, else a list of one dict a row.
 ResultTable = Any
@@ -79,10 +78,10 @@ class Result:
     def _repr_html_(self) -> str:
         """The table of methods as the console has it, the remarks, and the place."""
         run = read_run(self.workdir)
-        names = remarks.marked(run, methods_of([run]).names)
+        names = marked(run)
         headings, rows = results_table(self.summary["algorithms"], names)
         place = in_words(self.workdir, is_temporary=self._is_temporary)
-        notes = [*complaints(self.summary), *(f"{remarks.MARK[1:]} {line}" for line in run.remarks)]
+        notes = [*complaints(self.summary), *(f"{REMARK[1:]} {line}" for line in run.remarks)]
         return html_table(headings, rows, [*notes, f"results are in {place}"])
 
     def plot(self) -> Plots:
@@ -287,7 +286,7 @@ def plots_of(run: Run, folder: Path) -> Plots:
         UsageError: the run has data for no picture, or none can be drawn.
     """
     if not any(folder.glob("*.png")):
-        from jaxfed.reports.figures.plots import draw_plots
+        from jaxfed.reports.figures import draw_plots
 
         draw_plots(run, folder)
     pictures = Plots(sorted(folder.glob("*.png")))

@@ -24,20 +24,20 @@ from jaxfed.experiment.store.workdir import AUDIT as FOLDER
 from jaxfed.experiment.store.workdir import write_json
 from jaxfed.host import storage
 from jaxfed.host.csv_file import write_csv
-from jaxfed.reports.documents.sections import Picture
-from jaxfed.reports.figures.axes import fit
-from jaxfed.reports.figures.png import try_to_write
-from jaxfed.reports.figures.style import (
+from jaxfed.reports.names import USUAL, Methods, methods_of
+from jaxfed.reports.report import Picture
+from jaxfed.reports.style import (
     INK,
     LABELED,
     MUTED,
     dress,
+    fit,
     new_figure,
     plain,
     text_width,
+    try_to_write,
 )
-from jaxfed.reports.tables.method_names import USUAL, Methods, methods_of
-from jaxfed.reports.tables.tables import Cell, Table
+from jaxfed.reports.tables import Cell, Table
 
 _RESULTS = f"{FOLDER}/{FOLDER}.json"
 _SHOWN = 6  # columns of the table that a terminal has room for
@@ -104,7 +104,7 @@ def parts_of(run: Run, take: Callable[..., str]) -> list[Table | Picture]:
 
     Args:
         run: finished.
-        take: folder, parts of a name -> file name (`jaxfed.reports.documents.report`).
+        take: folder, parts of a name -> file name (`jaxfed.reports.report`).
     """
     if (audit := read_audit(run.workdir)) is None:
         return []

@@ -126,8 +126,9 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
 
 
 def keys_seen_by(config: ConfigDict, name: str) -> set[str]:
-    """Return the keys that a method reads, as the user writes them; some may have unmet conditions."""
-    return {*_read_by(config, name)}
+    """Return the keys that can change a method's results, as the user writes them."""
+    read = _read_by(config, name)
+    return {key for key in read if not _unmet(config, read, key)}
 
 
 def _read_by(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:

@@ -13,7 +13,7 @@ from jaxfed.errors import Unresumable
 from jaxfed.experiment.store.records import find, read_metrics
 from jaxfed.experiment.store.workdir import Workdir, is_finished
 from jaxfed.host.checkpoint import Checkpoints
-from jaxfed.reports.figures.plots import run_plots
+from jaxfed.reports.figures import run_plots
 
 SMALL = {
     "num_repeats": 1,

@@ -49,7 +49,7 @@ def test_plots_are_pictures_in_a_notebook_and_paths_elsewhere(opened):
 
 
 def test_nothing_to_draw_is_one_line(opened, monkeypatch):
-    monkeypatch.setattr("jaxfed.reports.figures.plots.run_plots", lambda run: {})
+    monkeypatch.setattr("jaxfed.reports.figures.run_plots", lambda run: {})
     with pytest.raises(jaxfed.UsageError, match=r"plot: .*plots has no pictures"):
         opened.plot()
 

@@ -25,7 +25,7 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.host.interruption import Interruption
-from jaxfed.reports.documents.report import write_report
+from jaxfed.reports.report import write_report
 
 SPEC = "--config=ml_collections_configs/audit.py:smoke"
 TREES = (

@@ -12,7 +12,6 @@ from whole_figures import assert_nothing_is_cut
 from benchmarks.growth.document import read_growths, write_growth
 from benchmarks.growth.figure import growth_figure
 from jaxfed.errors import UsageError
-from jaxfed.reports.figures import png
 from launch import growth
 
 SEARCH = {"num_bits": 64}
@@ -163,7 +162,7 @@ def test_a_full_disk_names_the_file(tmp_path, full_disk, monkeypatch, room, name
     file = bench_file(tmp_path / "b.json", row(100), row(200))
     if room is None:  # for the table alone
         room = 100
-        monkeypatch.setattr(png, "write", lambda figure, path: path)
+        monkeypatch.setattr("benchmarks.growth.document.write", lambda figure, path: path)
         (tmp_path / "out").mkdir()
     growth_figure(*read_growths([file]))  # fonts are looked for, and what is found is written
     with full_disk(after=room), pytest.raises(UsageError) as caught:

@@ -10,7 +10,7 @@ from tfds_files import prepared_tfds
 import jaxfed
 from jaxfed.data import load
 from jaxfed.experiment.store.records import read_run
-from jaxfed.reports.tables.provenance import provenance
+from jaxfed.reports.provenance import provenance
 
 
 def write(root, kind):

@@ -16,7 +16,7 @@ from invoking import DIGITS, ROOT, Done, called, invoke
 from jaxfed.experiment.store import compilation_cache
 from jaxfed.experiment.store.records import read_run
 from jaxfed.experiment.store.workdir import is_finished, open_workdir
-from jaxfed.reports.figures.plots import run_plots
+from jaxfed.reports.figures import run_plots
 from launch import entry, run
 
 # launch.run with a method of many rounds, which ends its own process where it is told to.

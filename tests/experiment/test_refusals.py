@@ -25,7 +25,7 @@ from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.experiment.sweep import sweep, sweep_plan
 from jaxfed.experiment.tracking import tracker as trackers
 from jaxfed.host import storage
-from jaxfed.reports.documents.report import build
+from jaxfed.reports.report import build
 from launch import audit, costs, run
 from launch import sweep as sweep_launcher
 

@@ -15,7 +15,7 @@ from jaxfed.host import safe_files
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.location import file_to_write, folder_to_write, location
 from jaxfed.models.pretrained import find_weights
-from jaxfed.reports.documents.report import write_report
+from jaxfed.reports.report import write_report
 
 
 @contextmanager

@@ -10,12 +10,11 @@ from whole_figures import assert_nothing_is_cut, run_figures
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.experiment.store.records import measure, read_run
-from jaxfed.reports.documents.page import _PIXELS_PER_INCH
-from jaxfed.reports.documents.report import build, write_report
-from jaxfed.reports.figures import line_figures, partition_figure, plots
-from jaxfed.reports.figures.style import PALETTE, algorithm_styles
-from jaxfed.reports.tables.display_names import algorithm_label, setting_text
-from jaxfed.reports.tables.method_names import difference_name
+from jaxfed.reports import figures, partition_figure
+from jaxfed.reports.names import USUAL, algorithm_label, setting_text
+from jaxfed.reports.page import _PIXELS_PER_INCH
+from jaxfed.reports.report import build, write_report
+from jaxfed.reports.style import PALETTE, algorithm_styles
 
 # Of a screen, less the paddings of main and figure and the scroll bar.
 PAGE_WIDTH = 1280 - 2 * 20 - 2 * 18 - 15
@@ -26,7 +25,7 @@ def test_every_method_has_a_title_in_tables_and_settings():
     assert setting_text("fedavg_xclp", "algorithm") == "FedAvg + XCLP"
     assert setting_text(["fedavg", "scaffold"], "baselines") == "FedAvg, SCAFFOLD"
     assert setting_text("cnn", "model.name") == "cnn"
-    assert difference_name({}, "fedavg_xclp", "fedavg") == "(FedAvg + XCLP) − FedAvg"
+    assert USUAL.difference("fedavg_xclp", "fedavg") == "(FedAvg + XCLP) − FedAvg"
 
 
 def test_numbers_of_a_page_do_not_break_and_tables_scroll(tmp_path):
@@ -64,9 +63,9 @@ def test_shares_end_where_shares_end(metric):
     limit = 100 if metric == "test_accuracy" else 1
     values = measure([0.9, 1.0, 1.0])
     for figure, axis in (
-        (line_figures.rounds_figure({"xclp": [(1, values), (2, values)]}, metric), "y"),
-        (line_figures.curve_figure("xclp.alpha", [0.5, 0.9], {"xclp": [values] * 2}, metric), "y"),
-        (plots.algorithms_figure({"xclp": {metric: values}}, [metric]), "x"),
+        (figures.rounds_figure({"xclp": [(1, values), (2, values)]}, metric), "y"),
+        (figures.curve_figure("xclp.alpha", [0.5, 0.9], {"xclp": [values] * 2}, metric), "y"),
+        (figures.methods_figure({"xclp": {metric: values}}, metric), "x"),
     ):
         (ax,) = figure.axes
         low, high = getattr(ax, f"get_{axis}lim")()
@@ -88,7 +87,7 @@ def test_a_failed_point_says_why(tmp_path):
     (sweep / "logs").mkdir()
     (sweep / "logs" / "bad.failure").write_text("exit status 2: jaxfed: <no> data")
     (section,) = build([sweep])
-    assert [path.rpartition("/")[2] for path in section.unfinished] == ["left"]
+    assert [path.rpartition("/")[2] for path in section.missing] == ["bad", "left"]
     table, gains = section.tables
     assert [row[1].text for row in table.rows] == ["finished", "failed", "not started"]
     assert [row[0].text for row in gains.rows] == ["64", "ahead", "behind"]
@@ -110,4 +109,3 @@ def test_values_that_are_no_list_are_left_out(tmp_path):
 def test_colors_of_the_first_methods_are_their_own():
     styles = algorithm_styles(["xclp", *ALGORITHMS])
     assert styles["xclp"]["color"] == PALETTE[0]
-    assert len({styles[name]["color"] for name in ("xclp", "per_client_lp", "fedavg")}) == 3

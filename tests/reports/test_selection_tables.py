@@ -8,8 +8,8 @@ from small_workdirs import make_run, make_sweep, metric
 
 from jaxfed.config import file as config_file
 from jaxfed.experiment.store.records import read_sweep
-from jaxfed.reports.documents.report import build, write_report
-from jaxfed.reports.tables.selection import validated_settings
+from jaxfed.reports.report import build, write_report
+from jaxfed.reports.sweeps import validated_settings
 
 
 def measured(path, **of_method):
@@ -55,8 +55,8 @@ def test_a_run_shows_what_cross_validation_chose(tmp_path):
         "propagation alpha 0.9 in 1 of 3, 0.99 in 1 of 3, 0.5 in 1 of 3; "
         "LSH bits L 64 in 2 of 3, 4096 in 1 of 3",
     ]
-    table.write_csv(tmp_path / "chosen.csv")
-    with (tmp_path / "chosen.csv").open(newline="") as stream:
+    table.write(tmp_path)
+    with (tmp_path / f"{table.name}.csv").open(newline="") as stream:
         rows = {row["metric"]: row["values"] for row in csv.DictReader(stream)}
     assert rows["selected.num_bits"] == "64.0 4096.0 64.0"
     assert rows["cross_validation.given_accuracy"] == "0.25 0.25 0.25"

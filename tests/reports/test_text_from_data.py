@@ -11,10 +11,9 @@ from small_workdirs import make_run
 import jaxfed
 from jaxfed.experiment.store.records import read_run
 from jaxfed.host.csv_file import write_csv
-from jaxfed.reports.documents import report
-from jaxfed.reports.figures import plots
-from jaxfed.reports.figures.style import plain, text_width
-from jaxfed.reports.tables import tables
+from jaxfed.reports import figures as plots
+from jaxfed.reports import report, tables
+from jaxfed.reports.style import plain, text_width
 
 HOSTILE = [
     *("$100#$200", "price_$_usd_$", "$10k-$20k", r"\frac{1}{0}", "a\nb", "tab\there", "nul\0"),
@@ -120,4 +119,4 @@ def test_half_of_a_pair_is_spelled_out(tmp_path):
     write_csv(tmp_path / "a.csv", ["v"], [{"v": "half \ud83d"}])
     assert (tmp_path / "a.csv").read_text() == "v\nhalf \\ud83d\n"
     table = tables.run_table(read_run(make_run(tmp_path / "r")), "r")
-    table.write_csv(tmp_path / "b.csv")
+    table.write(tmp_path)

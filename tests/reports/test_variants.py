@@ -7,9 +7,9 @@ from small_workdirs import make_run, make_sweep
 from whole_figures import assert_nothing_is_cut, run_figures
 
 from jaxfed.experiment.store.records import read_run, sort_algorithms
-from jaxfed.reports.documents.report import build
-from jaxfed.reports.tables import tables
-from jaxfed.reports.tables.method_names import method_names
+from jaxfed.reports import tables
+from jaxfed.reports.names import methods_of
+from jaxfed.reports.report import build
 
 # The pooled variant is best, and would by its name stand before all that are not XCLP's baselines.
 ACCURACIES = {
@@ -33,7 +33,6 @@ NAMES = {
     "pooled_lp": "LP on pooled data",
     "a_pooled": "LP on pooled data, propagation alpha 0.9",
 }
-GAIN = "XCLP − FedAvg"  # not over itself with another alpha
 
 
 def run_of(place, accuracies=None, **settings):
@@ -43,7 +42,7 @@ def run_of(place, accuracies=None, **settings):
 def test_a_run(tmp_path):
     run = run_of(tmp_path / "r")
     assert list(run.results) == list(NAMES)
-    assert method_names([run]) == NAMES
+    assert methods_of([run]).names == NAMES
     rows = {row[0].text: row[1] for row in tables.run_table(run, "r").rows}
     *names, to_variant, _, _, to_pooled = rows
     assert names == list(NAMES.values())
@@ -55,7 +54,8 @@ def test_a_run(tmp_path):
 def test_figures_of_a_run(tmp_path):
     figures = run_figures(run_of(tmp_path / "r"))
     labels = figures["algorithms"].axes[0].get_yticklabels()
-    assert [label.get_text() for label in labels] == list(NAMES.values())
+    assert [label.get_text().partition("  ")[0] for label in labels] == list(NAMES.values())
+    assert labels[0].get_text() == "XCLP  30.33 ± 0.58"
     lines = {line.get_label(): line for line in figures["rounds"].axes[0].lines}
     assert list(lines) == list(NAMES.values())
     broken = [name for name, line in lines.items() if line.get_linestyle() == "--"]
@@ -83,7 +83,7 @@ def test_figures_have_room_for_long_names(tmp_path):
     (run.workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     figures = run_figures(run)
     legend = [text.get_text() for text in figures["clients"].legends[0].get_texts()]
-    assert legend == list(method_names([run]).values())
+    assert legend == list(methods_of([run]).names.values())
     for figure in figures.values():
         assert_nothing_is_cut(figure)
 
@@ -99,7 +99,7 @@ def test_a_measure_of_ones_own_is_drawn_over_rounds(tmp_path):
     figures = run_figures(run)
     (line,) = figures["validation_macro_f1"].axes[0].lines
     assert line.get_ydata().tolist() == [0, 0.25, 0.5]
-    assert figures["validation_macro_f1"].axes[0].get_ylabel() == "validation macro f1"
+    assert figures["validation_macro_f1"].axes[0].get_ylabel() == "Validation macro f1"
     assert "threshold" not in figures
 
 
@@ -111,43 +111,11 @@ def test_a_table_of_runs(tmp_path):
     ]
     rows = [tables.Row([run.name], run) for run in runs]
     table = tables.settings_table("t", "t", ["run"], rows, "test_accuracy")
-    assert table.columns == ("run", *NAMES.values(), GAIN)
+    assert table.columns == ("run", *NAMES.values())
     bold = [[cell.best for cell in row].index(True) for row in table.rows]
     assert bold == [1, 1]
     assert table.rows[1][5].text == "45.33 ± 0.58"
     assert not table.rows[1][5].best
-
-
-def test_a_name_that_is_pooled_in_one_run_is_no_baseline(tmp_path):
-    accuracies = {"xclp": (0.8, 0.81, 0.8), "a_pooled": (0.9, 0.91, 0.9)}
-    runs = [
-        run_of(tmp_path / algorithm, accuracies, a_pooled__algorithm=algorithm)
-        for algorithm in ("fedavg", "pooled_lp")
-    ]
-    rows = [tables.Row([run.name], run) for run in runs]
-    both = tables.settings_table("t", "t", ["run"], rows, "test_accuracy")
-    assert both.columns == ("run", "XCLP", "a_pooled")
-    # Each row is by its own run: FedAvg with that name is best, pooled data are not compared.
-    assert [row[2].best for row in both.rows] == [True, False]
-    one = tables.settings_table("t", "t", ["run"], rows[:1], "test_accuracy")
-    assert one.columns[-1] == "XCLP − (FedAvg, propagation alpha 0.9)"
-
-
-@pytest.mark.parametrize(
-    ("main", "others", "gain"),
-    [
-        ("a_xclp", ("xclp", "fedavg"), ["(XCLP, propagation alpha 0.9) − FedAvg"]),
-        ("xclp", ("a_xclp", "fedavg"), [GAIN]),
-        ("xclp", ("a_xclp", "a_pooled"), []),
-    ],
-)
-def test_what_a_gain_is_over(tmp_path, main, others, gain):
-    run = run_of(tmp_path / "r", {name: ACCURACIES[name] for name in (main, *others)})
-    summary = {**run.summary, "algorithm": main}
-    (run.workdir / "summary.json").write_text(json.dumps(summary))
-    rows = [tables.Row([7], read_run(run.workdir))]
-    table = tables.settings_table("t", "t", ["seed"], rows, "test_accuracy")
-    assert [heading for heading in table.columns if " − " in heading] == gain
 
 
 def test_a_sweep(tmp_path):
@@ -155,7 +123,7 @@ def test_a_sweep(tmp_path):
     swept = {f"f{fraction}": {key: fraction, **DOTTED} for fraction in (0.1, 0.2)}
     points = [(name, overrides, ACCURACIES) for name, overrides in swept.items()]
     (section,) = build([make_sweep(tmp_path / "s", points, {key: 0.1, **DOTTED})])
-    assert section.tables[0].columns[-6:] == (*NAMES.values(), GAIN)
+    assert section.tables[0].columns[-5:] == (*NAMES.values(),)
     figure = section.pictures[0].draw()
     assert [text.get_text() for text in figure.legends[0].get_texts()] == list(NAMES.values())
     assert_nothing_is_cut(figure)
@@ -212,16 +180,6 @@ NAMED = [
     ),
     ({"algorithm": "fedavg", "pseudo_label": "xclp"}, None, "FedAvg + XCLP (mine)"),
     ({"algorithm": "anothers", "mu": 0.1}, {}, "anothers, mu 0.1"),
-    (
-        {"algorithm": "xclp", "alpha": 0.9, "select": ["alpha"]},
-        {"algorithm": "xclp", "alpha": 0.9, "select": []},
-        "XCLP, settings by leave-one-out",
-    ),
-    (
-        {"algorithm": "xclp", "select": ["alpha"], "select_measure": "balanced_accuracy"},
-        {"algorithm": "xclp", "select": ["alpha"], "select_measure": "accuracy"},
-        "XCLP, settings by balanced leave-one-out",
-    ),
 ]
 
 
@@ -230,39 +188,19 @@ def test_a_variant_is_called_by_what_it_sets(tmp_path, mine, yours, name):
     beside = "fedavg_xclp" if yours is None else "yours"
     accuracies = dict.fromkeys(("xclp", "mine", beside), (0.5, 0.6))
     run = read_run(make_run(tmp_path / "r", accuracies, mine=mine, yours=yours or {}))
-    assert method_names([run])["mine"] == name
-
-
-def test_variants_of_one_name_have_the_settings_appended_in_which_they_differ(tmp_path):
-    """By leave-one-out both, which says nothing of what else they set."""
-    auto = {"algorithm": "xclp", "select": ["alpha"]}
-    many = {"algorithm": "xclp", "alpha": 0.9, "num_neighbors": 5}
-    variants = {
-        "xclp_auto": auto,
-        "xclp_auto_balanced": {**auto, "label_matrix": "class_balanced"},
-        "many": {**many, "num_bits": 64, "tolerance": 0.1},
-        "more": {**many, "num_bits": 64, "tolerance": 0.2},
-    }
-    run = read_run(make_run(tmp_path / "r", dict.fromkeys(variants, (0.5,)), **variants))
-    of_many = "XCLP, propagation alpha 0.9, neighbors k 5, tolerance"
-    assert method_names([run]) == {
-        "xclp_auto": "XCLP, settings by leave-one-out",
-        "xclp_auto_balanced": "XCLP, settings by leave-one-out, label matrix class_balanced",
-        "many": f"{of_many} 0.1 (many)",
-        "more": f"{of_many} 0.2 (more)",
-    }
+    assert methods_of([run]).names["mine"] == name
 
 
 def test_a_title_of_its_own_stays(tmp_path):
     settings = {"fedadam": {"algorithm": "fedavg", "training": {"server_optimizer": "adam"}}}
     run = read_run(make_run(tmp_path / "r", {"xclp": (0.5,), "fedadam": (0.5,)}, **settings))
-    assert method_names([run])["fedadam"] == "FedAdam"
+    assert methods_of([run]).names["fedadam"] == "FedAdam"
 
 
 def test_what_runs_differ_in_is_not_told(tmp_path):
     runs = [run_of(tmp_path / str(alpha), a_xclp__alpha=alpha) for alpha in (0.5, 0.9)]
-    assert method_names(runs)["a_xclp"] == "XCLP (a_xclp)"
-    assert method_names(runs[:1])["a_xclp"] == "XCLP, propagation alpha 0.5"
+    assert methods_of(runs).names["a_xclp"] == "XCLP (a_xclp)"
+    assert methods_of(runs[:1]).names["a_xclp"] == "XCLP, propagation alpha 0.5"
 
 
 def test_variants_stand_behind_their_algorithms():

@@ -14,7 +14,7 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS
 from jaxfed.privacy.label_sensitivity import stability_bound
-from jaxfed.reports.tables.display_names import metric_label
+from jaxfed.reports.names import metric_label
 from jaxfed.testing.method_checks import assert_equal, padded
 
 FEDERATION = clients()

@@ -12,7 +12,7 @@ from on_demand import on_demand
 import jaxfed
 from jaxfed.errors import UsageError
 from jaxfed.flower.server import server_data
-from jaxfed.reports.documents.report import write_report
+from jaxfed.reports.report import write_report
 
 TABLE = ("preprocessing.kind=standardized", "dataset.train_size=0", "dataset.label_key=sick")
 ROWS = [{"age": 41, "weight": 60, "job": "nurse"}, {"age": 80, "weight": None, "job": "miner"}]

@@ -1,1 +1,0 @@
-"""Whole documents: the report of runs, its HTML page, bounds."""

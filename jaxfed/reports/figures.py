@@ -1,0 +1,446 @@
+"""Plots of results as functions from numbers to matplotlib Figures."""
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from absl import logging
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from jaxfed.errors import UsageError
+from jaxfed.experiment.store.manifest import read_json, read_predictions
+from jaxfed.experiment.store.network_run import is_network
+from jaxfed.experiment.store.records import Measurement, Run, measure, read_metrics, sort_algorithms
+from jaxfed.federation.evaluate import Reliability, reliability
+from jaxfed.host.safe_files import guarded
+from jaxfed.reports.names import (
+    USUAL,
+    Methods,
+    is_accuracy,
+    is_number,
+    measurement_text,
+    methods_of,
+    metric_label,
+    setting_label,
+    setting_text,
+)
+from jaxfed.reports.partition_figure import partition_figure
+from jaxfed.reports.style import (
+    INK,
+    MUTED,
+    OTHERS,
+    algorithm_styles,
+    dress,
+    fit,
+    label_ticks,
+    legend,
+    new_figure,
+    plain,
+    scale_for,
+    text_width,
+    try_to_write,
+)
+
+MOST_TOGETHER = 8  # methods whose lines one pair of axes can show
+# Metrics that are drawn over rounds, and how names of measures begin, those of own methods too.
+_OVER_ROUNDS = (
+    *("train_loss", "pseudo_labeled", "pseudo_label_weight"),
+    *("consensus_change", "agreement", "round_consensus_accuracy"),
+)
+_MEASURES = ("validation_", "round_test_")
+_OVER_TIME = ("round_test_accuracy", "validation_accuracy")  # over simulated time as well
+# Plots of methods with per-client models: name -> metric of each client, metric of the mean.
+_OVER_CLIENTS = {
+    "clients": ("round_client_test_accuracy", "round_test_accuracy"),
+    "clients_validation": ("client_validation_accuracy", "validation_accuracy"),
+}
+_CALIBRATED = "calibration.sharpness"  # metric of a method with calibrated confidences
+_ROLES = (
+    "new",
+    "test",
+    "unlabeled",
+)  # the first of these with predictions is drawn for reliability
+
+Series = Mapping[str, Sequence[tuple[float, Measurement]]]  # method -> (place, measurement)
+
+
+def run_plots(run: Run) -> dict[str, Callable[[], Figure]]:
+    """Return file name -> a function that draws it, for each plot that one run has data for."""
+    drawings: dict[str, Callable[[], Figure]] = {}
+    methods, lines = methods_of([run]), read_metrics(run.workdir)
+    measured = {metric for found in run.results.values() for metric in found}
+    final = ("test_accuracy", "test_balanced_accuracy", "unlabeled_accuracy")
+    first = next((metric for metric in final if metric in measured), "")
+    if first:
+        number = run.num_examples(first)
+        drawings["algorithms"] = partial(methods_figure, run.results, first, methods, number)
+    seen = dict.fromkeys(name for line in lines for name in line)
+    wanted = {first or "test_accuracy": "rounds"} | {
+        name: name.removesuffix("_accuracy")
+        for name in seen
+        if name in _OVER_ROUNDS or name.startswith(_MEASURES)
+    }
+    times = over_rounds(lines, "simulated_seconds", methods)
+    for metric, name in wanted.items():
+        if rounds := over_rounds(lines, metric, methods):
+            number = run.num_examples(metric)
+            draw = partial(rounds_figure, metric=metric, methods=methods, examples=number)
+            drawings[name] = partial(draw, rounds)
+            if times and metric in _OVER_TIME:
+                timed = over_time(rounds, times)
+                drawings[f"{name}_time"] = partial(draw, timed, xlabel="Simulated time [s]")
+    for name, (each, mean) in _OVER_CLIENTS.items():
+        if clients := over_clients(lines, each):
+            means, number = over_rounds(lines, mean, methods), run.num_examples(mean)
+            drawings[name] = partial(clients_figure, clients, means, mean, methods, number)
+    if _CALIBRATED in measured and (bins := reliabilities(run)):
+        drawings["reliability"] = partial(reliability_figure, bins, methods)
+    if (run.workdir / "partition.json").exists() and not is_network(run.workdir):
+        drawings["partition"] = partial(_partition_of, run.workdir)
+    return drawings
+
+
+def _partition_of(workdir: Path) -> Figure:
+    counts = read_json(workdir, "partition.json")
+    with guarded(workdir / "partition.json"):
+        return partition_figure(
+            counts["labeled"],
+            counts["unlabeled"],
+            counts.get("new"),
+            apart={whose: counts[whose] for whose in ("server", "public") if whose in counts},
+            class_names=counts.get("class_names"),
+            client_names=counts.get("client_names"),
+            every=int(counts.get("every", 1)),
+        )
+
+
+def draw_plots(run: Run, folder: Path) -> None:
+    """Draw all plots that one run has data for as PNG files in a folder; log a warning for each failure."""
+    for name, draw in run_plots(run).items():
+        file = folder / f"{name}.png"
+        try:
+            try_to_write(draw, file)
+        except (OSError, UsageError) as error:  # the run's results are saved already
+            logging.warning("%s: %s", file, error)
+
+
+def methods_figure(
+    results: Mapping[str, Mapping[str, Measurement]],
+    metric: str,
+    methods: Methods = USUAL,
+    examples: int = 0,
+) -> Figure:
+    """Plot a row for each method: repeats as dots, mean and deviation on top, its numbers beside its name.
+
+    `examples`: number of examples that the metric is measured on (`jaxfed.reports.style.fit`).
+    """
+    drawn = {name: found[metric] for name, found in results.items() if metric in found}
+    styles = algorithm_styles(list(drawn), methods.algorithms)
+    labels = [f"{methods.name(m)}  {measurement_text(metric, found)}" for m, found in drawn.items()]
+    widest = max(text_width(label, 9) for label in labels)
+    figure = new_figure(3.8 + widest, 1.3 + 0.42 * len(drawn))
+    ax = figure.subplots()
+    for row, (name, measured) in enumerate(drawn.items()):
+        color, marker = styles[name]["color"], styles[name]["marker"]
+        values = [scale_of(metric) * value for value in measured.values]
+        if len(values) > 1:
+            ax.plot(values, [row] * len(values), ".", color=color, alpha=0.35, markersize=6)
+        error = None if measured.std is None else scale_of(metric) * measured.std
+        mean = scale_of(metric) * measured.mean
+        ax.errorbar(mean, row, xerr=error, fmt=marker, color=color, markersize=7, capsize=3)
+    dress(ax, xlabel=metric_label(metric))
+    ax.spines["left"].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(False, axis="y")
+    ax.xaxis.set_major_locator(MaxNLocator(5))
+    ax.margins(x=0.12)
+    fit(ax, metric, "x", examples)
+    ax.set_yticks(range(len(drawn)), [plain(label, 90) for label in labels], color=INK)
+    ax.set_ylim(len(drawn) - 0.4, -0.6)
+    return figure
+
+
+def rounds_figure(
+    rounds: Series,
+    metric: str,
+    methods: Methods = USUAL,
+    examples: int = 0,
+    xlabel: str = "Round",
+) -> Figure:
+    """Plot a metric over rounds, a line for each method; the band is one sample deviation over repeats."""
+
+    def draw(ax: Axes, method: str, style: Mapping[str, Any], is_own: bool) -> None:
+        x = [place for place, _ in rounds[method]]
+        mean = scale_of(metric) * np.array([m.mean for _, m in rounds[method]])
+        deviation = scale_of(metric) * np.array([m.std or 0.0 for _, m in rounds[method]])
+        if is_own:
+            band = (mean - deviation, mean + deviation)
+            ax.fill_between(x, *band, color=style["color"], alpha=0.18, lw=0)
+        look = {**style, "marker": "", "label": methods.name(method)}
+        ax.plot(x, mean, linewidth=1.8 if is_own else 0.8, **look)
+
+    figure, panels = _panels(
+        list(rounds), methods, draw, xlabel=xlabel, ylabel=metric_label(metric)
+    )
+    for ax in panels:
+        ax.xaxis.set_major_locator(MaxNLocator(5, integer=xlabel == "Round"))
+        fit(ax, metric, "y", examples)
+    return figure
+
+
+def curve_figure(
+    key: str,
+    values: Sequence[Any],
+    series: Mapping[str, Sequence[Measurement | None]],
+    metric: str,
+    *,
+    title: str = "",
+    methods: Methods = USUAL,
+    examples: int = 0,
+) -> Figure:
+    """Plot a metric against a swept value, a line for each method, error bars of one sample deviation.
+
+    Args:
+        key: the config key that is swept.
+        values: its values in order; quantities have a linear, log or logit scale, other values are evenly
+            spaced, with the methods side by side.
+        series: for each method its measurement at every value, None where it is missing.
+        metric: name of the metric; accuracies are shown in percent.
+        title: the fixed settings, if any.
+        methods: display names and algorithms of the methods.
+        examples: number of examples that the metric is measured on (`jaxfed.reports.style.fit`).
+    """
+    # The id of a left-out client is a number but no quantity.
+    names_a_client = key.endswith(("client", "client_id", "left_out"))
+    is_quantity = not names_a_client and all(map(is_number, values))
+    places = [float(value) for value in (values if is_quantity else range(len(values)))]
+    step = 0.0 if is_quantity or len(series) > MOST_TOGETHER else 0.5 / len(series)
+
+    def draw(ax: Axes, method: str, style: Mapping[str, Any], is_own: bool) -> None:
+        shift = step * (list(series).index(method) - (len(series) - 1) / 2)
+        there = [(x + shift, m) for x, m in zip(places, series[method], strict=True) if m]
+        look = {**style, "label": methods.name(method), "capsize": 3, "elinewidth": 1.2}
+        look |= {"linewidth": 1.8, "markersize": 6} if is_own else {"linewidth": 0.8, "marker": ""}
+        look |= {} if is_quantity else {"linestyle": "none"}
+        scale = scale_of(metric)
+        error = [scale * (m.std or 0.0) for _, m in there] if is_own else None
+        ax.errorbar([x for x, _ in there], [scale * m.mean for _, m in there], yerr=error, **look)
+
+    label, texts = setting_label(key), [setting_text(value) for value in values]
+    labels = {"xlabel": label[:1].upper() + label[1:], "ylabel": metric_label(metric)}
+    figure, panels = _panels(list(series), methods, draw, title=title, **labels)
+    for ax in panels:
+        ax.margins(x=0.06)
+        if is_quantity:
+            ax.set_xscale(scale_for(places))
+            label_ticks(ax.xaxis, places, [setting_text(place) for place in places])
+        else:
+            is_crowded = max(map(len, texts)) * len(texts) > 60
+            turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if is_crowded else {}
+            ax.set_xticks(places, texts, **turned)
+        fit(ax, metric, "y", examples)
+    return figure
+
+
+def scale_of(metric: str) -> float:
+    """Return what a metric is multiplied by in figures: accuracies are percentages."""
+    return 100.0 if is_accuracy(metric) else 1.0
+
+
+def _panels(
+    names: Sequence[str],
+    methods: Methods,
+    draw: Callable[[Axes, str, Mapping[str, Any], bool], None],
+    *,
+    xlabel: str,
+    ylabel: str,
+    title: str = "",
+) -> tuple[Figure, list[Axes]]:
+    """Draw all methods into one pair of axes with a legend, many each into its own, before gray others."""
+    styles = algorithm_styles(names, methods.algorithms)
+    if len(names) <= MOST_TOGETHER:
+        figure = new_figure(6.4, 4.2)
+        ax = figure.subplots()
+        dress(ax, title=title, xlabel=xlabel, ylabel=ylabel)
+        for name in names:
+            draw(ax, name, styles[name], True)
+        legend(figure, ax)
+        return figure, [ax]
+    rows = -(-len(names) // 3)
+    figure = new_figure(8.4, 0.8 + 1.5 * rows)
+    panels = list(figure.subplots(rows, 3, sharex=True, sharey=True).ravel())
+    for ax, name in zip(panels, names, strict=False):
+        dress(ax)
+        heading = textwrap.fill(plain(methods.name(name)), 30)
+        ax.set_title(heading, color=INK, fontsize=8.5, loc="left", pad=4)
+        for other in names:
+            if other != name:
+                draw(ax, other, {**styles[other], "color": OTHERS, "zorder": 2}, False)
+        draw(ax, name, styles[name], True)
+    for ax in panels[len(names) :]:
+        ax.remove()
+    for ax in panels[len(names) - 3 : len(names)]:
+        ax.tick_params(labelbottom=True)
+    figure.supxlabel(xlabel, color=INK, fontsize=10)
+    figure.supylabel(ylabel, color=INK, fontsize=10)
+    if title:
+        figure.suptitle(title, color=INK, fontsize=11, fontweight="bold", x=0.01, ha="left")
+    return figure, panels[: len(names)]
+
+
+def over_rounds(
+    lines: Sequence[Mapping[str, Any]], metric: str, methods: Methods = USUAL
+) -> dict[str, list[tuple[float, Measurement]]]:
+    """Return method -> (round, metric over repeats), for methods with several rounds.
+
+    Only rounds in which every repeat of the method has the metric are included: after a repeat has diverged,
+    the mean of the others is no continuation of the curve.
+    """
+    gathered: dict[str, dict[int, list[float]]] = {}
+    repeats: dict[str, set[int]] = {}
+    for line in lines:
+        repeats.setdefault(line["algorithm"], set()).add(line.get("repeat", 0))
+        if isinstance(line.get(metric), int | float):
+            by_round = gathered.setdefault(line["algorithm"], {})
+            by_round.setdefault(line["round"], []).append(line[metric])
+    found: dict[str, list[tuple[float, Measurement]]] = {
+        method: [
+            (number, measure(values))
+            for number, values in sorted(gathered[method].items())
+            if len(values) == len(repeats[method])
+        ]
+        for method in sort_algorithms(gathered, methods.algorithms)
+    }
+    return {method: series for method, series in found.items() if len(series) > 1}
+
+
+def over_time(rounds: Series, times: Series) -> dict[str, list[tuple[float, Measurement]]]:
+    """Return a metric by the simulated time of each round, the mean over repeats, and not by its number."""
+    found = {}
+    for method, series in rounds.items():
+        ends = {0.0: 0.0, **{number: time.mean for number, time in times.get(method, ())}}
+        found[method] = [(ends[number], m) for number, m in series if number in ends]
+    return found
+
+
+class ClientAccuracies(NamedTuple):
+    """Client accuracies of one method: rounds int [T]; accuracy float [R, T, M], R repeats and M clients."""
+
+    rounds: npt.NDArray[np.int64]
+    accuracy: npt.NDArray[np.float64]
+
+
+def over_clients(lines: Sequence[Mapping[str, Any]], metric: str) -> dict[str, ClientAccuracies]:
+    """Return method -> client accuracies, for methods with at least two clients and two evaluated rounds.
+
+    Args:
+        lines: of metrics.jsonl.
+        metric: name of a metric whose value is a list, one number for each client.
+
+    Only rounds that were evaluated in every repeat are included. Missing values become NaN and are not drawn.
+    """
+    gathered: dict[str, dict[int, dict[int, list[float | None]]]] = {}
+    for line in lines:
+        if isinstance(line.get(metric), list) and len(line[metric]) > 1:
+            repeats = gathered.setdefault(line["algorithm"], {})
+            repeats.setdefault(line.get("repeat", 0), {})[line["round"]] = line[metric]
+    found = {}
+    for method in sort_algorithms(gathered):
+        repeats = gathered[method]
+        rounds = sorted(set.intersection(*map(set, repeats.values())))
+        if len(rounds) > 1:
+            values = [[judged[number] for number in rounds] for judged in repeats.values()]
+            found[method] = ClientAccuracies(np.array(rounds), np.array(values, np.float64))
+    return found
+
+
+def clients_figure(
+    clients: Mapping[str, ClientAccuracies],
+    means: Series,
+    metric: str,
+    methods: Methods = USUAL,
+    examples: int = 0,
+) -> Figure:
+    """Plot clients' accuracies and their mean, below their deviation over clients (FedCT's Figures 2, 3, 7).
+
+    Args:
+        clients: by method.
+        means: mean accuracy by method, including methods with one shared model (FedAvg).
+        metric: name of the mean accuracy.
+        methods: display names and algorithms of the methods.
+        examples: number of examples that the metric is measured on (`jaxfed.reports.style.fit`).
+    """
+    figure = new_figure(6.4, 5.6)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    dress(above, ylabel=metric_label(metric))
+    dress(below, xlabel="Round", ylabel="Deviation [%]")
+    order = sort_algorithms({*means, *clients}, methods.algorithms)
+    for method, style in algorithm_styles(order, methods.algorithms).items():
+        look: dict[str, Any] = {**style, "marker": "", "linewidth": 1.8}
+        if method in clients:
+            rounds, accuracy = clients[method]
+            above.plot(rounds, 100 * accuracy[0], color=style["color"], linewidth=0.7, alpha=0.45)
+            deviation = 100 * np.std(accuracy, axis=2)  # over clients, with divisor M: [R, T]
+            mean = deviation.mean(axis=0)
+            spread = deviation.std(axis=0, ddof=1) if len(deviation) > 1 else 0 * mean
+            band = (mean - spread, mean + spread)
+            below.fill_between(rounds, *band, color=style["color"], alpha=0.18, lw=0)
+            below.plot(rounds, mean, **look)
+        if method in means:
+            x = [number for number, _ in means[method]]
+            y = [100 * measured.mean for _, measured in means[method]]
+            above.plot(x, y, label=methods.name(method), **look)
+    fit(above, metric, "y", examples)
+    below.set_ylim(bottom=0)
+    below.xaxis.set_major_locator(MaxNLocator(integer=True))
+    legend(figure, above)
+    return figure
+
+
+def reliabilities(run: Run) -> dict[str, Reliability]:
+    """Return method -> reliability bins over all repeats, of the points that it was tested on.
+
+    Raises:
+        UsageError: a prediction file was not written by launch.run.
+    """
+    found = {}
+    for method in run.results:
+        confidence, is_right = [], []
+        for repeat in range(run.num_repeats):
+            rows = read_predictions(run.workdir, method, repeat) or ()
+            known = [row for row in rows if row["truth"]]
+            roles = {row["role"] for row in known}
+            role = next((role for role in _ROLES if role in roles), "")
+            with guarded(run.workdir / "predictions"):
+                judged = [row for row in known if row["role"] == role]
+                confidence += [float(row["confidence"]) for row in judged]
+                is_right += [row["label"] == row["truth"] for row in judged]
+        if confidence:
+            found[method] = reliability(np.array(confidence), np.array(is_right))
+    return found
+
+
+def reliability_figure(bins: Mapping[str, Reliability], methods: Methods = USUAL) -> Figure:
+    """Plot the accuracy of labels against their confidence; on the diagonal they are equal.
+
+    DeGroot, Fienberg, "The Comparison and Evaluation of Forecasters", The Statistician 1983; bins as in
+    `jaxfed.federation.evaluate`.
+    """
+    figure = new_figure(5.2, 5.2)
+    ax = figure.subplots()
+    dress(ax, xlabel="Confidence [%]", ylabel="Right [%]")
+    ax.plot([0, 100], [0, 100], color=MUTED, linewidth=1, linestyle="--")
+    for method, style in algorithm_styles(list(bins), methods.algorithms).items():
+        x, y = 100 * bins[method].confidence, 100 * bins[method].accuracy
+        ax.plot(x, y, label=methods.name(method), linewidth=1.6, markersize=5, **style)
+    ax.set(xlim=(0, 100), ylim=(0, 100))
+    for line in ax.lines:
+        line.set_clip_on(False)
+    legend(figure, ax)
+    return figure

@@ -1,1 +1,0 @@
-"""Plots as matplotlib figures, in one style."""

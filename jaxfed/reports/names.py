@@ -1,0 +1,302 @@
+"""Display names and units of methods, metrics, settings and values in reports.
+
+A method has its title from `@method(title=)`. Here are names of variants, which a config's sections make.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxfed.algorithms import ALGORITHMS, declaration_of
+from jaxfed.experiment.store.records import Measurement, Run, algorithms_of
+from jaxfed.federation.communication import bytes_unit
+
+# Variants of shipped configs whose settings would be no name.
+_VARIANTS = {
+    "fixmatch_fedprox": "FixMatch-FedProx",
+    "protofssl_fedprox": "ProtoFSSL-FedProx",
+    "xclp_auto": "XCLP, settings by leave-one-out",
+    "per_client_lp_auto": "Per-client LP, settings by leave-one-out",
+    "pooled_lp_auto": "LP on pooled data, settings by leave-one-out",
+    "fedavgm": "FedAvgM",
+    "fedadagrad": "FedAdagrad",
+    "fedadam": "FedAdam",
+    "fedyogi": "FedYogi",
+    "dp_fedct": "DP-FedCT, bits",
+    "dp_fedct_paper": "DP-FedCT, bits (paper)",
+    "dp_fedct_answers": "DP-FedCT, answers",
+}
+_LABELERS = {
+    "xclp": "XCLP",
+    "xclp_prototypes": "XCLP of prototypes",
+    "per_client_lp": "per-client LP",
+    "network": "network",
+}
+REMARK = " ‡"
+_MOST_SETTINGS = 2  # most settings of a variant in its name
+
+# Metrics whose own name does not say enough.
+_METRICS = {
+    "test_balanced_accuracy": "Balanced test accuracy",
+    "unlabeled_accuracy": "Accuracy on unlabeled data",
+    "validation_balanced_accuracy": "Balanced validation accuracy",
+    "selected_validation_accuracy": "Validation accuracy",
+    "selected_validation_balanced_accuracy": "Balanced validation accuracy",
+    "selected_validation_auroc": "Validation AUROC",
+    "round_test_accuracy": "Test accuracy of each round's state",
+    "round_test_balanced_accuracy": "Balanced test accuracy of each round's state",
+    "worst_client_test_accuracy": "Test accuracy of the worst client",
+    "worst_client_unlabeled_accuracy": "Accuracy on its unlabeled data, worst client",
+    "epsilon": "Epsilon of all rounds together",
+    "epsilon_sampled": "Epsilon of all rounds together, if nobody knows who was drawn",
+    "epsilon_if_stable": "Epsilon of all rounds together, if learners are as stable as is said",
+    "epsilon_estimated": "Estimate of epsilon, of all rounds together; no promise",
+    "prototype_epsilon": "Epsilon of shared prototypes, given the networks",
+    "noise_multiplier": "Noise z, in units of the clip",
+    "pseudo_labeled": "Share of unlabeled examples with a pseudo-label",
+    "consensus_change": "Share of public examples whose label changed",
+    "agreement": "Share of votes that a label has, mean",
+    "round_consensus_accuracy": "Accuracy of each round's labels of public examples",
+    "cosine_rmse": "RMSE of the cosine estimate",
+    "seconds": "Time",
+    "staleness": "Server steps since clients began, mean",
+    "communication.upload_bytes": "Upload",
+    "communication.download_bytes": "Download",
+}
+_SHARES = (
+    *("pseudo_labeled", "pseudo_label_weight"),
+    *("consensus_change", "agreement", "abstained", "lost_share"),
+)
+_SETTINGS = {
+    "num_bits": "LSH bits L",
+    "num_neighbors": "neighbors k",
+    "alpha": "propagation alpha",
+    "feddyn.alpha": "regularization alpha",
+    "num_clients": "clients",
+    "bit_epsilon": "epsilon of each LSH bit",
+    "label_epsilon": "epsilon of a label",
+    "dp_fedct.epsilon": "epsilon of one communication",
+    "target_epsilon": "epsilon of a whole run",
+    "cohort_size": "clients a round",
+    "labeled_per_class": "labels of a class, a client",
+    "dirichlet_alpha": "Dirichlet alpha (small: unlike clients)",
+    "dataset.name": "data set",
+    "learner.name": "learner",
+    "model.name": "network",
+    "baselines": "other methods",
+    "num_repeats": "repeats",
+    "preprocessing.kind": "preprocessing",
+}
+
+
+@dataclass(frozen=True)
+class Methods:
+    """Display names of methods where they are not the default ones, and algorithms of variants."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+
+    def name(self, method: str) -> str:
+        """Return the display name of a method."""
+        return self.names.get(method, algorithm_label(method))
+
+    def difference(self, main: str, other: str) -> str:
+        """Return `MAIN − OTHER`, with compound names in parentheses."""
+        both = map(self.name, (main, other))
+        return " − ".join(f"({name})" if " + " in name or ", " in name else name for name in both)
+
+
+USUAL = Methods()
+
+
+def methods_of(runs: Sequence[Run]) -> Methods:
+    """Return names and algorithms of all methods with results, built from settings that all runs share.
+
+    * A method with pseudo-labels of XCLP: `FedProx + XCLP`.
+    * A variant without a title of its own: the title of its algorithm and the settings of its section,
+      `XCLP, propagation alpha 0.9`.
+    * The config's name is appended, `XCLP (again)`, if the section sets no key or more than two, if runs
+      differ in one, or if two methods would have the same name.
+    """
+    algorithms = algorithms_of(runs)
+    names = {
+        method: _name(method, algorithm, [run for run in runs if method in run.results])
+        for method, algorithm in algorithms.items()
+    }
+    counts = Counter(names.values())
+    for method, name in names.items():
+        if counts[name] > 1 and name != algorithm_label(method):
+            names[method] = f"{name} ({method})"
+    return Methods(names, algorithms)
+
+
+def _name(method: str, algorithm: str, runs: Sequence[Run]) -> str:
+    is_untitled = method != algorithm and method == algorithm_label(method)
+    name = algorithm_label(algorithm if is_untitled else method)
+    labelers = {_labeler(run, method) for run in runs}
+    labeler = labelers.pop() if len(labelers) == 1 and " + " not in name else "none"
+    if labeler != "none":
+        name = f"{name} + {_LABELERS.get(labeler, labeler)}"
+    if not is_untitled:
+        return name
+    unsaid = {f"{method}.algorithm"} | ({f"{method}.pseudo_label"} if labeler != "none" else set())
+    own = {
+        key: {setting_text(run.settings.get(key)) for run in runs}
+        for run in runs
+        for key, value in run.settings.items()
+        if key.startswith(f"{method}.") and value != {}
+    }
+    said = [
+        f"{own_label(key, method, algorithm)} {min(texts)}"
+        for key, texts in own.items()
+        if key not in unsaid and len(texts) == 1
+    ]
+    is_whole = len(said) == len(own.keys() - unsaid) <= _MOST_SETTINGS and (said or len(own) > 1)
+    return ", ".join([name, *said[:_MOST_SETTINGS]]) + ("" if is_whole else f" ({method})")
+
+
+def _labeler(run: Run, method: str) -> str:
+    keys = (f"{section}.pseudo_label" for section in (method, run.algorithm_of(method)))
+    return next((str(run.settings[key]) for key in keys if key in run.settings), "none")
+
+
+def mark(run: Run | None, method: str) -> str:
+    """Return the mark of a method that the run, or the one that stands for it, has a remark on, else ""."""
+    remarks = run.reused.get(method, run).remarks if run else ()
+    return REMARK * any(line.startswith(f"{method} in ") for line in remarks)
+
+
+def marked(run: Run) -> dict[str, str]:
+    """Return the display name of each method with its mark, for tables in a terminal or notebook."""
+    methods = methods_of([run])
+    return {method: methods.name(method) + mark(run, method) for method in run.results}
+
+
+def algorithm_label(name: str) -> str:
+    """Return the display name of a method."""
+    return _VARIANTS.get(name) or declaration_of(name).title
+
+
+def own_label(key: str, method: str, algorithm: str) -> str:
+    """Return the label of a key in a variant's section: the algorithm's label without the method's name."""
+    label = setting_label(f"{algorithm}{key.removeprefix(method)}")
+    return label.removesuffix(f" of {algorithm_label(algorithm)}")
+
+
+def metric_label(name: str) -> str:
+    """Return the display name of a metric, with [%] for accuracies, whose values are printed without unit."""
+    text = name.replace("_", " ").replace(".", ", ")
+    label = _METRICS.get(name, text[:1].upper() + text[1:])
+    return f"{label} [%]" if is_accuracy(name) else label
+
+
+def lower(label: str) -> str:
+    """Return a label for the middle of a title."""
+    return label[:1].lower() + label[1:]
+
+
+def setting_label(key: str) -> str:
+    """Return the display name of a config key; a method's own key includes the method's name."""
+    section, _, leaf = key.rpartition(".")
+    method = section.removesuffix(".training")
+    owner = f" of {algorithm_label(method)}" if method in {*ALGORITHMS, *_VARIANTS} else ""
+    known = _SETTINGS.get(key, _SETTINGS.get(leaf))
+    return known or f"{leaf.replace('_', ' ')}{owner}"
+
+
+def setting_labels(keys: Sequence[str]) -> list[str]:
+    """Return the display names of several keys; equal ones include their sections."""
+    labels = [setting_label(key) for key in keys]
+    return [
+        f"{label} ({key.rpartition('.')[0]})" if labels.count(label) > 1 and "." in key else label
+        for key, label in zip(keys, labels, strict=True)
+    ]
+
+
+def setting_text(value: Any, key: str = "", methods: Methods = USUAL) -> str:
+    """Return a value as printed in a row or on an axis; `key` is its config key, if known."""
+    if key in ("algorithm", "baselines") and value:
+        return ", ".join(map(methods.name, [value] if isinstance(value, str) else value))
+    if isinstance(value, float):
+        return f"{value:zg}"
+    if isinstance(value, list | tuple):
+        return ", ".join(setting_text(entry) for entry in value)
+    return "none" if value in ("", None) else str(value)
+
+
+def is_share(metric: str) -> bool:
+    """True if a metric lies in [0, 1]."""
+    return is_accuracy(metric) or metric in _SHARES
+
+
+def is_accuracy(metric: str) -> bool:
+    """True if a metric is an accuracy: in [0, 1], higher is better, shown in percent."""
+    return metric.endswith("accuracy")
+
+
+def measurement_text(metric: str, measurement: Measurement | None) -> str:
+    """Return `mean ± deviation` in the metric's unit; no deviation for one repeat, a dash for None."""
+    if measurement is None:
+        return "–"
+    if is_accuracy(metric):
+        return " ± ".join(f"{100 * v:z.2f}" for v in measurement[:2] if v is not None)
+    unit, scale = " s" if metric in ("seconds", "simulated_seconds") else "", 1.0
+    if metric.endswith("bytes"):
+        unit, scale = bytes_unit(abs(measurement.mean))
+    size = abs(measurement.mean / scale)
+    is_whole = size == 0 or float(size).is_integer()
+    # Three significant digits, at most six decimals.
+    digits = 0 if is_whole else min(6, max(0, 2 - math.floor(math.log10(size))))
+    texts = [f"{v / scale:z.{digits}f}" for v in measurement[:2] if v is not None]
+    return " ± ".join(texts) + unit
+
+
+def difference_text(measurement: Measurement | None) -> str:
+    """Return a difference in percentage points, with its sign unless it rounds to 0; a dash for None."""
+    if measurement is None:
+        return "–"
+    text = f"{100 * measurement.mean:+z.2f}".replace("-", "−").replace("+0.00", "0.00")
+    return text if measurement.std is None else f"{text} ± {100 * measurement.std:.2f}"
+
+
+# Spaces around ±, around =, and before a unit or a mark: a line must not break there.
+_JOINTS = re.compile(
+    r" (?=[±=])|(?<=[±=]) |(?<=\d) (?=to \d)|(?<= to) (?=\d)"
+    r"|(?<=[\d)]) (?=(?:[kMG]?B|s|%|points?|[†‡])(?!\w))"
+)
+_OF_MARKDOWN = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": r"\|", "`": r"\`", "\n": " "}
+)
+_OF_LATEX = str.maketrans(
+    {"−": "$-$", "±": r"$\pm$", "†": r"\dag", "‡": r"\ddag", "–": "--", "√": r"$\surd$"}
+    | {"\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
+    | {letter: rf"\{letter}" for letter in "&%$#_{}"}
+)
+
+
+def unbroken(text: str) -> str:
+    """Join numbers to their ± and units with no-break spaces."""
+    return _JOINTS.sub("\xa0", text)
+
+
+def markdown_text(text: str) -> str:
+    """Escape a text for Markdown: no HTML, no links, no table cells, no line that ends before a unit."""
+    return unbroken(text).translate(_OF_MARKDOWN).replace("](", r"]\(")
+
+
+def latex_text(text: str) -> str:
+    """Escape a text for LaTeX."""
+    return text.translate(_OF_LATEX)
+
+
+def slug(text: str) -> str:
+    """Return a file name for a title."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def is_number(value: Any) -> bool:
+    """True if a swept value is a number, and not a name, a switch or a table."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

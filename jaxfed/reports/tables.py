@@ -1,0 +1,440 @@
+"""Tables of results: methods against metrics and settings, differences paired by seed, papers' numbers."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxfed.experiment.store.records import Measurement, Run, ordered_methods
+from jaxfed.host import storage
+from jaxfed.host.csv_file import write_csv
+from jaxfed.paper_numbers import PAPER_TABLES, PaperCell, PaperTable
+from jaxfed.reports.comparison import (
+    LEAST_REPEATS,
+    best_methods,
+    is_ahead_on_other_rows,
+    paired_difference,
+    shared_split,
+    standard_error,
+)
+from jaxfed.reports.names import (
+    REMARK,
+    Methods,
+    difference_text,
+    is_accuracy,
+    latex_text,
+    lower,
+    mark,
+    markdown_text,
+    measurement_text,
+    methods_of,
+    metric_label,
+    setting_labels,
+    setting_text,
+)
+
+# Metrics in a run's table, in this order; all others are in the CSV.
+_RUN_METRICS = (
+    "test_accuracy",
+    "test_balanced_accuracy",
+    "unlabeled_accuracy",
+    "worst_client_test_accuracy",
+    "worst_client_unlabeled_accuracy",
+    *("epsilon", "epsilon_sampled", "epsilon_if_stable", "epsilon_estimated"),
+    *("delta", "noise_multiplier", "clip", "sampling_rate"),
+    "prototype_epsilon",
+    "seconds",
+    "communication.upload_bytes",
+    "communication.download_bytes",
+)
+_MEASURES = {"test_accuracy": "Accuracy", "test_balanced_accuracy": "Balanced accuracy"}
+_OTHER_MEASURES = {"membership_auc": "vulnerability as the area under an ROC curve"}
+
+STATISTICS = "Mean ± sample standard deviation (divisor n − 1; none for one repeat) over repeats. "
+BEST = (
+    "Bold, of the methods that leave data with the clients and from three repeats on: the best mean, and "
+    "those next to it down to the first that is behind it by a two-sided t test at 5 %, paired by seed, and "
+    "by 1.96 standard errors over test rows, paired by row, where predictions are stored. "
+)
+PAIRED = "Differences are in percentage points and paired: both methods had the same seeds. "
+REUSED = " †"
+ONCE = "† Run once, at another point: what is swept does not change the method. "
+_GAINS = (
+    "Differences in percentage points, paired by seed: mean ± standard error (s / √n; none for one seed). "
+    "Bold, from three repeats on: ahead by more than two of them, and by 1.96 of those over test rows. "
+    "The last lines count the settings that are ahead, and behind, by more than two; others are level."
+)
+_TIME = "Time has compilation in it, where that was not cached. "
+_EPSILONS = "Epsilons are of different promises (for a label, a record, a client): see docs/threat-model.md. "
+
+
+class Cell(NamedTuple):
+    """Cell of a table; `best` is printed in bold."""
+
+    text: str
+    best: bool = False
+
+
+class Row(NamedTuple):
+    """One setting of a table: the values of its keys, and its run if that has started."""
+
+    values: Sequence[Any]
+    run: Run | None
+    failure: str = ""
+
+    @property
+    def state(self) -> str:
+        """State of the run: finished, failed, not started or unfinished."""
+        if self.run is not None and self.run.finished:
+            return "finished"
+        if self.failure:
+            return "failed"
+        return "not started" if self.run is None else "unfinished"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table ready to print.
+
+    Attributes:
+        name: of its files, without extension.
+        title: heading above the table.
+        columns: headings.
+        rows: cells, one for each column.
+        num_settings: number of leading columns with settings instead of results.
+        caption: explanation below the table.
+        records: the numbers of the CSV, one for each setting, method and metric.
+    """
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    num_settings: int
+    caption: str
+    records: Sequence[Mapping[str, Any]] = field(repr=False, default=())
+
+    def to_markdown(self) -> str:
+        """Return the table and its caption in Markdown."""
+        aligned = [":--"] * self.num_settings + ["--:"] * (len(self.columns) - self.num_settings)
+        bold = [[f"**{c.text}**" if c.best else c.text for c in row] for row in self.rows]
+        grid = (map(markdown_text, cells) for cells in (self.columns, aligned, *bold))
+        lines = [f"| {' | '.join(cells)} |" for cells in grid]
+        title, caption = markdown_text(self.title), markdown_text(self.caption)
+        return "\n".join([f"### {title}", "", *lines, "", caption, ""])
+
+    def to_latex(self) -> str:
+        """Return the table, without its caption, as a LaTeX tabular with booktabs' rules."""
+        aligned = "l" * self.num_settings + "r" * (len(self.columns) - self.num_settings)
+        lines = [[latex_text(heading) for heading in self.columns]]
+        for row in self.rows:
+            texts = [(latex_text(text), best) for text, best in row]
+            lines.append([rf"\textbf{{{text}}}" if best else text for text, best in texts])
+        head, *body = (" & ".join(cells) + r" \\" for cells in lines)
+        ends = rf"\begin{{tabular}}{{{aligned}}}", r"\end{tabular}"
+        return "\n".join(
+            [ends[0], r"\toprule", head, r"\midrule", *body, r"\bottomrule", ends[1], ""]
+        )
+
+    def write(self, folder: Path) -> None:
+        """Write NAME.tex, and NAME.csv with the unrounded numbers: a row for each record."""
+        folder.mkdir(parents=True, exist_ok=True)
+        columns = dict.fromkeys(key for record in self.records for key in record)
+        write_csv(folder / f"{self.name}.csv", columns, self.records)
+        with storage.whole_file(folder / f"{self.name}.tex") as stream:
+            stream.write(self.to_latex())
+
+
+def run_table(run: Run, name: str) -> Table:
+    """Return methods against metrics of one run, followed by its main method minus each other one."""
+    results, methods = run.results, methods_of([run])
+    metrics = [m for m in _RUN_METRICS if any(m in found for found in results.values())]
+    rows = [
+        (
+            Cell(methods.name(method) + mark(run, method)),
+            *(result_cell(results, method, metric, methods) for metric in metrics),
+        )
+        for method in results
+    ]
+    main = run.algorithm
+    for other in results:
+        gains = [paired_difference(results, main, other, metric) for metric in metrics]
+        if any(gains):
+            texts = ["" if gain is None else difference_text(gain) for gain in gains]
+            rows.append((Cell(methods.difference(str(main), other)), *map(Cell, texts)))
+    return Table(
+        name=name,
+        title=f"{run.name}: all methods",
+        columns=("method", *map(metric_label, metrics)),
+        rows=rows,
+        num_settings=1,
+        caption=(
+            STATISTICS
+            + shared_split([run], metrics)
+            + BEST
+            + PAIRED * (len(rows) > len(results))
+            + _remarks([run], methods)
+            + _EPSILONS * any("epsilon" in metric for metric in metrics)
+            + _TIME * ("seconds" in metrics)
+        ).strip(),
+        records=records({}, run),
+    )
+
+
+def settings_table(
+    name: str, title: str, keys: Sequence[str], rows: Sequence[Row], metric: str
+) -> Table:
+    """Return settings against methods in one metric.
+
+    Args:
+        name: of the files.
+        title: the settings that vary.
+        keys: the settings' headings, as config keys.
+        rows: the settings, in order.
+        metric: the displayed one; the CSV has all.
+    """
+    runs = [row.run for row in rows if row.run is not None]
+    any_unfinished = any(row.state != "finished" for row in rows)
+    ordered, methods = ordered_methods(runs), methods_of(runs)
+    settings = [*setting_labels(keys), *["state"] * any_unfinished]
+    lines = []
+    for row in rows:
+        cells = [*_setting_cells(keys, row, methods), *[Cell(row.state)] * any_unfinished]
+        results = row.run.results if row.run else {}
+        of = methods_of([row.run] if row.run else [])
+        for method in ordered:
+            cell = result_cell(results, method, metric, of)
+            marks = REUSED * bool(row.run and method in row.run.reused) + mark(row.run, method)
+            cells.append(cell._replace(text=cell.text + marks))
+        lines.append(cells)
+    return Table(
+        name=name,
+        title=f"{title}: {lower(metric_label(metric))}",
+        columns=(*settings, *map(methods.name, ordered)),
+        rows=lines,
+        num_settings=len(settings),
+        caption=(
+            STATISTICS
+            + shared_split(runs, [metric])
+            + BEST
+            + ONCE * any(run.reused for run in runs)
+            + _remarks(runs, methods)
+        ).strip(),
+        records=[r for row in rows if row.run for r in records(_settings(keys, row), row.run)],
+    )
+
+
+def gains_table(
+    name: str, title: str, keys: Sequence[str], rows: Sequence[Row], metric: str
+) -> Table | None:
+    """Return the main method minus every other one in each setting, and counts of settings ahead and behind.
+
+    Arguments as for `settings_table`; rows without results are omitted. None if runs have no main method in
+    common, or nothing can be compared.
+    """
+    there = [(row, row.run) for row in rows if row.run is not None and row.run.finished]
+    runs = [run for _, run in there]
+    mains = {run.algorithm for run in runs}
+    main, methods = str(min(mains, key=str, default="")), methods_of(runs)
+    others = [method for method in ordered_methods(runs) if method != main]
+    gained = {o: [paired_difference(run.results, main, o, metric) for run in runs] for o in others}
+    if len(mains) != 1 or not any(map(any, gained.values())):
+        return None
+    lines = [
+        [
+            *_setting_cells(keys, row, methods),
+            *(_gain_cell(gained[other][i], run, (main, other, metric)) for other in others),
+        ]
+        for i, (row, run) in enumerate(there)
+    ]
+    for word, sign in (("ahead", 1), ("behind", -1)):
+        signs = [[_sign(gain) for gain in gained[other] if gain] for other in others]
+        counts = [Cell(f"{each.count(sign)} of {len(each)}") for each in signs]
+        lines.append([Cell(word), *[Cell("")] * (len(keys) - 1), *counts])
+    return Table(
+        name=name,
+        title=f"{title}: what {methods.name(main)} gains in {lower(metric_label(metric))}",
+        columns=(*setting_labels(keys), *(f"over {methods.name(other)}" for other in others)),
+        rows=lines,
+        num_settings=len(keys),
+        caption=_GAINS,
+        records=[
+            {
+                **_settings(keys, row),
+                "algorithm": main,
+                "over": other,
+                "metric": metric,
+                "mean": gain.mean,
+                "standard_error": None if gain.std is None else standard_error(gain),
+                "num_repeats": len(gain.values),
+            }
+            for i, (row, _) in enumerate(there)
+            for other in others
+            if (gain := gained[other][i]) is not None
+        ],
+    )
+
+
+def _sign(gain: Measurement) -> int:
+    """Return 1 (ahead) or -1 (behind) if the difference exceeds two standard errors, else 0."""
+    return (abs(gain.mean) > 2 * standard_error(gain)) * (1 if gain.mean > 0 else -1)
+
+
+def _gain_cell(gain: Measurement | None, run: Run, compared: tuple[str, str, str]) -> Cell:
+    if gain is None:
+        return Cell("–")
+    *pair, metric = compared
+    first, second = (run.results[method][metric] for method in pair)
+    is_ahead = len(gain.values) >= LEAST_REPEATS and _sign(gain) > 0
+    text = difference_text(gain._replace(std=gain.std and standard_error(gain)))
+    return Cell(text, is_ahead and is_ahead_on_other_rows(first, second, metric))
+
+
+def _settings(keys: Sequence[str], row: Row) -> dict[str, Any]:
+    return dict(zip(keys, map(setting_text, row.values), strict=True))
+
+
+def _setting_cells(keys: Sequence[str], row: Row, methods: Methods) -> list[Cell]:
+    return [Cell(setting_text(v, key, methods)) for key, v in zip(keys, row.values, strict=True)]
+
+
+def sites_table(run: Run, name: str) -> Table | None:
+    """Return the sites of a run over a network, one a row; None for a simulation."""
+    sites = (run.summary or {}).get("sites", ())
+    if not sites:
+        return None
+    columns = dict.fromkeys(key for site in sites for key in site)
+    return Table(
+        name=name,
+        title=f"{run.name}: sites",
+        columns=[column.replace("_", " ") for column in columns],
+        rows=[[Cell(str(site.get(column, ""))) for column in columns] for site in sites],
+        num_settings=1,
+        caption="The means of a round do not count sites that left it. The last reason is that of the last "
+        "round that the site left.",
+        records=sites,
+    )
+
+
+def paper_orientation(table: PaperTable, name: str) -> Table:
+    """Return a paper's own table, with a caption that its data differ from those of the results here."""
+    rows = {
+        setting: list(zip(table.columns, cells, strict=True))
+        for setting, cells in table.rows.items()
+    }
+    also = "".join(
+        f", and {_OTHER_MEASURES[metric]},"
+        for metric in dict.fromkeys(table.other_metrics.values())
+    )
+    return Table(
+        name=name,
+        title=f"For orientation: {table.place} of the paper, on {table.data}",
+        columns=(table.setting, *table.columns),
+        rows=[
+            [Cell(setting), *(Cell(_printed(table, *cell)) for cell in cells)]
+            for setting, cells in rows.items()
+        ],
+        num_settings=1,
+        caption=(
+            f"{table.title}. {_MEASURES[table.metric]} in percent{also} as printed in the paper "
+            f"({table.statistics}), on {table.data}. These are other data and other splits "
+            f"than the results here: trends can be compared, numbers cannot. Source: {table.citation}"
+        ),
+        records=[
+            {
+                table.setting: setting,
+                "column": column,
+                "metric": table.measure(column),
+                "mean": cell[0],
+                "std": cell[1],
+                "unit": "percent" if is_accuracy(table.measure(column)) else "share",
+            }
+            for setting, cells in rows.items()
+            for column, cell in cells
+            if cell is not None
+        ],
+    )
+
+
+def _printed(table: PaperTable, column: str, cell: PaperCell) -> str:
+    """Return a paper's number with the digits printed there."""
+    if cell is None:
+        return "–"
+    mean, std = cell
+    if not is_accuracy(table.measure(column)):
+        return f"{mean:.2f}"
+    of_mean, of_std = table.decimals or ((1, 0) if std is None else (2, 2))
+    text = f"{mean:.{of_mean}f}"
+    return text if std is None else f"{text} ± {std:.{of_std}f}"
+
+
+def primary_metric(runs: Iterable[Run]) -> str | None:
+    """Return the metric of the paper's table that all runs name, else the first accuracy that any run has."""
+    runs = list(runs)
+    measured = {m for run in runs for metrics in run.results.values() for m in metrics}
+    papers = [PAPER_TABLES.get(run.config.get("paper_table", "")) for run in runs]
+    of_papers = {paper.metric if paper else "" for paper in papers}
+    if len(of_papers) == 1 and of_papers <= measured:
+        return of_papers.pop()
+    return next((m for m in _RUN_METRICS if m in measured and is_accuracy(m)), None)
+
+
+def differing_keys(runs: Sequence[Run]) -> list[str]:
+    """Return the config keys in which runs differ; only the first of keys that always change together.
+
+    Keys that more runs have come first. Lists of methods, and sections of variants that some runs lack, are
+    omitted: the results show them.
+    """
+    found: dict[tuple[str, ...], str] = {}
+    own = {
+        key.partition(".")[0] for run in runs for key in run.settings if key.endswith(".algorithm")
+    }
+    for key in dict.fromkeys(key for run in runs for key in run.settings):
+        pattern = tuple(repr(run.settings.get(key)) for run in runs)
+        is_method = key.partition(".")[0] in own and any(key not in run.settings for run in runs)
+        is_seen = is_method or key in ("baselines", "paper_table") or key.startswith("execution.")
+        if len(set(pattern)) > 1 and not is_seen:
+            found.setdefault(pattern, key)
+    return sorted(found.values(), key=lambda key: sum(key not in run.settings for run in runs))
+
+
+def records(settings: Mapping[str, Any], run: Run) -> list[dict[str, Any]]:
+    """Return the rows of a CSV in long form, one for each method and metric; settings have their texts."""
+    return [
+        {**settings, **record_of(run, method, metric, measurement)}
+        for method, metrics in run.results.items()
+        for metric, measurement in metrics.items()
+    ]
+
+
+def record_of(run: Run, method: str, metric: str, measurement: Measurement) -> dict[str, Any]:
+    """Return the row of a CSV for one measurement, without settings."""
+    return {
+        "algorithm": method,
+        "metric": metric,
+        "mean": measurement.mean,
+        "std": measurement.std,
+        "num_repeats": len(measurement.values),
+        "values": " ".join(map(repr, measurement.values)),
+        "workdir": os.fspath(run.reused.get(method, run).workdir),
+    }
+
+
+def result_cell(
+    results: Mapping[str, Mapping[str, Measurement]], method: str, metric: str, methods: Methods
+) -> Cell:
+    """Return a method's metric, in bold if it is among the best of these results (`best_methods`)."""
+    text = measurement_text(metric, results.get(method, {}).get(metric))
+    return Cell(text, method in best_methods(results, metric, methods.algorithms))
+
+
+def _remarks(runs: Sequence[Run], methods: Methods) -> str:
+    """Return the footnote on marked methods: of each reason the methods, with the repeats of a single run."""
+    found: dict[str, dict[str, None]] = {}
+    for line in (line for run in runs for line in run.remarks):  # METHOD in repeats 1, 3: reason
+        where, _, reason = line.partition(": ")
+        method, _, repeats = where.rpartition(" in ")
+        told = methods.name(method) + f" in {repeats}" * (len(runs) == 1)
+        found.setdefault(reason, {})[told] = None
+    return "".join(f"{REMARK[1:]} {'; '.join(told)}: {why}. " for why, told in found.items())

@@ -1,1 +1,0 @@
-"""Tables of results: methods against settings, differences paired by seed, names."""

@@ -1,0 +1,89 @@
+"""What the main method gains over every other one, point by point of a sweep."""
+
+import csv
+import json
+
+import pytest
+from small_workdirs import ACCURACIES, PER_CLIENT, XCLP, make_sweep, metric
+
+from jaxfed.experiment.store.records import Measurement
+from jaxfed.reports.comparison import standard_error
+from jaxfed.reports.report import build, write_report
+from jaxfed.reports.tables import gains_table
+
+KEY = "federation.labeled_fraction"
+EQUAL = {**ACCURACIES, "per_client_lp": XCLP}
+BEHIND = {**ACCURACIES, "xclp": PER_CLIENT, "per_client_lp": XCLP}
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    points = [
+        (f"{fraction}", {KEY: fraction}, accuracies)
+        for fraction, accuracies in ((0.1, ACCURACIES), (0.2, EQUAL), (0.5, BEHIND), (0.7, None))
+    ]
+    return make_sweep(tmp_path / "s", points, {KEY: 0.1})
+
+
+def test_by_hand(sweep):
+    (section,) = build([sweep])
+    accuracies, gains = section.tables
+    assert accuracies.title.endswith("test accuracy [%]")
+    assert gains.title.endswith("what XCLP gains in test accuracy [%]")
+    assert gains.columns == ("labeled fraction", "over Per-client LP", "over LP on pooled data")
+    rows = {row[0].text: row[1:] for row in gains.rows}
+    # Seed by seed 0.10, 0.08, 0.12 and -0.10, -0.06, -0.02: deviations 0.02 and 0.04 over sqrt(3).
+    assert tuple(rows["0.1"]) == (("+10.00 ± 1.15", True), ("−6.00 ± 2.31", False))
+    assert rows["0.2"][0] == ("0.00 ± 0.00", False)
+    assert rows["0.5"][0] == ("−10.00 ± 1.15", False)
+    assert [cell.text for cell in rows["ahead"]] == ["1 of 3", "0 of 3"]
+    assert [cell.text for cell in rows["behind"]] == ["1 of 3", "3 of 3"]
+    assert "0.7" not in rows
+
+
+@pytest.mark.parametrize(("step", "is_ahead"), [(0.01, False), (0.005, True)])
+def test_ahead_is_by_two_errors(tmp_path, step, is_ahead):
+    """By 0.01 in the mean: 1.7 or 3.5 standard errors, step / sqrt(3)."""
+    other = tuple(x - d for x, d in zip(XCLP, (0.01 - step, 0.01, 0.01 + step), strict=True))
+    points = [(f"{f}", {KEY: f}, {**ACCURACIES, "per_client_lp": other}) for f in (0.1, 0.2)]
+    (section,) = build([make_sweep(tmp_path / "s", points, {KEY: 0.1})])
+    gains = section.tables[1]
+    assert gains.rows[0][1].best == is_ahead
+    assert gains.rows[-2][1].text == ("2 of 2" if is_ahead else "0 of 2")
+
+
+def test_standard_errors_by_hand():
+    """0.00 and 0.02: mean 0.01, deviation 0.0141, standard error 0.01, up to rounding."""
+    gain = Measurement(0.01, 0.02 / 2**0.5, (0.0, 0.02))
+    assert standard_error(gain) == pytest.approx(0.01)
+    assert standard_error(Measurement(0.3, None, (0.3,))) == 0
+
+
+def test_numbers_are_written(sweep, tmp_path):
+    write_report([sweep], tmp_path / "out")
+    (path,) = (tmp_path / "out" / "tables").glob("*gains.csv")
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6
+    first = rows[0]
+    assert (first[KEY], first["algorithm"], first["over"]) == ("0.1", "xclp", "per_client_lp")
+    assert float(first["mean"]) == pytest.approx(0.1)
+    assert float(first["standard_error"]) == pytest.approx(0.02 / 3**0.5)
+
+
+@pytest.mark.parametrize(("apart", "number"), [(0.015, 2), (0.025, 4)])
+def test_unequal_classes_have_balanced_accuracy_too(sweep, apart, number):
+    """Where no method differs by two points in the two, one table says it all."""
+    for path in sweep.glob("*/summary.json"):
+        summary = json.loads(path.read_text())
+        for method in summary["algorithms"].values():
+            mean = method["test_accuracy"]["mean"]
+            method["test_balanced_accuracy"] = metric([mean - apart] * 3)
+        path.write_text(json.dumps(summary))
+    (section,) = build([sweep])
+    assert len(section.tables) == number
+    assert ("balanced" in section.tables[-1].title) == (number == 4)
+
+
+def test_runs_without_a_main_method_in_common_have_no_table():
+    assert gains_table("g", "g", [KEY], [], "test_accuracy") is None

@@ -1,0 +1,251 @@
+"""Numbers in tables, settings and CSV; what of a run a table tells."""
+
+import csv
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_workdirs import PER_CLIENT, XCLP, make_run, metric
+
+from jaxfed.experiment.store.records import (
+    Measurement,
+    read_run,
+)
+from jaxfed.reports import tables
+from jaxfed.reports.comparison import shared_split
+from jaxfed.reports.names import (
+    difference_text,
+    measurement_text,
+    setting_label,
+    setting_text,
+    unbroken,
+)
+from jaxfed.reports.provenance import provenance
+from jaxfed.reports.report import build
+
+
+@pytest.mark.parametrize(
+    ("name", "mean", "std", "text"),
+    [
+        ("test_accuracy", 0.93456, 0.01, "93.46 ± 1.00"),
+        ("test_accuracy", 1.0, None, "100.00"),
+        ("seconds", 12.345, 0.5, "12.3 ± 0.5 s"),
+        ("communication.upload_bytes", 920_064.0, 0.0, "920 ± 0 kB"),
+        ("communication.upload_bytes", 12.0, None, "12 B"),
+        ("communication.upload_bytes", 1.5e9, None, "1.50 GB"),
+        ("unreached", 0.0, 0.0, "0 ± 0"),
+        ("cosine_rmse", 0.01334, None, "0.0133"),
+    ],
+)
+def test_measurement_text(name, mean, std, text):
+    assert measurement_text(name, Measurement(mean, std, (mean,))) == text
+
+
+@pytest.mark.parametrize(
+    ("mean", "text"), [(-1e-6, "0.00"), (0.0, "0.00"), (-5.1e-5, "−0.01"), (0.1, "+10.00")]
+)
+def test_a_difference_that_rounds_to_zero_has_no_sign(mean, text):
+    assert difference_text(Measurement(mean, None, (mean,))) == text
+    assert measurement_text("silhouette", Measurement(-1e-9, None, (-1e-9,))) == "0.000000"
+    assert setting_text(-0.0) == "0"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["84.00 ± 4.00 †", "12.3 ± 0.5 s", "920 ± 0 kB", "1.3 points", "5 %", "n = 125", "0.1 to 0.9"],
+)
+def test_a_number_stays_with_its_unit_and_deviation(text):
+    assert " " not in unbroken(text)
+    assert unbroken(text).replace("\xa0", " ") == text
+    assert unbroken("kB or 5 samples to see") == "kB or 5 samples to see"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.1, "0.1"), (1e-7, "1e-07"), ([1, 0.5], "1, 0.5"), ("", "none"), (3, "3")]
+)
+def test_setting_text(value, text):
+    assert setting_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("key", "label"),
+    [
+        ("fedct.steps", "steps of FedCT"),
+        ("local_learning.steps", "steps of Each client alone"),
+        ("fedprox.training.learning_rate", "learning rate of FedProx"),
+        ("training.learning_rate", "learning rate"),
+        ("learner.name", "learner"),
+        ("xclp.num_bits", "LSH bits L"),
+        ("feddyn.alpha", "regularization alpha"),
+    ],
+)
+def test_a_setting_says_whose_it_is(key, label):
+    assert setting_label(key) == label
+
+
+def test_no_two_columns_are_named_alike(tmp_path):
+    for number in (1, 2):
+        keys = {"rounds": number, "preprocessing__rounds": 3 - number}
+        make_run(tmp_path / str(number), **keys, learner__name=f"tree{number}")
+    (overview,) = build([tmp_path])[0].tables
+    assert overview.columns[:4] == ("run", "rounds", "rounds (preprocessing)", "learner")
+
+
+def test_epsilons_stand_beside_accuracies(tmp_path):
+    path = make_run(tmp_path / "r", {"xclp": (0.5,), "dp_fedavg": (0.4,)})
+    assert "promise" not in tables.run_table(read_run(path), "r").caption
+    summary = json.loads((path / "summary.json").read_text())
+    summary["algorithms"]["dp_fedavg"]["epsilon"] = metric([2.5])
+    (path / "summary.json").write_text(json.dumps(summary))
+    table = tables.run_table(read_run(path), "r")
+    column = table.columns.index("Epsilon of all rounds together")
+    assert {row[0].text: row[column].text for row in table.rows[:2]} == {
+        "XCLP": "–",
+        "DP-FedAvg, of clients": "2.50",
+    }
+    assert "docs/threat-model.md" in table.caption
+
+
+def test_run_table_by_hand(tmp_path):
+    table = tables.run_table(read_run(make_run(tmp_path / "r")), "r")
+    cells = {row[0].text: row[1] for row in table.rows}
+    # 0.80, 0.84, 0.88: mean 0.84, sample deviation 0.04; 0.70, 0.76, 0.76: 0.74 and sqrt(0.0012)
+    assert cells["XCLP"] == ("84.00 ± 4.00", True)
+    assert cells["Per-client LP"] == ("74.00 ± 3.46", False)
+    # Pooled data are no federated method: never bold, however good.
+    assert cells["LP on pooled data"] == ("90.00 ± 0.00", False)
+    # Seed by seed: 0.10, 0.08, 0.12
+    assert cells["XCLP − Per-client LP"].text == "+10.00 ± 2.00"
+    assert cells["XCLP − LP on pooled data"].text == "−6.00 ± 4.00"
+    facts = dict(build([tmp_path / "r"])[0].origin)
+    assert facts["seeds"] == "7, 8, 9"
+    assert facts["commit"] == "0123456789ab with uncommitted changes"
+    assert facts["device"] == "<cpu & co>"
+    assert "divisor n − 1" in table.caption
+
+
+@pytest.mark.parametrize(
+    ("xclp", "per_client", "bold"),
+    [
+        # 0.10, 0.08, 0.12: mean 0.10, standard error 0.0115.
+        (XCLP, PER_CLIENT, {"XCLP"}),
+        # 0.02, 0.08, -0.01: mean 0.03, standard error 0.026.
+        (XCLP, (0.78, 0.76, 0.89), {"XCLP", "Per-client LP"}),
+        # The same mean gain, alike in every seed.
+        (XCLP, (0.77, 0.81, 0.85), {"XCLP"}),
+        # 0.05, 0.01, 0.03: mean 0.03 is 2.6 standard errors of 0.0115, and Student's quantile 4.3.
+        (XCLP, (0.75, 0.83, 0.85), {"XCLP", "Per-client LP"}),
+        # Two seeds and one: how large the noise is, is not known.
+        ((0.5, 0.6), (0.5, 0.6), set()),
+        ((0.5,), (0.49,), set()),
+    ],
+)
+def test_a_gain_within_noise_is_not_bold_alone(tmp_path, xclp, per_client, bold):
+    accuracies = {"xclp": xclp, "per_client_lp": per_client, "pooled_lp": xclp}
+    run = read_run(make_run(tmp_path / "r", accuracies))
+    table = tables.run_table(run, "r")
+    assert {row[0].text for row in table.rows if row[1].best} == bold
+    rows = tables.settings_table("s", "s", ["seed"], [tables.Row([7], run)], "test_accuracy")
+    heads = zip(rows.columns, rows.rows[0], strict=True)
+    assert {head for head, cell in heads if cell.best} == bold
+    assert "by a two-sided t test at 5 %, paired by seed" in table.caption
+    assert "by a two-sided t test at 5 %, paired by seed" in rows.caption
+
+
+def test_no_worse_mean_is_bold_where_a_better_one_is_not(tmp_path):
+    """However much its repeats vary: a method that is behind by 3 points for sure, one by 5 that varies."""
+    accuracies = {
+        "xclp": (0.65, 0.66, 0.64),
+        "fedavg": (0.62, 0.63, 0.61),
+        "fixmatch": (0.50, 0.74, 0.56),
+    }
+    run = read_run(make_run(tmp_path / "r", accuracies))
+    table = tables.run_table(run, "r")
+    assert {row[0].text for row in table.rows if row[1].best} == {"XCLP"}
+
+
+def test_a_test_split_that_repeats_share_is_said_with_its_own_standard_error(tmp_path):
+    place = make_run(tmp_path / "r", {"xclp": (0.6325,) * 3, "client_knn": (0.5,) * 3})
+    summary = json.loads((place / "summary.json").read_text())
+    examples = {"test": 117, "test_classes": [100, 17]}
+    of_xclp = summary["algorithms"]["xclp"]
+    of_xclp["test_balanced_accuracy"] = of_xclp["test_accuracy"]
+    (place / "summary.json").write_text(json.dumps(summary | {"examples": examples}))
+    run = read_run(place)
+    balanced = shared_split([run], ["test_balanced_accuracy"])
+    assert "standard error of up to 6.6 points" in balanced  # sqrt(0.25 / 100 + 0.25 / 17) / 2
+    drawn = replace(run, summary={**run.summary, "examples": examples | {"test_rows": "by_repeat"}})
+    assert not shared_split([drawn], ["test_accuracy"])
+    rows = tables.settings_table("s", "s", ["seed"], [tables.Row([7], run)], "test_accuracy")
+    assert "tested on the same 117 examples" in tables.run_table(run, "r").caption
+    assert "standard error of up to 4.6 points" in rows.caption  # sqrt(0.25 / 117)
+    assert (
+        "same"
+        not in tables.run_table(read_run(make_run(tmp_path / "old")), "r").caption.partition(
+            "Bold"
+        )[0]
+    )
+
+
+@pytest.mark.parametrize(("left_out", "is_said"), [(-1, True), (0, False), (3, False)])
+def test_a_left_out_client_has_other_test_examples_in_each_repeat(tmp_path, left_out, is_said):
+    place = make_run(tmp_path / "r", federation__left_out_client=left_out)
+    summary = json.loads((place / "summary.json").read_text())
+    (place / "summary.json").write_text(json.dumps(summary | {"examples": {"test": 117}}))
+    caption = tables.run_table(read_run(place), "r").caption
+    assert ("tested on the same 117 examples" in caption) == is_said
+
+
+@pytest.mark.parametrize(
+    ("labels", "shown"),
+    [
+        ({"federation__labeled_fraction": 0.2}, "federation.labeled_fraction=0.2"),
+        ({"federation__num_labeled": 20}, "federation.num_labeled=20"),
+        (
+            {"federation__num_labeled": 0, "federation__labeled_fraction": 0.2},
+            "federation.labeled_fraction=0.2",
+        ),
+        ({"federation__labeled_per_class": 3}, "federation.labeled_per_class=3"),
+    ],
+)
+def test_provenance_says_how_many_labels_there_are(tmp_path, labels, shown):
+    run = read_run(make_run(tmp_path / "r", **labels))
+    settings = dict(provenance([run]))["config"].split(", ")
+    assert [text for text in settings if "label" in text] == [shown]
+
+
+def test_csv_has_the_numbers_unrounded(tmp_path):
+    run = read_run(make_run(tmp_path / "r"))
+    tables.run_table(run, "r").write(tmp_path / "t")
+    with (tmp_path / "t" / "r.csv").open(newline="") as stream:
+        rows = {(row["algorithm"], row["metric"]): row for row in csv.DictReader(stream)}
+    row = rows["per_client_lp", "test_accuracy"]
+    assert float(row["mean"]) == np.mean(PER_CLIENT)
+    assert float(row["std"]) == np.std(PER_CLIENT, ddof=1)
+    assert tuple(map(float, row["values"].split())) == PER_CLIENT
+    assert row["num_repeats"] == "3"
+
+
+def test_one_repeat_has_no_deviation(tmp_path):
+    run = read_run(make_run(tmp_path / "r", {"xclp": (0.5,), "client_knn": (0.25,)}))
+    rows = {row[0].text: row[1].text for row in tables.run_table(run, "r").rows}
+    assert rows == {"XCLP": "50.00", "Client kNN": "25.00", "XCLP − Client kNN": "+25.00"}
+
+
+def test_overview_says_what_differs_and_what_is_unfinished(tmp_path):
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b", federation__labeled_fraction=0.05, finished=False)
+    (section, *_) = build([tmp_path])
+    (table,) = section.tables
+    assert table.columns[:3] == ("run", "labeled fraction", "state")
+    assert [row[1].text for row in table.rows] == ["0.1", "0.05"]
+    assert [row[2].text for row in table.rows] == ["finished", "unfinished"]
+    assert [row[3].text for row in table.rows] == ["84.00 ± 4.00", "–"]
+
+
+def test_a_setting_of_all_runs_stands_before_one_of_a_single_run(tmp_path):
+    make_run(tmp_path / "a", k0=50, k1=1)
+    make_run(tmp_path / "b", k1=2)
+    (table,) = build([tmp_path])[0].tables
+    assert table.columns[1:3] == ("k1", "k0")
