@@ -130,11 +130,7 @@ def class_means(
 
 
 def parsed_classes(message: bytes, num_classes: int) -> np.ndarray:
-    """Parse a message of classes to bool [C].
-
-    Raises:
-        ProtocolError: an invalid message.
-    """
+    """Parse a message of classes to bool [C]."""
     if len(message) != num_classes or not set(message) <= {0, 1}:
         raise ProtocolError(f"a message of classes has {num_classes} bytes of 0 and 1")
     return np.frombuffer(message, bool)

@@ -19,13 +19,7 @@ from jaxfed.secure.session.parties import Session
 
 
 class Client:
-    """One client.
-
-    Args:
-        endpoint: its end of the session.
-        value: its number, in [0, 1].
-        random_bytes: unused; nothing is drawn.
-    """
+    """One client."""
 
     def __init__(
         self, endpoint: Endpoint, value: np.float32, *, random_bytes: RandomBytes | None = None
@@ -68,11 +62,7 @@ def run(session: Session, values: Mapping[int, np.float32]) -> dict[int, np.floa
 
 
 def parsed(message: bytes) -> np.float32:
-    """Parse a message to a number in [0, 1].
-
-    Raises:
-        ProtocolError: an invalid message.
-    """
+    """Parse a message to a number in [0, 1]."""
     if len(message) != 4:
         raise ProtocolError(f"a confidence has 4 bytes, got {len(message)}")
     value = np.float32(np.frombuffer(message, "<f4")[0])

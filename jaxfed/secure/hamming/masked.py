@@ -41,16 +41,8 @@ BLOCK_POINTS = 512
 class Client:
     """One client, first or second in each of its pairs.
 
-    Args:
-        endpoint: its end of the session.
-        codes: its points, uint32 [n_j, L / 32].
-        sizes: number of points of every client that takes part, by address.
-        run: the number of this protocol run, never used before in the session.
-        random_bytes: unused; nothing is drawn.
-
-    Raises:
-        UsageError: L does not fit the ring.
-        ProtocolError: the run's number was used before, or `sizes` has another number of own points.
+    `sizes` are the numbers of points of all clients that take part, `run` a number never used before in the
+    session; nothing is drawn from `random_bytes`.
     """
 
     def __init__(
@@ -129,13 +121,7 @@ def _agreement(sizes: Mapping[int, int]) -> str:
 
 
 class Server:
-    """The server; it stores every client's E packed, as received.
-
-    Args:
-        endpoint: its end of the session.
-        num_bits: L.
-        presence: the clients that have left; one whose message is refused is lost.
-    """
+    """The server; it stores every client's E packed, as received."""
 
     def __init__(self, endpoint: Endpoint, num_bits: int, presence: Presence | None = None) -> None:
         self._endpoint, self._num_bits = endpoint, num_bits
@@ -199,14 +185,7 @@ def run_pair(
     addresses: tuple[int, int],
     sizes: tuple[int, int],
 ) -> Iterator[Block]:
-    """Exchange shares of a pair of clients whose points the server has; yields finished blocks.
-
-    Args:
-        first, second: the two clients' messages (`Client.send_shares`), made by `next`.
-        server: the server.
-        addresses: those of first and second, the lower one first.
-        sizes: their numbers of points.
-    """
+    """Exchange shares of a pair of clients whose points the server has; yields finished blocks."""
     try:
         for rows in ranges(sizes[0], BLOCK_POINTS):
             for columns in ranges(sizes[1], BLOCK_POINTS):

@@ -59,13 +59,7 @@ def hidden_points(bits: np.ndarray, masks: np.ndarray, width: int) -> np.ndarray
 def first_share(
     bits: np.ndarray, partner_masks: np.ndarray, pair_mask: np.ndarray, width: int
 ) -> np.ndarray:
-    """s of a block of pairs: uint16 [n, m].
-
-    Args:
-        bits: the first client's x, int8 [n, L].
-        partner_masks: v of the second client's points, uint16 [m, L].
-        pair_mask: r, uint16 [n, m].
-        width: w.
+    """s of a block of pairs, uint16 [n, m]: x int8 [n, L], v uint16 [m, L], r uint16 [n, m].
 
     Cost: 2 n m L multiply-adds of int8.
     """
@@ -81,14 +75,7 @@ def second_share(
     pair_mask: np.ndarray,
     width: int,
 ) -> np.ndarray:
-    """t of a block of pairs: uint16 [n, m].
-
-    Args:
-        bits: the second client's y, int8 [m, L].
-        hidden: its F, uint16 [m, L].
-        partner_masks: u of the first client's points, uint16 [n, L].
-        pair_mask: r, uint16 [n, m].
-        width: w.
+    """t of a block of pairs, uint16 [n, m]: y int8 [m, L], F uint16 [m, L], u uint16 [n, L], r.
 
     Cost: 3 n m L multiply-adds of int8.
     """

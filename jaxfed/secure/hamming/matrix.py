@@ -78,18 +78,7 @@ def run_own(
     num_points: int,
     num_bits: int,
 ) -> Iterator[Block]:
-    """Have a client send its own distances; yields each block that the server has received.
-
-    Args:
-        messages: those of `OwnDistances.send_own`, made by `next`.
-        server: the server's endpoint.
-        client: the client's address.
-        num_points: n_j.
-        num_bits: L.
-
-    Raises:
-        DroppedOut: the client is gone.
-    """
+    """Have a client send its own distances; yields each block that the server has received."""
     for rows, columns in _own_blocks(num_points):
         next(messages)
         yield receive_own(server, client, rows, columns, num_bits)
@@ -106,11 +95,7 @@ def send_own(endpoint: Endpoint, codes: np.ndarray, rows: range, columns: range)
 def receive_own(
     endpoint: Endpoint, client: int, rows: range, columns: range, num_bits: int
 ) -> Block:
-    """Receive a block of a client's own distances at the server.
-
-    Raises:
-        ProtocolError: a message of another length, or a distance above L.
-    """
+    """Receive a block of a client's own distances at the server."""
     message = endpoint.receive(client, "own")
     own = unpack(message, _own_count(rows, columns), ring_bits(num_bits))
     sent = checked_distances(own, num_bits)
@@ -141,18 +126,9 @@ def collect(
 ) -> None:
     """Run every client's own step and the protocol of pairs, without the clients that drop out.
 
-    Args:
-        collection: receives all distances; clients that drop out are removed from it.
-        sizes: number of points of every client, by address.
-        own: the step of one client with the server, its own distances.
-        pair: the protocol of a pair of clients, the lower address first.
-        pairs: the pairs that run the protocol, in turns; each turn is read when the one before it is done.
-        presence: the clients that have left. One is lost whose own distances are refused, or whose shares
-            disagree with those of two others or more while theirs agree.
-        progress: receives the number of finished pairs of points after every block.
-
-    Raises:
-        ProtocolError: an unexpected message of a pair; there is no H then.
+    Each turn of `pairs` is read when the one before it is done. A client is lost whose own distances are
+    refused, or whose shares disagree with those of two others or more while theirs agree. `progress` receives
+    the number of finished pairs of points after every block.
     """
     done = total = 0
     disagreeing = list[tuple[int, int]]()
@@ -188,11 +164,7 @@ def collect(
 def _lose_liar(
     collection: Collection, presence: Presence, disagreeing: Sequence[tuple[int, int]]
 ) -> None:
-    """Lose the client that is in all pairs whose shares disagree.
-
-    Raises:
-        ProtocolError: there are such pairs, and no single client is to blame.
-    """
+    """Lose the client that is in all pairs whose shares disagree."""
     staying = set(collection.clients)
     pairs = [set(pair) for pair in disagreeing if staying.issuperset(pair)]
     if not pairs:

@@ -20,11 +20,6 @@ _NOTHING = np.int64(1) << 62  # marks a missing neighbor: above every distance a
 class NearestOthers:
     """The k nearest others of every point of the clients that stay, without the point itself.
 
-    Args:
-        sizes: number of points of every client, by address.
-        num_bits: L.
-        num_neighbors: k.
-
     Memory: 8 k bytes for each pair of a point and a client.
     """
 

@@ -52,16 +52,7 @@ class AnswerTask(NamedTuple):
 class PackedDistances:
     """Answers for vectors, from the encrypted columns of one block of points.
 
-    Args:
-        key: the owner's public key.
-        ciphertexts: c_l.
-        num_points: n_b.
-        hiding: powers B^s.
-
     Cost: 3 ms a vector and block at L = 4096, 2,048 bits.
-
-    Raises:
-        ProtocolError: a ciphertext is no unit modulo N^2.
     """
 
     def __init__(
@@ -90,14 +81,8 @@ class PackedDistances:
 class DistanceMasks:
     """rho of one vector after another, uniform in Z_N, from a seed that the owner does not have.
 
-    The stream depends on N: the shares of parties with different N do not fit together.
-
-    Args:
-        seed: 32 bytes, of this run and pair of clients alone.
-        n: N.
-
-    Raises:
-        ProtocolError: a seed of another length.
+    The seed is of this run and pair of clients alone. The stream depends on N: the shares of parties with
+    different N do not fit together.
     """
 
     def __init__(self, seed: bytes, n: mpz) -> None:
@@ -117,10 +102,6 @@ class DistanceMasks:
 def distances(
     opened: Sequence[mpz], masks: Sequence[mpz], n: mpz, packing: Packing, num_points: int
 ) -> np.ndarray:
-    """h from the opened answers T and the masks rho: uint16 [n_b, V].
-
-    Raises:
-        ProtocolError: T - rho mod N is no packed row of distances: the shares do not fit together.
-    """
+    """h from the opened answers T and the masks rho: uint16 [n_b, V]."""
     packed = [(value - mask) % n for value, mask in zip(opened, masks, strict=True)]
     return (packing.num_bits - packing.digits(packed, num_points)).T

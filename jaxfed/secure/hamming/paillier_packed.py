@@ -79,20 +79,11 @@ _TASK_ANSWERS = 32  # decryptions per task
 class EncryptedPoints:
     """A client's points under its own key: encrypted once, block by block, for all its partners.
 
-    Args:
-        codes: uint32 [n_j, L / 32].
-        key: the client's.
-        random_bytes: source of the exponents; the operating system's unless a test replays it.
-        mapped: `map`, or that of worker processes.
-
     Attributes:
         key: the client's.
         blocks: the points that share a plaintext, for each block.
 
     Memory: |N| L / 4 bytes for each requested block, 12 kB a point at L = 4096 and 2,048 bits.
-
-    Raises:
-        UsageError: L does not fit the ring or the key.
     """
 
     def __init__(
@@ -132,14 +123,7 @@ class EncryptedPoints:
 
 
 class First:
-    """The client that owns the key.
-
-    Args:
-        endpoint: its end of the session.
-        second: the other client's address.
-        points: its points, encrypted.
-        mapped: `map`, or that of worker processes.
-    """
+    """The client that owns the key."""
 
     def __init__(
         self,
@@ -178,21 +162,7 @@ class First:
 
 
 class Second:
-    """The client that computes under the other client's key.
-
-    Args:
-        endpoint: its end of the session.
-        first: the other client's address.
-        codes: its points, uint32 [n_k, L / 32].
-        num_points: n_j, the number of first's points.
-        key_bits: the agreed |N|.
-        random_bytes: source of the masks' seed and of s; the operating system's unless a test replays
-            it.
-        mapped: `map`, or that of worker processes.
-
-    Raises:
-        UsageError: L does not fit the ring or the key.
-    """
+    """The client that computes under the other client's key."""
 
     def __init__(
         self,
@@ -283,16 +253,7 @@ class Server(PairServer):
 def run_pair(
     first: First, second: Second, server: Server, sizes: tuple[int, int]
 ) -> Iterator[Block]:
-    """Run the protocol of one pair of clients; yields each block that the server has computed.
-
-    Args:
-        first, second, server: the parties.
-        sizes: (n_j, n_k).
-
-    Raises:
-        ProtocolError: an unexpected message. Blocks already yielded are correct.
-        DroppedOut: a client has left; the pair's protocol ends.
-    """
+    """Run the protocol of one pair of clients; yields each block that the server has computed."""
     num_vectors = sizes[1]
     first.send_key()
     second.receive_key()

@@ -29,11 +29,7 @@ def pair_kind(kind: str, first: int, second: int) -> str:
 
 
 class PairServer:
-    """The server's part for one pair of clients; a protocol lists their messages to it in `KINDS`.
-
-    Raises:
-        UsageError: L does not fit the ring.
-    """
+    """The server's part for one pair of clients; a protocol lists their messages to it in `KINDS`."""
 
     KINDS: ClassVar[tuple[str, ...]]
 

@@ -64,15 +64,7 @@ def vectors_per_block(num_bits: int) -> int:
 
 
 class First:
-    """The sending client.
-
-    Args:
-        endpoint: its end of the session.
-        second: the other client's address.
-        codes: its points, uint32 [n_j, L / 32].
-        run: the number of this protocol run in the session, never used before.
-        random_bytes: source of the secret choices; the operating system's unless a test replays it.
-    """
+    """The sending client; `run` is a number never used before in the session."""
 
     def __init__(
         self,
@@ -202,16 +194,7 @@ class Server(PairServer):
 def run_pair(
     first: First, second: Second, server: Server, sizes: tuple[int, int, int]
 ) -> Iterator[Block]:
-    """Run the protocol of one pair of clients; yields each block that the server has computed.
-
-    Args:
-        first, second, server: the parties.
-        sizes: (n_j, n_k, L).
-
-    Raises:
-        ProtocolError: an unexpected message. Blocks already yielded are correct.
-        DroppedOut: a client has left; the pair's protocol ends.
-    """
+    """Run the protocol of one pair of clients; yields each block that the server has computed."""
     num_points, num_vectors, num_bits = sizes
     first.request()
     second.respond()

@@ -35,11 +35,9 @@ def payload_size(num_vectors: int, num_bits: int, num_points: int) -> int:
 
 
 class SenderPoints:
-    """The sender's points in the protocol's layout.
+    """The sender's points, uint8 [n, L] of 0 or 1, n at most `MAX_POINTS`, in the protocol's layout.
 
-    Args:
-        bits: uint8 [n, L] of 0 or 1, n at most `MAX_POINTS`.
-        first: the number of the first among all the sender's points, a multiple of 8.
+    `first` is the number of the first among all the sender's points, a multiple of 8.
     """
 
     def __init__(self, bits: np.ndarray, first: int) -> None:
@@ -53,10 +51,6 @@ class SenderPoints:
 
     def transfer(self, rows: TransferRows, secret_row: np.ndarray) -> tuple[bytes, np.ndarray]:
         """tau and R for the vectors whose transfers are `rows`.
-
-        Args:
-            rows: q, L rows a vector.
-            secret_row: s, uint64 [2].
 
         Returns:
             The message tau, and R, uint16 [vectors, n].
@@ -87,15 +81,7 @@ class ReceiverSums:
         self._tiles = _Tiles(num_points, num_bits, first)
 
     def sums(self, rows: TransferRows, choices: np.ndarray, tau: bytes | memoryview) -> np.ndarray:
-        """T, uint16 [vectors, n].
-
-        Args:
-            rows: t, L rows a vector.
-            choices: the vectors, uint8 [vectors, L] of 0 or 1.
-            tau: the sender's message.
-
-        Raises:
-            ProtocolError: a message of another length.
+        """T, uint16 [vectors, n], for rows t and choices uint8 [vectors, L].
 
         Cost: L / 8 AES blocks a pair of points; 2.4 us at L = 4096.
         """
@@ -166,11 +152,7 @@ def sums_to_bytes(sums: list[np.ndarray]) -> bytes:
 
 
 def sums_from_bytes(message: bytes, shape: tuple[int, int]) -> np.ndarray:
-    """Sums uint16 [V, n_j] of a message.
-
-    Raises:
-        ProtocolError: it is of another length.
-    """
+    """Sums uint16 [V, n_j] of a message."""
     num_vectors, num_points = shape
     expected = 2 * num_vectors * num_points
     if len(message) != expected:

@@ -43,11 +43,7 @@ def bits_of(codes: np.ndarray) -> np.ndarray:
 
 
 def checked_distances(distances: np.ndarray, num_bits: int) -> np.ndarray:
-    """Return the distances after a check of their range.
-
-    Raises:
-        ProtocolError: one exceeds L: the parties' shares do not belong together.
-    """
+    """Return the distances after a check of their range."""
     if distances.size and int(distances.max()) > num_bits:
         raise ProtocolError(
             f"the shares give a distance above {num_bits}: they do not fit together"

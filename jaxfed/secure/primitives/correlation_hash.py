@@ -43,13 +43,7 @@ class CorrelationHash:
     def __call__(
         self, rows: np.ndarray, first_row: int, first_block: int, num_blocks: int
     ) -> np.ndarray:
-        """Blocks first_block ... of H for rows number first_row ....
-
-        Args:
-            rows: uint64 [r, 2].
-            first_row: the number of the first row in the whole transfer.
-            first_block: the number of the first block wanted of each row.
-            num_blocks: number of blocks of each row.
+        """Blocks first_block ... of H for rows uint64 [r, 2], number first_row ... of the whole transfer.
 
         Returns:
             uint64 [num_blocks, 2 r], a row's two words side by side (blocks outermost: later

@@ -23,11 +23,6 @@ _MAX_WINDOW = 10  # bits; the table has 2^10 numbers a window at most
 class FixedBase:
     """Powers of one base.
 
-    Args:
-        base, modulus: b and m.
-        exponent_bits: |e|, a multiple of 8.
-        num_powers: approximate number of powers; sets the window.
-
     Memory: ceil(|e| / c) 2^c numbers below m, from the first power on: 20 MB for 1,500 powers of 1,152
     bits modulo 4,096 bits. A copy sent to another process builds its own table there, once.
     """

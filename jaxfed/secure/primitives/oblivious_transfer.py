@@ -31,13 +31,7 @@ RandomBytes = Callable[[int], bytes]
 
 
 class TransferReceiver:
-    """The side that chooses: gets K_c of every transfer.
-
-    Args:
-        choices: one bit a transfer.
-        context: a label that both sides agree on, never used twice.
-        random_bytes: the source of k; the operating system's unless a test replays it.
-    """
+    """The side that chooses: gets K_c of every transfer. Both sides agree on `context`, never used twice."""
 
     def __init__(
         self,
@@ -60,11 +54,7 @@ class TransferReceiver:
         return b"".join(self._public)
 
     def keys(self, response: bytes) -> list[bytes]:
-        """K_c of every transfer, 32 bytes, from the sender's message.
-
-        Raises:
-            ProtocolError: the message is not a point of the subgroup.
-        """
+        """K_c of every transfer, 32 bytes, from the sender's message."""
         _check_point(response)
         return [
             _key(
@@ -90,9 +80,6 @@ def transfer_keys(
     """The sender's side: the message to the receiver (r G, 32 bytes) and (K_0, K_1) of every transfer.
 
     Cost: one multiplication of a point a transfer, 0.1 ms.
-
-    Raises:
-        ProtocolError: a request of another length, or a PK_0 that is not a point of the subgroup.
     """
     if len(request) != POINT_BYTES * num_transfers:
         raise ProtocolError(

@@ -19,11 +19,7 @@ _RING = 1 << 64
 
 
 def slots(num_terms: int) -> int:
-    """S for sums of `num_terms` = K marks.
-
-    Raises:
-        UsageError: no terms, or more than a ring element holds.
-    """
+    """S for sums of `num_terms` = K marks."""
     if not 1 <= num_terms < _RING >> 1:
         raise UsageError(f"num_terms={num_terms}: use 1 to 2^63 - 1")
     number, power = 0, num_terms + 1
@@ -44,11 +40,7 @@ def pack(marks: np.ndarray, num_terms: int) -> np.ndarray:
 
 
 def unpack(elements: np.ndarray, count: int, num_terms: int) -> np.ndarray:
-    """The counts, int64 [count], of a sum of packed marks.
-
-    Raises:
-        ProtocolError: more digits than counts: not a sum of packed marks.
-    """
+    """The counts, int64 [count], of a sum of packed marks."""
     radix = num_terms + 1
     rest = elements.astype(np.uint64)
     digits = np.empty((len(elements), slots(num_terms)), np.int64)

@@ -33,16 +33,9 @@ def balanced(count: int, size: int) -> Iterator[range]:
 class Packing:
     """Packing of digits 0 ... L into a plaintext.
 
-    Args:
-        num_bits: L.
-        key_bits: |N|.
-
     Attributes:
         num_bits: L.
         slots: S, the number of digits in a plaintext.
-
-    Raises:
-        UsageError: L is out of range, or not one slot fits.
     """
 
     def __init__(self, num_bits: int, key_bits: int) -> None:
@@ -62,11 +55,7 @@ class Packing:
         return (self._radix**count - 1) // (self._radix - 1)
 
     def packed_columns(self, bits: np.ndarray) -> list[mpz]:
-        """sum_i bits[i, l] (L + 1)^i for every l: L integers.
-
-        Args:
-            bits: 0 and 1, uint8 [n, L], n <= S.
-        """
+        """sum_i bits[i, l] (L + 1)^i for every l, bits uint8 [n, L], n <= S: L integers."""
         self._check(len(bits))
         groups = np.packbits(bits, axis=0, bitorder="little")
         columns = [mpz(0)] * bits.shape[1]
@@ -77,11 +66,7 @@ class Packing:
         return columns
 
     def digits(self, values: Sequence[mpz], count: int) -> np.ndarray:
-        """The digits v_0 ... v_{count - 1} of every value: uint16 [len(values), count].
-
-        Raises:
-            ProtocolError: a value has more digits: not a sum of packed columns.
-        """
+        """The digits v_0 ... v_{count - 1} of every value: uint16 [len(values), count]."""
         self._check(count)
         limit = self._radix**count
         if any(not 0 <= value < limit for value in values):

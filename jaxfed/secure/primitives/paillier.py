@@ -42,10 +42,6 @@ _SMALL_ORDERS = gmpy2.lcm(*range(1, 65))  # a multiple of every order up to 64
 class PublicKey:
     """N and B.
 
-    Args:
-        phe_key: N.
-        base: B.
-
     Attributes:
         bits: |N|.
         n, n_squared, base: N, N^2, B.
@@ -63,11 +59,7 @@ class PublicKey:
 
     @classmethod
     def from_bytes(cls, message: bytes, bits: int) -> PublicKey:
-        """The key of a message.
-
-        Raises:
-            ProtocolError: it is not of `bits` bits, or N or B is invalid.
-        """
+        """The key of a message."""
         if len(message) != 3 * bits // 8:
             raise ProtocolError(
                 f"a key of {bits} bits takes {3 * bits // 8} bytes, got {len(message)}"
@@ -89,12 +81,7 @@ class PublicKey:
 
 
 class PrivateKey:
-    """A public key with p and q.
-
-    Args:
-        phe_key: p and q.
-        public: N and B.
-    """
+    """A public key with p and q."""
 
     def __init__(self, phe_key: PaillierPrivateKey, public: PublicKey) -> None:
         self.phe, self.public = phe_key, public
@@ -106,10 +93,6 @@ class PrivateKey:
 
 class Encryption:
     """The owner's encryption, modulo p^2 and q^2: a fifth faster than modulo N^2.
-
-    Args:
-        key: the private key.
-        num_ciphertexts: approximate number of ciphertexts.
 
     Cost: 0.4 ms a ciphertext at 2,048 bits, 1 ms at 3,072, after tables of 67 and 137 MB at most.
     """
@@ -144,17 +127,9 @@ class Encryption:
 def generate_key(
     bits: int = 2048, *, insecure: bool = False, random_bytes: RandomBytes = secrets.token_bytes
 ) -> PrivateKey:
-    """A new key whose N has exactly `bits` bits.
-
-    Args:
-        bits: 2048 or 3072.
-        insecure: allow other sizes from 128, multiples of 16: for tests, they hide nothing.
-        random_bytes: source of p, q and x; the operating system's unless a test replays it.
+    """A new key whose N has exactly `bits` bits; `insecure` allows small ones, for tests.
 
     Cost: 0.1 s at 2,048 bits, 0.3 s at 3,072, on average.
-
-    Raises:
-        UsageError: another size.
     """
     if insecure and (bits < _MIN_TEST_BITS or bits % 16):
         raise UsageError(f"key_bits={bits}: even tests need multiples of 16 from {_MIN_TEST_BITS}")
@@ -192,11 +167,7 @@ def to_bytes(numbers: Sequence[mpz], size: int) -> bytes:
 
 
 def modulus_from_bytes(message: bytes, bits: int) -> mpz:
-    """N of a message.
-
-    Raises:
-        ProtocolError: another length, or not an odd number of exactly `bits` bits.
-    """
+    """N of a message."""
     [n] = _from_bytes(message, 1, bits // 8, "a modulus")
     if n.bit_length() != bits or n % 2 == 0:
         raise ProtocolError(f"a modulus is odd and has {bits} bits, got {n.bit_length()} bits")
@@ -204,11 +175,7 @@ def modulus_from_bytes(message: bytes, bits: int) -> mpz:
 
 
 def ciphertexts_from_bytes(message: bytes, count: int, n: mpz) -> list[mpz]:
-    """Ciphertexts of a message; `check_units` checks that they are units.
-
-    Raises:
-        ProtocolError: another length, or one is not in [1, N^2).
-    """
+    """Ciphertexts of a message; `check_units` checks that they are units."""
     ciphertexts = _from_bytes(message, count, n.bit_length() // 4, "ciphertexts")
     if not all(0 < ciphertext < n * n for ciphertext in ciphertexts):
         raise ProtocolError("a ciphertext is not in [1, N^2)")
@@ -216,11 +183,7 @@ def ciphertexts_from_bytes(message: bytes, count: int, n: mpz) -> list[mpz]:
 
 
 def plaintexts_from_bytes(message: bytes, count: int, n: mpz) -> list[mpz]:
-    """Plaintexts of a message.
-
-    Raises:
-        ProtocolError: another length, or one is not in [0, N).
-    """
+    """Plaintexts of a message."""
     plaintexts = _from_bytes(message, count, n.bit_length() // 8, "plaintexts")
     if not all(plaintext < n for plaintext in plaintexts):
         raise ProtocolError("a plaintext is not in [0, N)")
@@ -228,11 +191,7 @@ def plaintexts_from_bytes(message: bytes, count: int, n: mpz) -> list[mpz]:
 
 
 def check_units(product_of_ciphertexts: mpz, n: mpz) -> None:
-    """Refuse ciphertexts that are not units, by their product modulo N or N^2.
-
-    Raises:
-        ProtocolError: one shares a factor with N.
-    """
+    """Refuse ciphertexts that are not units, by their product modulo N or N^2."""
     if gmpy2.gcd(product_of_ciphertexts, n) != 1:
         raise ProtocolError("a ciphertext has no inverse modulo N^2")
 

@@ -39,14 +39,7 @@ def replayable_bytes(seed: bytes) -> Callable[[int], bytes]:
 
 
 class Keystream:
-    """The bytes of G(seed), one after another.
-
-    Args:
-        seed: 32 bytes.
-        start: the first byte, a multiple of 16; allows to make parts of a long stream.
-
-    Raises:
-        ValueError: a seed of another length, a start within a block, or more than 16 GiB in total.
+    """The bytes of G(seed), one after another, from byte `start` on, a multiple of 16.
 
     Cost: about 0.2 ns a byte with AES instructions, and 6 us a stream, too slow for one stream per point.
     """

@@ -19,11 +19,7 @@ MAX_BITS = 16
 
 
 def ring_bits(num_bits: int) -> int:
-    """w of the smallest ring that holds every distance 0 ... `num_bits`.
-
-    Raises:
-        UsageError: `num_bits` is below 1 or above 65,535, the largest distance of 16-bit words.
-    """
+    """w of the smallest ring that holds every distance 0 ... `num_bits`."""
     if not 1 <= num_bits < 1 << MAX_BITS:
         raise UsageError(f"num_bits={num_bits}: secure Hamming allows 1 to {(1 << MAX_BITS) - 1}")
     return num_bits.bit_length()
@@ -35,11 +31,7 @@ def packed_size(count: int, width: int) -> int:
 
 
 def pack(values: np.ndarray, width: int) -> bytes:
-    """uint16 values of any shape, each below 2^width, in `packed_size(values.size, width)` bytes.
-
-    Raises:
-        ValueError: a value does not fit.
-    """
+    """uint16 values of any shape, each below 2^width, in `packed_size(values.size, width)` bytes."""
     flat = np.ascontiguousarray(values, "<u2").reshape(-1)
     if width < MAX_BITS and flat.size and int(flat.max()) >> width:
         raise ValueError(f"a value exceeds {width} bits")
@@ -57,11 +49,7 @@ def pack(values: np.ndarray, width: int) -> bytes:
 
 
 def unpack(message: bytes | memoryview, count: int, width: int) -> np.ndarray:
-    """The uint16 [count] values of a packed message.
-
-    Raises:
-        ProtocolError: the message has another length, or padding that is not zero.
-    """
+    """The uint16 [count] values of a packed message."""
     if len(message) != packed_size(count, width):
         raise ProtocolError(
             f"{count} values of {width} bits take {packed_size(count, width)} bytes, "

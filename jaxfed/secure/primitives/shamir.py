@@ -28,9 +28,6 @@ def split(
     """Shares for x = 1 ... `num_shares`, 66 bytes each; `threshold` = t of them give the secret.
 
     Cost: n t multiplications of 521 bits; 2 ms at n = 100, t = 67.
-
-    Raises:
-        UsageError: not 1 <= t <= n, or a secret of more than 64 bytes.
     """
     if not 1 <= threshold <= num_shares:
         raise UsageError(f"threshold={threshold}: use 1 to {num_shares} shares")
@@ -48,11 +45,7 @@ def split(
 
 
 def check_share(share: bytes) -> None:
-    """Refuse a share that no secret has.
-
-    Raises:
-        ProtocolError: another length, or no element of the field.
-    """
+    """Refuse a share that no secret has."""
     if len(share) != SHARE_BYTES:
         raise ProtocolError(f"a share has {SHARE_BYTES} bytes, got {len(share)}")
     if int.from_bytes(share, "big") >= PRIME:
@@ -61,10 +54,6 @@ def check_share(share: bytes) -> None:
 
 def reconstruct(shares: Mapping[int, bytes], threshold: int, secret_bytes: int) -> bytes:
     """The secret of `secret_bytes` bytes from shares {x: share}; the first `threshold` are used.
-
-    Raises:
-        ProtocolError: too few shares, one that is not a field element, or shares that do not belong
-            together (the result does not fit the secret's length).
 
     Cost: t^2 multiplications for a set of x, 3 ms at t = 67, and t for each further secret.
     """

@@ -21,12 +21,7 @@ _MAX_GROUP = 12
 
 
 def subset_products(rows: np.ndarray, numbers: Sequence[mpz], modulus: mpz) -> list[mpz]:
-    """prod_{l: rows[i, l] = 1} numbers[l] mod `modulus` for every i.
-
-    Args:
-        rows: 0 and 1, uint8 [V, L].
-        numbers: L numbers in [0, modulus).
-        modulus: m > 1.
+    """prod_{l: rows[i, l] = 1} numbers[l] mod `modulus` for every i; rows uint8 [V, L] of 0 and 1.
 
     Cost: about V (L + 2^g) / g multiplications, g the best size of a group; memory 2^g numbers.
     """

@@ -39,11 +39,7 @@ class ExtensionReceiver:
         self._rows_done = 0
 
     def extend(self, choices: np.ndarray) -> tuple[bytes, TransferRows]:
-        """The correction u for the next choices, and the rows t.
-
-        Args:
-            choices: uint8 [m / 8], packed, least significant bit first.
-        """
+        """The correction u for the next choices, packed uint8 [m / 8], and the rows t."""
         columns = np.empty((NUM_BASE, len(choices)), np.uint8)
         correction = np.empty_like(columns)
         for number, (zero, one) in enumerate(self._streams):
@@ -69,11 +65,7 @@ class ExtensionSender:
         return np.packbits(self._secret, bitorder="little").view(np.uint64)
 
     def extend(self, correction: bytes, num_choices: int) -> TransferRows:
-        """The rows q of the next choices.
-
-        Raises:
-            ProtocolError: a correction of another length.
-        """
+        """The rows q of the next choices."""
         if len(correction) != correction_size(num_choices):
             raise ProtocolError(
                 f"{num_choices} choices need {correction_size(num_choices)} bytes, "

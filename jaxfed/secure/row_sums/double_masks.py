@@ -142,12 +142,7 @@ class Client:
         self._held: dict[int, Shares] = {}
 
     def announce(self) -> None:
-        """Receive the round's start; draw its secrets and send the public key of its masks.
-
-        Raises:
-            ProtocolError: a repeated round, participants or neighbors that are invalid or too few, or a
-                threshold below the least or above their number.
-        """
+        """Receive the round's start; draw its secrets and send the public key of its masks."""
         message = self._endpoint.receive(SERVER, "start")
         if self._promise:
             number, num_terms, threshold, holders = parsed_sparse_start(message)
@@ -198,12 +193,7 @@ class Client:
             )
 
     def collect_secrets(self) -> None:
-        """Receive the partners' shares, after the list of partners on a sparse graph.
-
-        Raises:
-            ProtocolError: partners without keys, too few partners, shares of the wrong length, or with
-                `signed` a mask key that differs from the one that the server sent.
-        """
+        """Receive the partners' shares, after the list of partners on a sparse graph."""
         self._partners = list(self._pair_seeds)
         if self._promise:
             self._partners = self._received_list("partners", self._pair_seeds)
@@ -237,11 +227,7 @@ class Client:
         self._endpoint.send(SERVER, f"upload/{self._number}", layout.upload(masked, self._own))
 
     def hear_survivors(self) -> None:
-        """Receive the list of survivors, and sign it if lists are signed.
-
-        Raises:
-            ProtocolError: survivors that are invalid or too few, or a second list in this round.
-        """
+        """Receive the list of survivors, and sign it if lists are signed."""
         survivors = self._received_list("survivors", self._held)
         if not self._promise and self._own not in survivors:
             raise ProtocolError(f"survivors {survivors}: not of this round, or too few")
@@ -251,11 +237,7 @@ class Client:
             self._endpoint.send(SERVER, f"signature/{self._number}", signature)
 
     def reveal(self) -> None:
-        """Send shares of b_j for survivors, and of c_j for the others whose shares it holds, once a round.
-
-        Raises:
-            ProtocolError: fewer than t signatures of this list, if lists are signed.
-        """
+        """Send shares of b_j for survivors, and of c_j for the others whose shares it holds, once a round."""
         if self._signer:
             signed_survivors.check_signatures(
                 self._endpoint.receive(SERVER, f"signatures/{self._number}"),
@@ -334,19 +316,13 @@ class Client:
 
 
 class Server(masked.Server):
-    """The server.
-
-    Args:
-        endpoint: its end of the session.
-        rows: R_k of every client.
-        num_classes: C.
-        signed: have clients sign the list of survivors.
-        graph: the neighbors of every client, and t; None: the graph is complete, and t is the smallest that
-            each round's participants allow.
+    """The server; arguments as `masked.Server`.
 
     Attributes:
         threshold: t of the round.
-        graph, is_signed: as the arguments.
+        is_signed: clients sign the list of survivors.
+        graph: the neighbors of every client, and t; None: the graph is complete, and t is the smallest that
+            each round's participants allow.
     """
 
     threshold: int
@@ -470,10 +446,6 @@ class Server(masked.Server):
 
         Returns:
             The clients whose shares are inconsistent with those of t others.
-
-        Raises:
-            GivenUp: fewer than t holders of a secret in a sparse graph sent shares.
-            ProtocolError: inconsistent shares.
         """
         survivors, refused = set(self._survivors), set[int]()
         needed = {j for client in survivors for j in self._shown(client)} | survivors

@@ -36,15 +36,7 @@ def pair_masks(own: int, seeds: Mapping[int, bytes]) -> SignedSeeds:
 def masked_rows(values: np.ndarray, encoding: FixedPoint, masks: SignedSeeds) -> np.ndarray:
     """encode(values) + masks: uint64, the shape of `values` (real, [n, C]).
 
-    Args:
-        values: the rows.
-        encoding: range and precision.
-        masks: what to add.
-
     Cost: 1.4 ns an entry and mask, 6 us a mask, 2 ns an entry to encode; 128 KiB in addition to the result.
-
-    Raises:
-        UsageError: a value is out of the encoding's range.
     """
     flat = np.ascontiguousarray(values).reshape(-1)
     masked = np.empty(flat.size, np.uint64)

@@ -56,25 +56,14 @@ RowSums = dict[int, np.ndarray]  # Z[R_j], float64 [n_j, C], of every client tha
 
 
 class Client:
-    """One client.
-
-    Args:
-        endpoint: its end of the session.
-        values: Z^(j), real [n, C].
-        rows: R_k of every client.
-    """
+    """One client, with Z^(j), real [n, C], and R_k of every client."""
 
     def __init__(self, endpoint: Endpoint, values: np.ndarray, rows: RowsOf) -> None:
         self._endpoint, self._values, self._rows = endpoint, values, rows
         self._own = endpoint.address
 
     def upload(self) -> None:
-        """Receive the round's start and send the masked rows of the other participants.
-
-        Raises:
-            ProtocolError: a repeated round, or participants that are invalid or too few.
-            UsageError: a contribution beyond the fixed-point range; nothing is sent.
-        """
+        """Receive the round's start and send the masked rows of the other participants."""
         number, participants = parsed_start(self._endpoint.receive(SERVER, "start"))
         if self._own not in participants or not set(participants) <= self._rows.keys():
             raise ProtocolError(f"row sums among clients {participants}: not what was agreed")
@@ -104,11 +93,6 @@ class Client:
 
 class Server:
     """The server.
-
-    Args:
-        endpoint: its end of the session.
-        rows: R_k of every client.
-        num_classes: C.
 
     Attributes:
         least_participants: smallest number of clients in a round.
@@ -211,11 +195,7 @@ def start_message(number: int, participants: Sequence[int]) -> bytes:
 
 
 def parsed_start(message: bytes) -> tuple[int, list[int]]:
-    """Parse the message of `start_message`.
-
-    Raises:
-        ProtocolError: an invalid message, or participants not in ascending order.
-    """
+    """Parse the message of `start_message`."""
     count, rest = divmod(len(message) - 8, 4)
     if count < 1 or rest:
         raise ProtocolError(f"a start has 8 + 4 p bytes, got {len(message)}")

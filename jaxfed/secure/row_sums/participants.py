@@ -35,13 +35,7 @@ def least_participants(rows: RowsOf) -> int:
 
 
 class ParticipatingRows:
-    """Places of each participant's rows in a round's matrices.
-
-    Args:
-        rows: R_j of every client.
-        participants: clients that take part, in any order.
-        num_classes: C.
-    """
+    """Places of each participant's rows in a round's matrices."""
 
     def __init__(self, rows: RowsOf, participants: Iterable[int], num_classes: int) -> None:
         owners = [*({SERVER} & rows.keys()), *sorted(participants)]
@@ -75,11 +69,7 @@ class ParticipatingRows:
         return matrix[: own.start].tobytes() + matrix[own.stop :].tobytes()
 
     def add_upload(self, sums: np.ndarray, message: bytes, sender: int) -> None:
-        """Add an upload to the sums, uint64 [n', C], in place.
-
-        Raises:
-            ProtocolError: a message of another length; nothing is added.
-        """
+        """Add an upload to the sums, uint64 [n', C], in place."""
         own = self[sender]
         num_others = self.shape[0] - (own.stop - own.start)
         others = parsed_rows(message, (num_others, self.shape[1]), f"client {sender}'s upload")
@@ -88,11 +78,7 @@ class ParticipatingRows:
 
 
 def parsed_rows(message: bytes, shape: tuple[int, int], what: str) -> np.ndarray:
-    """Parse a message of uint64 rows.
-
-    Raises:
-        ProtocolError: a message of another length.
-    """
+    """Parse a message of uint64 rows."""
     expected = ENTRY_BYTES * shape[0] * shape[1]
     if len(message) != expected:
         raise ProtocolError(f"{what} has {expected} bytes, got {len(message)}")

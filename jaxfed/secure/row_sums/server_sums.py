@@ -84,19 +84,8 @@ def summed(
 ) -> tuple[masked.Server, masked.RowSums]:
     """Run one sum of rows; returns the server's part after it, and the clients' rows.
 
-    Args:
-        session: the parties.
-        constructor: makes a client from what `own` holds; arguments as `row_client`.
-        own: inputs of the clients, by address.
-        clients: those that take part.
-        rows: R_k of every client, and of the server if it owns some.
-        num_classes: C.
-        plan: further arguments of `constructor`.
-        is_resilient: use double masks; a client that leaves after its upload then still counts.
-        signed: with double masks, clients sign the list of survivors.
-        graph: with double masks, the sparse graph; None: the complete one.
-        before: a phase before the sum; returns the clients that take part.
-        progress: receives the number of uploads that have arrived.
+    Each of `clients` is `constructor(endpoint, own[client], random_bytes=, is_resilient=, **plan)`, with a
+    `promise` on a sparse graph. `before` is a phase before the sum that returns the clients that take part.
     """
     if graph:
         plan = {**plan, "promise": graph.promise}

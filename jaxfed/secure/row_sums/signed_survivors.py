@@ -57,18 +57,7 @@ def check_signatures(
     survivors: Sequence[int],
     threshold: int,
 ) -> None:
-    """Refuse a list of survivors unless at least `threshold` of them have signed it. Cost: 0.1 ms each.
-
-    Args:
-        message: `packed_signatures`.
-        keys: public keys of all participants.
-        number: number of the round.
-        participants, survivors: the lists.
-        threshold: t.
-
-    Raises:
-        ProtocolError: signatures that are missing, wrong, or not of survivors in ascending order.
-    """
+    """Refuse a list of survivors unless at least `threshold` of them have signed it. Cost: 0.1 ms each."""
     if len(message) % ENTRY_BYTES:
         raise ProtocolError(f"signatures take {ENTRY_BYTES} bytes each, got {len(message)}")
     signatures = list(_ENTRY.iter_unpack(message))

@@ -2,19 +2,17 @@
 
     protocol   6 bytes   "jaxfed"
     version    1
-    sealed     1         1: the payload is encrypted, and 16 bytes of tag follow it; 3: the same, and the
-                         payload continues in the next message
+    sealed     1         1: the payload is encrypted, and 16 bytes of tag follow it
     kind size  1         K
     session   16
     sender     4         signed; -1 is the server
     receiver   4
     sequence   8         number of the message among those from sender to receiver
-    size       8         bytes of the payload, without the tag: 2^28 (256 MiB) at most
+    size       8         bytes of the payload, without the tag: with it below 2^31
     kind       K         printable ASCII, 1 to 64 bytes
     payload, tag
 
-A longer payload is cut: all messages but the last have 2^28 bytes of it and mark that it continues.
-(OpenSSL's AES-GCM takes below 2^31 bytes at once.) Lengths are checked before anything else is done with a
+OpenSSL's AES-GCM takes below 2^31 bytes at once. Lengths are checked before anything else is done with a
 message.
 
 Integers are big-endian. Each message has exactly one encoding, and anything else is refused. The header is
@@ -33,8 +31,7 @@ VERSION = 1
 SESSION_BYTES = 16
 TAG_BYTES = 16
 MAX_KIND_BYTES = 64
-MAX_SIZE = 1 << 28  # bytes of payload in one message
-MAX_PAYLOAD_BYTES = 1 << 36  # over all messages that a payload is cut into
+MAX_SIZE = (1 << 31) - 1 - TAG_BYTES  # bytes of payload
 
 _FIXED = struct.Struct(f">6sBBB{SESSION_BYTES}siiQQ")
 
@@ -49,20 +46,15 @@ class Header(NamedTuple):
     sequence: int
     size: int
     is_sealed: bool
-    continues: bool = False
 
     def packed(self) -> bytes:
-        """Encode the header.
-
-        Raises:
-            ProtocolError: an invalid kind.
-        """
+        """Encode the header."""
         kind = self.kind.encode("ascii", "replace")
         _check_kind(kind, self.kind)
         fixed = _FIXED.pack(
             PROTOCOL,
             VERSION,
-            self.is_sealed | self.continues << 1,
+            self.is_sealed,
             len(kind),
             self.session,
             self.sender,
@@ -87,18 +79,14 @@ class Frame(NamedTuple):
 
 
 def parsed(message: bytes | bytearray) -> Frame:
-    """Parse a message.
-
-    Raises:
-        ProtocolError: it is not exactly one message of this version.
-    """
+    """Parse a message."""
     view = memoryview(message)
     if len(view) < _FIXED.size:
         raise ProtocolError(f"a message of {len(view)} bytes: shorter than a header")
     protocol, version, sealed, kind_size, session, sender, receiver, sequence, size = (
         _FIXED.unpack_from(view)
     )
-    if protocol != PROTOCOL or version != VERSION or sealed not in (0, 1, 3):
+    if protocol != PROTOCOL or version != VERSION or sealed not in (0, 1):
         raise ProtocolError("not a message of this protocol and version")
     if size > MAX_SIZE:
         raise ProtocolError(
@@ -109,9 +97,7 @@ def parsed(message: bytes | bytearray) -> Frame:
     if len(kind) != kind_size:
         raise ProtocolError("a message that ends in its header")
     _check_kind(kind, kind)
-    header = Header(
-        session, sender, receiver, kind.decode(), sequence, size, sealed != 0, sealed == 3
-    )
+    header = Header(session, sender, receiver, kind.decode(), sequence, size, sealed == 1)
     if len(view) != size + header.overhead:
         raise ProtocolError(
             f"a message of {len(view)} bytes where its header means {size + header.overhead}"

@@ -30,24 +30,14 @@ _SMALL_ORDER = {  # u-coordinates of points of an order that divides 8
 
 
 class KeyPair:
-    """One party's key pair of one session.
-
-    Args:
-        random_bytes: source of the private key; the operating system's unless a test replays it.
-    """
+    """One party's key pair of one session."""
 
     def __init__(self, random_bytes: RandomBytes = secrets.token_bytes) -> None:
         self._private = X25519PrivateKey.from_private_bytes(random_bytes(KEY_BYTES))
         self.public = self._private.public_key().public_bytes_raw()
 
     def agreed(self, public: bytes) -> bytes:
-        """The secret shared with the owner of a public key: X25519, 32 bytes. Cost: 40 us.
-
-        Raises:
-            ProtocolError: not a public key, one that is not in canonical form (RFC 7748 reduces numbers of
-                2^255 - 19 or more, which would deceive parties that compare keys), or a point of small
-                order, whose secret is public.
-        """
+        """The secret shared with the owner of a public key: X25519, 32 bytes. Cost: 40 us."""
         check_public(public)
         return self._private.exchange(X25519PublicKey.from_public_bytes(public))
 
@@ -56,13 +46,6 @@ class Agreements(Mapping[int, bytes]):
     """Secrets shared with the owners of public keys, each agreed on when it is first read.
 
     A client has all public keys of its session, and in some protocols exchanges nothing with most owners.
-
-    Args:
-        keys: the own key pair.
-        publics: public keys of the others, by address.
-
-    Raises:
-        ProtocolError: as `KeyPair.agreed`, for any of the keys.
     """
 
     def __init__(self, keys: KeyPair, publics: Mapping[int, bytes]) -> None:
@@ -87,7 +70,11 @@ class Agreements(Mapping[int, bytes]):
 
 
 def check_public(public: bytes) -> None:
-    """Refuse a public key with which no secret is shared; errors as `KeyPair.agreed`."""
+    """Refuse a public key with which no secret is shared.
+
+    RFC 7748 reduces numbers of 2^255 - 19 or more, which would deceive parties that compare keys. With a
+    point of small order the secret is public.
+    """
     if len(public) != KEY_BYTES:
         raise ProtocolError(f"a public key has {KEY_BYTES} bytes, got {len(public)}")
     number = int.from_bytes(public, "little")

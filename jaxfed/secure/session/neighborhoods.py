@@ -146,17 +146,7 @@ def enough_partners(num_clients: int, size: int, promise: Promise = PROMISE) -> 
 def drawn_graph(
     clients: Iterable[int], size: int, random_bytes: RandomBytes, promise: Promise = PROMISE
 ) -> Graph:
-    """Harary's graph on a random permutation of the clients; fewer than three have no neighbors.
-
-    Args:
-        clients: the clients.
-        size: k, as in `neighborhood`.
-        random_bytes: source of the 16 bytes for every client by which they are sorted.
-        promise: as for `neighborhood`.
-
-    Raises:
-        UsageError: as `neighborhood`.
-    """
+    """Harary's graph on a random permutation of the clients; fewer than three have no neighbors."""
     ring = sorted(sorted(clients), key=lambda _: random_bytes(16))
     if len(ring) < LEAST_CLIENTS:
         return Graph(dict.fromkeys(ring, ()), _LEAST_THRESHOLD, promise)

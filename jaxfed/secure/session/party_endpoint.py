@@ -21,14 +21,6 @@ class PartyEndpoint:
 
     Errors are `ProtocolError`s and do not change the state: an invalid message is dropped, and a message of
     an unexpected kind stays the next one.
-
-    Args:
-        address: the party's address.
-        channel: the connection to the others.
-        session: the session's number.
-        roster: all parties' public keys, as this party received them.
-        shared: X25519 secret with each of the others; read when the first message goes to or comes from it.
-        pair_rosters: by partner, the part of the roster that both have, if they have different ones.
     """
 
     def __init__(
@@ -68,8 +60,7 @@ class PartyEndpoint:
         """Send a message that only `receiver` can read."""
         self._channel.presence.act(self.address, "send", kind)
         self._check_partner(receiver)
-        for message in self._outgoing[receiver].sealed(kind, payload):
-            self._channel.send(message)
+        self._channel.send(self._outgoing[receiver].sealed(kind, payload))
 
     def receive(self, sender: int, kind: str) -> bytes:
         """The next message from `sender`."""
@@ -121,13 +112,12 @@ class PartyEndpoint:
         self._claimed.add(label)
 
     def _fetch(self, sender: int) -> bool:
-        """Open the messages of the next payload from a party; false if they have not arrived."""
-        while (message := self._channel.receive(sender, self.address)) is not None:
-            opened = self._incoming[sender].opened(message)
-            if opened is not None:
-                self._waiting[sender].append(opened)
-                return True
-        return False
+        """Open the next message from a party; false if it has not arrived."""
+        message = self._channel.receive(sender, self.address)
+        if message is None:
+            return False
+        self._waiting[sender].append(self._incoming[sender].opened(message))
+        return True
 
     def _link(self, partner: int, is_outgoing: bool) -> Link:
         sender, receiver = (self.address, partner) if is_outgoing else (partner, self.address)

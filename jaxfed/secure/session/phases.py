@@ -82,12 +82,7 @@ class Parties(Protocol):
 
 
 class InProcess:
-    """Clients whose objects are in this process.
-
-    Args:
-        clients: the objects, by address.
-        presence: the clients that have left; all are present if left out.
-    """
+    """Clients whose objects are in this process."""
 
     def __init__(self, clients: Mapping[int, Any], presence: Presence | None = None) -> None:
         self._objects, self.clients = clients, sorted(clients)

@@ -6,8 +6,6 @@ one session. So no nonce repeats under a key. (NIST SP 800-38D, Section 8.2.1.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -29,27 +27,30 @@ class Link:
         self._key, self._aead = key, AESGCM(key)
         self._session, self._sender, self._receiver = session, sender, receiver
         self._sequence = 0
-        self._begun, self._parts = "", list[bytes]()  # of a payload that continues
 
-    def sealed(self, kind: str, payload: bytes) -> Iterator[bytearray]:
-        """The next messages: one, or several if the payload is longer than a message may be.
+    def sealed(self, kind: str, payload: bytes) -> bytearray:
+        """The next message."""
+        size = len(payload)
+        if size > framing.MAX_SIZE:
+            raise ProtocolError(
+                f"a payload of {size} bytes; at most {framing.MAX_SIZE} are allowed"
+            )
+        header = Header(
+            self._session, self._sender, self._receiver, kind, self._sequence, size, is_sealed=True
+        ).packed()
+        # Encrypt directly into the message, without copies of payloads of gigabytes.
+        message = bytearray(len(header) + size + framing.TAG_BYTES)
+        message[: len(header)] = header
+        cipher = Cipher(algorithms.AES(self._key), modes.GCM(self._nonce())).encryptor()
+        cipher.authenticate_additional_data(header)
+        cipher.update_into(payload, memoryview(message)[len(header) :])
+        cipher.finalize()
+        message[len(header) + size :] = cipher.tag
+        self._sequence += 1
+        return message
 
-        Raises:
-            ProtocolError: an invalid kind, or a payload above `framing.MAX_PAYLOAD_BYTES`.
-        """
-        size, cut = len(payload), framing.MAX_SIZE
-        _check_total(size)
-        view = memoryview(payload)
-        for begin in range(0, max(size, 1), cut):
-            yield self._sealed(kind, view[begin : begin + cut], continues=begin + cut < size)
-
-    def opened(self, message: bytes | bytearray) -> tuple[str, bytes] | None:
-        """Kind and payload of the next message; None if the payload continues in another one.
-
-        Raises:
-            ProtocolError: it is not the next message, which the link still expects; or it does not continue
-                the payload of the last one.
-        """
+    def opened(self, message: bytes | bytearray) -> tuple[str, bytes]:
+        """Kind and payload of the next message; the link still expects it if another one is refused."""
         frame = framing.parsed(message)
         header = frame.header
         check_route(header, self._session, self._sender, self._receiver, is_sealed=True)
@@ -63,55 +64,10 @@ class Link:
         except InvalidTag:
             raise ProtocolError(f"a message that {self._sender} did not seal") from None
         self._sequence += 1
-        return self._joined(header, payload)
-
-    def _sealed(self, kind: str, payload: memoryview, *, continues: bool) -> bytearray:
-        size = len(payload)
-        header = Header(
-            self._session,
-            self._sender,
-            self._receiver,
-            kind,
-            self._sequence,
-            size,
-            is_sealed=True,
-            continues=continues,
-        ).packed()
-        # Encrypt directly into the message, without copies of payloads of gigabytes.
-        message = bytearray(len(header) + size + framing.TAG_BYTES)
-        message[: len(header)] = header
-        cipher = Cipher(algorithms.AES(self._key), modes.GCM(self._nonce())).encryptor()
-        cipher.authenticate_additional_data(header)
-        cipher.update_into(payload, memoryview(message)[len(header) :])
-        cipher.finalize()
-        message[len(header) + size :] = cipher.tag
-        self._sequence += 1
-        return message
-
-    def _joined(self, header: Header, payload: bytes) -> tuple[str, bytes] | None:
-        """Kind and whole payload after its last part, which is usually the only one; else None."""
-        if self._parts and header.kind != self._begun:
-            raise ProtocolError(f"{header.kind!r} from {self._sender} within {self._begun!r}")
-        if not header.continues and not self._parts:
-            return header.kind, payload
-        _check_total(sum(map(len, self._parts)) + header.size)
-        self._begun = header.kind
-        self._parts.append(payload)
-        if header.continues:
-            return None
-        whole = b"".join(self._parts)
-        self._parts.clear()
-        return header.kind, whole
+        return header.kind, payload
 
     def _nonce(self) -> bytes:
         return self._sequence.to_bytes(_NONCE_BYTES, "big")
-
-
-def _check_total(size: int) -> None:
-    if size > framing.MAX_PAYLOAD_BYTES:
-        raise ProtocolError(
-            f"a payload of {size} bytes; at most {framing.MAX_PAYLOAD_BYTES} are allowed"
-        )
 
 
 def check_route(

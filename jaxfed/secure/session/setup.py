@@ -55,13 +55,7 @@ _ENTRY = struct.Struct(f">i{KEY_BYTES}s")
 
 
 class ClientSetup:
-    """A client during setup.
-
-    Args:
-        address: 0 or more.
-        channel: the connection to the others.
-        random_bytes: source of keys; the operating system's unless a test replays it.
-    """
+    """A client during setup."""
 
     def __init__(
         self,
@@ -81,12 +75,7 @@ class ClientSetup:
         _sent(self._channel, self._session, self._address, SERVER, "hello", self._keys.public)
 
     def agree(self) -> None:
-        """Receive the roster; keys are agreed on with those parties in it that messages go to or come from.
-
-        Raises:
-            ProtocolError: two parties with the same address or key, an invalid key, or a roster without this
-                client.
-        """
+        """Receive the roster of the parties that messages go to or come from."""
         header, message = _taken(self._channel, SERVER, self._address, "roster")
         check_route(header, self._session, SERVER, self._address, is_sealed=False)
         roster = parsed_roster(message)
@@ -148,11 +137,7 @@ class ServerSetup:
         _sent(self._channel, self._session, SERVER, client, "invite", b"")
 
     def accept(self, client: int) -> None:
-        """Receive one client's public key.
-
-        Raises:
-            ProtocolError: a repeated client, or a key that is invalid or another party's.
-        """
+        """Receive one client's public key."""
         header, public = _taken(self._channel, client, SERVER, "hello")
         check_route(header, self._session, client, SERVER, is_sealed=False)
         if client in self._roster:
@@ -192,18 +177,8 @@ def agree(
 ) -> dict[int, PartyEndpoint]:
     """Endpoints of the server and the given clients, after setup.
 
-    Args:
-        clients: their addresses.
-        channel: the server's connection; in one process, everybody's.
-        random_bytes: source of keys; the operating system's unless a test replays it.
-        parties: the clients, `ClientSetup`s; in this process, on this channel, if left out.
-
     Returns:
         By address; of clients those in this process, None for others.
-
-    Raises:
-        DroppedOut: a client left, or its message was refused; there are no endpoints then.
-        ProtocolError: an unexpected message at a client; there are no endpoints then.
     """
     server = ServerSetup(channel, random_bytes=random_bytes)
     play = parties or InProcess(
@@ -262,11 +237,7 @@ def _pair_rosters(roster: Mapping[int, bytes], own: int) -> dict[int, bytes]:
 
 
 def parsed_roster(message: bytes) -> dict[int, bytes]:
-    """Parse the message of `packed_roster`.
-
-    Raises:
-        ProtocolError: an invalid roster, or one with a repeated address or key.
-    """
+    """Parse the message of `packed_roster`."""
     count, rest = divmod(len(message) - KEY_BYTES, _ENTRY.size)
     if count < 1 or rest:
         raise ProtocolError(f"a roster of {len(message)} bytes; its length must be 32 + 36 p")

@@ -161,6 +161,6 @@ def test_a_sealed_message_is_gcm_under_its_number_and_header(payload):
             + b"hello"
         )
         ciphertext, tag = gcm(b"k" * 32, number.to_bytes(12, "big"), payload, header)
-        (message,) = link.sealed("hello", payload)
+        message = link.sealed("hello", payload)
         assert message == header + ciphertext + tag
         assert len(message) == FRAME + len("hello") + len(payload)

@@ -48,11 +48,7 @@ class Letter(NamedTuple):
 
 
 def parsed_letter(message: bytes) -> Letter:
-    """Parse a letter.
-
-    Raises:
-        ProtocolError: it is malformed.
-    """
+    """Parse a letter."""
     try:
         text, *frames = parsed(message)
         calls = [Call(*map(_given, call)) for call in json.loads(text)]
@@ -71,11 +67,7 @@ def packed(parts: Iterable[bytes | bytearray]) -> bytes:
 
 
 def parsed(message: bytes) -> list[bytes]:
-    """Split what `packed` has joined.
-
-    Raises:
-        ProtocolError: the lengths do not fit.
-    """
+    """Split what `packed` has joined."""
     parts, start = [], 0
     while start < len(message):
         begin = start + _SIZE
