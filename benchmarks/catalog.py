@@ -54,6 +54,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "row_sums": row_sums.masking,
     "sparse_sums": sparse_sums.sums,
     "large_sums": sparse_sums.large_sums,
+    "model_sums": sparse_sums.model_sums,
 }
 
 # Benchmarks that are part of another one.

@@ -1,6 +1,7 @@
 """Costs of protocols, and the table of them in docs/speed.md."""
 
 import importlib.util
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -98,6 +99,17 @@ def test_a_whole_round_of_many_among_neighbors(monkeypatch):
     figures = contest.figures(contest.ours(), 5.0)
     assert figures["s a client"] == 5 / 20
     assert figures["largest error of the mean"] < contest.at_most["largest error of the mean"]
+
+
+def test_sums_of_model_updates_count_their_bytes(monkeypatch):
+    monkeypatch.setattr(sparse_sums, "MODEL", 50)
+    monkeypatch.setattr(sparse_sums, "MANY", 20)
+    contests = list(itertools.islice(sparse_sums.model_sums(with_peers=False), 2))
+    assert [contest.case["leaving"] for contest in contests] == [0, 1]
+    for contest in contests:
+        figures = contest.figures(contest.ours(), 1.0)
+        assert figures["ms a client"] == 100
+        assert 0.4 < figures["kB sent"] < 3
 
 
 def test_pairs_of_many_clients(monkeypatch):
