@@ -84,15 +84,9 @@ def _answers(config: ConfigDict) -> dict[str, Any]:
         print(f"{row.method:24s} {sent} {_factor(row.factor):>8s}")
     counted = f"{costs.num_public} examples of {costs.num_classes} classes"
     if costs.num_parameters is not None:
-        counted += f", {costs.num_parameters} parameters; FedCT's paper: {costs.paper_factor}"
+        counted += f", {costs.num_parameters} parameters; FedCT's paper, of labels of 32 bits: 67"
     print(counted)
-    for each in costs.encodings:
-        print(f"{each.name:24s} {each.bits / 8:12.0f} {'':12s} {_factor(each.factor):>8s}")
-    return {
-        **costs._asdict(),
-        "methods": [_as_json(row) for row in costs.methods],
-        "encodings": [_as_json(each) for each in costs.encodings],
-    }
+    return {**costs._asdict(), "methods": [_as_json(row) for row in costs.methods]}
 
 
 def _factor(factor: float | None) -> str:

@@ -71,7 +71,7 @@ def conducted(
             OF_A_SWEEP,
             with_resume_hint,
         )
-        from jaxfed.experiment.tracking.tracker import chosen
+        from jaxfed.experiment.tracking import chosen
         from jaxfed.host.location import location
 
         attached = attachment()

@@ -46,14 +46,14 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         raise UsageError(f"--jobs={_JOBS.value}: use integers from 1 on")
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
-    from jaxfed.experiment.sweep import sweep, sweep_plan
-    from jaxfed.experiment.tracking.tracker import chosen
+    from jaxfed.experiment import sweep
+    from jaxfed.experiment.tracking import chosen
     from jaxfed.host.location import location
     from jaxfed.host.terminal import Terminal
 
     chosen(_TRACKER.value, "--tracker")
     directory = location(_WORKDIR.value, "--workdir")
-    plan = sweep_plan.plan(_CONFIG.value, overrides, _GRID.value, directory)
+    plan = sweep.plan(_CONFIG.value, overrides, _GRID.value, directory)
     tracked = [f"--tracker={name}" for name in _TRACKER.value]
     command = sweep.run_command(plan, f"{__package__}.run", tracked)
     titles = {point.name: point.title for point in plan.points}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from invoking import called
 
-from jaxfed.experiment.sweep import sweep
+from jaxfed.experiment import sweep
 from jaxfed.host.interruption import Interruption
 from launch import sweep as launcher
 

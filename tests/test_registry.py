@@ -12,7 +12,7 @@ from jaxfed.config.reading import seen_by
 from jaxfed.config.reference import help_text
 from jaxfed.data.loading import READERS
 from jaxfed.errors import UsageError
-from jaxfed.experiment.sweep import sweep_plan
+from jaxfed.experiment import sweep as sweep_plan
 from jaxfed.registry import Registry
 from jaxfed.reports.report import write_report
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ml_collections import ConfigDict
 
-from jaxfed.config.data.notes import Holdings, few_rows
+from jaxfed.config.data.notes import few_rows
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.methods import check_tested_alike
 from jaxfed.config.reading import disclosures
@@ -22,7 +22,7 @@ from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import compilation_cache
 from jaxfed.experiment.store.records import Run, read_run
 from jaxfed.experiment.store.workdir import Workdir
-from jaxfed.experiment.tracking.tracker import Tracker, Tracking
+from jaxfed.experiment.tracking import Tracker, Tracking
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
@@ -43,7 +43,7 @@ def conduct(
     make: Callable[..., FederatedAlgorithm] | None = None,
     trackers: Mapping[str, Tracker] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Prepare, then make the workdir, then run: a mistake leaves nothing behind.
+    """Prepare, then make the workdir, then run: a mistake leaves nothing behind. Returns the summary.
 
     Of several processes the first alone writes there (`jaxfed.experiment.run.processes`).
 
@@ -55,14 +55,10 @@ def conduct(
         overwrite: delete what an earlier experiment left in `place`.
         attach: the audit (`jaxfed.audit.audit.Audit`), which observes rounds and adds its results.
         make: makes a method's algorithm, as `make_algorithm`, which is the default.
-        trackers: name -> receiver of each round's numbers (`jaxfed.experiment.tracking.tracker.chosen`).
-
-    Returns:
-        What is in summary.json.
+        trackers: name -> receiver of each round's numbers (`jaxfed.experiment.tracking.chosen`).
 
     Raises:
-        UsageError: data that cannot be found or do not suffice; a workdir of another experiment; processes
-            that differ.
+        UsageError: unsuitable or missing data; a workdir of another experiment; processes that differ.
     """
     settings = config.to_dict()
     if attach is None:
@@ -80,12 +76,15 @@ def conduct(
                 make = attached.make
             experiment = Experiment(config, simulation, files, progress, interruption, make=make)
         held, statistics = simulation.holdings(), simulation.row_statistics()
-        _tell(config, held, statistics, progress)
+        few = f"; {config.cohort_size:,} clients a round" * (0 < config.cohort_size < held.clients)
+        progress.say(held.line(config.dataset.name) + few)
+        for line in (*few_rows(held.test, held.validation), *disclosures(config), *statistics):
+            progress.note(line)
         if processes.are_several():
             sums = simulation.data_checksums()
             processes.check_same({f"data.{name}": text for name, text in sums.items()})
         with processes.together():
-            if overwrite or not Checkpoints(experiment.workdir.checkpoints).newest():
+            if overwrite or not Checkpoints(files.checkpoints).newest():
                 progress.working_on("preparing data")
                 experiment.first.update(
                     first_repeat(config, simulation, experiment.maker, progress.prepared)
@@ -115,17 +114,6 @@ def conduct(
 
             draw_plots(run, directory.plots)
     return summary
-
-
-def _tell(
-    config: ConfigDict, held: Holdings, statistics: Sequence[str], progress: RunProgress
-) -> None:
-    """Print the numbers of examples by holder, and what the run reveals of them."""
-    few = 0 < config.cohort_size < held.clients
-    cohort = f"; {config.cohort_size:,} clients a round" if few else ""
-    progress.say(held.line(config.dataset.name) + cohort)
-    for line in (*few_rows(held.test, held.validation), *disclosures(config), *statistics):
-        progress.note(line)
 
 
 def present(progress: RunProgress, place: Path, *, is_temporary: bool = False) -> Run:

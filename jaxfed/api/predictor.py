@@ -39,14 +39,7 @@ def _network(function: Callable[[Any, Any], jax.Array], state: Any, rows: int) -
 def feature_steps(
     config: ConfigDict, simulation: Simulation, repeat: int, folder: Path
 ) -> tuple[Step, ...]:
-    """Return the steps that compute the run's features; none if clients hold examples as they are.
-
-    Args:
-        config: of the run.
-        simulation: its data.
-        repeat: number of the repeat.
-        folder: of the repeat's model of 'federated_features'.
-    """
+    """Return the steps that compute the run's features; none if clients hold examples as they are."""
     kind = config.preprocessing.kind
     if kind == "pretrained":
         state, features, rows = extraction(**pretrained_settings(config))

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import weakref
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
-from glob import glob
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.api.conduct import in_words
-from jaxfed.api.predictor import Predictor, feature_steps
+from jaxfed.api.predictor import Predictor, Step, feature_steps
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
@@ -28,11 +25,9 @@ from jaxfed.errors import UsageError, suggestion
 from jaxfed.experiment.run.progress import results_table
 from jaxfed.experiment.run.summary import complaints
 from jaxfed.experiment.store import network_run
-from jaxfed.experiment.store.manifest import read_predictions
 from jaxfed.experiment.store.network_run import NetworkRun
-from jaxfed.experiment.store.records import Run, read_metrics, read_run
+from jaxfed.experiment.store.records import read_metrics, read_predictions, read_run
 from jaxfed.experiment.store.workdir import Workdir, with_resume_hint
-from jaxfed.federation.algorithm import Predict, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.safe_files import guarded
@@ -82,7 +77,9 @@ class Result:
         headings, rows = results_table(self.summary["algorithms"], names)
         place = in_words(self.workdir, is_temporary=self._is_temporary)
         notes = [*complaints(self.summary), *(f"{REMARK[1:]} {line}" for line in run.remarks)]
-        return html_table(headings, rows, [*notes, f"results are in {place}"])
+        cells = [_row("th", headings), *(_row("td", row) for row in rows)]
+        lines = (f"<p>{escape(line)}</p>" for line in (*notes, f"results are in {place}"))
+        return "\n".join(["<table>", *cells, "</table>", *lines])
 
     def plot(self) -> Plots:
         """Return the pictures in `plots/` of the workdir: paths, which a notebook shows as pictures.
@@ -92,7 +89,15 @@ class Result:
         Raises:
             UsageError: there is nothing to draw.
         """
-        return plots_of(read_run(self.workdir), self._files.plots)
+        folder = self._files.plots
+        if not any(folder.glob("*.png")):
+            from jaxfed.reports.figures import draw_plots
+
+            draw_plots(read_run(self.workdir), folder)
+        pictures = Plots(sorted(folder.glob("*.png")))
+        if not pictures:
+            raise UsageError(f"plot: {folder} has no pictures, and none could be drawn")
+        return pictures
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -113,13 +118,8 @@ class Result:
     def results(self) -> ResultTable:
         """Final metrics, one row per method and metric: mean, std over repeats, each repeat's value."""
         rows = [
-            {
-                "algorithm": name,
-                "metric": metric,
-                "mean": measured.mean,
-                "std": measured.std,
-                "values": measured.values,
-            }
+            {"algorithm": name, "metric": metric}
+            | {key: getattr(measured, key) for key in ("mean", "std", "values")}
             for name, metrics in read_run(self.workdir).results.items()
             for metric, measured in metrics.items()
         ]
@@ -142,9 +142,7 @@ class Result:
         with guarded(self._files.predictions(name, repeat)):
             return table([{key: _KINDS[key](text) for key, text in row.items()} for row in rows])
 
-    def model(
-        self, method: str | None = None, repeat: int = 0, *, last: bool = False
-    ) -> Callable[[np.ndarray], np.ndarray]:
+    def model(self, method: str | None = None, repeat: int = 0, *, last: bool = False) -> Step:
         """Return a method's trained model as a function.
 
         Args:
@@ -160,10 +158,9 @@ class Result:
             UsageError: a method that trains no model; one that diverged.
         """
         name = self._named(method, repeat)
-        asked = f"model({name!r})"
-        federation = self.federation(repeat)
-        predict, state = self._trained(name, repeat, federation, asked, last=last)
-        return lambda x: predict(state, federation.examples_like_these(x, asked))
+        asked, federation = f"model({name!r})", self.federation(repeat)
+        predict = self._trained(name, repeat, federation, asked, last=last)
+        return lambda x: predict(federation.examples_like_these(x, asked))
 
     def predictor(
         self, method: str | None = None, repeat: int = 0, *, last: bool = False
@@ -178,20 +175,18 @@ class Result:
             UsageError: a method that trains no model; one that diverged; the run's data are not there.
         """
         name = self._named(method, repeat)
-        asked = f"predictor({name!r})"
         federation = self.federation(repeat)
-        predict, state = self._trained(name, repeat, federation, asked, last=last)
+        steps = [self._trained(name, repeat, federation, f"predictor({name!r})", last=last)]
         source, folder = self._source, self._files.preprocessing(repeat)
-        steps = (partial(predict, state),)
         if isinstance(source, Simulation):
-            steps = (*feature_steps(self.config, source, repeat, folder), *steps)
+            steps = [*feature_steps(self.config, source, repeat, folder), *steps]
         encoding = source.row_encoding(self.config.seed + repeat)
-        return Predictor(name, source.class_names, encoding, steps)
+        return Predictor(name, source.class_names, encoding, tuple(steps))
 
     def _trained(
         self, name: str, repeat: int, federation: Federation, asked: str, *, last: bool
-    ) -> tuple[Predict, ServerState]:
-        """Return a method's function of states and examples, and the state that the run has saved."""
+    ) -> Step:
+        """Return a method's function of examples, with the state that the run has saved."""
         federation = clients_for(self.config, name, federation)
         algorithm = make_algorithm(self.config, name, federation, repeat, folder=self._files.path)
         init = algorithm.init
@@ -202,7 +197,8 @@ class Result:
                 raise UsageError(
                     f"{asked}: its models and labels stay at the clients of the network"
                 )
-            init, _ = sides.server(_no_replies, federation)  # without rows of clients' states
+            # Without rows of clients' states.
+            init, _ = sides.server(lambda *_, **__: {}, federation)
         if algorithm.predict is None:
             later = ", or later ones with jaxfed.xclp.propagate_labels(...).label,"
             is_xclp = self.config.get(name, {}).get("algorithm", name) == "xclp"
@@ -211,14 +207,14 @@ class Result:
             )
         folder = self._files.final_state(name, repeat, last=last)
         self._files.check(folder)
-        saved = Checkpoints(folder).latest() if folder.is_dir() else None
+        saved = Checkpoints(folder).latest()
         if saved is None:
             raise UsageError(f"{asked}: {folder} holds no state; the method diverged")
         key = jax.random.fold_in(jax.random.key(self.config.seed + repeat), 0)
         template = init(key, federation)
         if not last and algorithm.validate:
             template = algorithm.outputs.evaluated(template)
-        return algorithm.predict, saved.state(template=template)
+        return partial(algorithm.predict, saved.state(template=template))
 
     def federation(self, repeat: int = 0) -> Federation:
         """The clients of a repeat, as the methods received them."""
@@ -236,15 +232,7 @@ class Result:
         check(self.config)
         if (found := network_run.read(self.workdir)) is not None:
             return found
-        try:
-            simulation = Simulation(self.config)
-        except UsageError as error:
-            source = self.config.dataset.name
-            if Path(source).suffix and not os.path.isabs(source) and not glob(source):
-                error.allowed = (
-                    "the path is relative to the folder in which the run began; go there first"
-                )
-            raise
+        simulation = Simulation(self.config)
         with with_resume_hint("its models can be used with that data alone"):
             self._files.check_data(simulation.data_checksums())
         return simulation
@@ -270,43 +258,13 @@ class Plots(tuple[Path, ...]):
         return "\n".join(map(str, self))
 
     def _repr_html_(self) -> str:
-        return "\n".join(map(_figure, self))
-
-
-def _figure(picture: Path) -> str:
-    content = b64encode(picture.read_bytes()).decode()
-    name = escape(picture.stem)
-    return f'<img alt="{name}" title="{name}" src="data:image/png;base64,{content}">'
-
-
-def plots_of(run: Run, folder: Path) -> Plots:
-    """Return the pictures in the folder; if there are none, draw them.
-
-    Raises:
-        UsageError: the run has data for no picture, or none can be drawn.
-    """
-    if not any(folder.glob("*.png")):
-        from jaxfed.reports.figures import draw_plots
-
-        draw_plots(run, folder)
-    pictures = Plots(sorted(folder.glob("*.png")))
-    if not pictures:
-        raise UsageError(f"plot: {folder} has no pictures, and none could be drawn")
-    return pictures
-
-
-def html_table(headings: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
-    """Return a table and lines below it as HTML; all texts are escaped."""
-    lines = ["<table>", _row("th", headings), *(_row("td", row) for row in rows), "</table>"]
-    return "\n".join([*lines, *(f"<p>{escape(note)}</p>" for note in notes)])
+        named = ((escape(each.stem), b64encode(each.read_bytes()).decode()) for each in self)
+        image = '<img alt="{0}" title="{0}" src="data:image/png;base64,{1}">'
+        return "\n".join(image.format(*each) for each in named)
 
 
 def _row(tag: str, cells: Sequence[str]) -> str:
     return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
-
-
-def _no_replies(*_: Any, **__: Any) -> dict[int, Any]:
-    return {}
 
 
 def table(rows: Iterable[dict[str, Any]]) -> ResultTable:

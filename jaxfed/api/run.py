@@ -2,8 +2,6 @@
 
     result = jaxfed.run("xclp_digits.py:smoke", seed=3, xclp__alpha=0.9)
     result.results                       # method x metric: mean and deviation over repeats
-    result.predictions("xclp")           # every point: client, label, confidence, truth
-    result.model("fedavg")(x)            # probabilities, of methods that train
 
 The path is the launcher's: the same checks, files, resumption and numbers. Signals stay the caller's. A round
 that is cut short, by Ctrl-C in a notebook for instance, is done again by the same call with the same workdir.
@@ -13,7 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -29,9 +27,9 @@ from jaxfed.config.stored import restored
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import workdir as workdirs
-from jaxfed.experiment.store.manifest import read_json
+from jaxfed.experiment.store.records import read_json
 from jaxfed.experiment.store.workdir import OF_A_CALL, Workdir, finished_config, with_resume_hint
-from jaxfed.experiment.tracking.tracker import Tracker, chosen
+from jaxfed.experiment.tracking import Tracker, chosen
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import location
@@ -92,58 +90,33 @@ def run(
     if processes.are_several():
         raise UsageError("jaxfed.run: runs in one process only; several processes run launch.run")
     devices.one_device_a_core()
-    if workdir is None:
-        place = Path(mkdtemp(prefix="jaxfed-"))
-        try:
-            return _run(settings, place, overwrite, progress, receivers, owns_workdir=True)
-        except BaseException as error:
-            shutil.rmtree(place, ignore_errors=True)
-            if isinstance(error, KeyboardInterrupt):
-                raise Stopped(
-                    "stopped; nothing is kept: with workdir=FOLDER a run can go on"
-                ) from None
-            raise
-    place = location(workdir, "--workdir")
+    is_temporary = workdir is None
+    place = Path(mkdtemp(prefix="jaxfed-")) if workdir is None else location(workdir, "workdir")
     with with_resume_hint(OF_A_CALL):
-        if not overwrite and workdirs.is_finished(place, settings.to_dict()):
-            return Result(place, settings, read_json(place, "summary.json"))
-        try:
-            return _run(settings, place, overwrite, progress, receivers, owns_workdir=False)
-        except KeyboardInterrupt:
-            raise Stopped(_left_in(place, overwrite)) from None
-
-
-def _left_in(place: Path, overwrite: bool) -> str:
-    """One line on what a stopped run has left behind, and how to go on."""
-    rounds = Checkpoints(Workdir(place).checkpoints).newest()
-    call = "the same call without overwrite=True" if overwrite else "the same call"
-    if not rounds:
-        return f"stopped; {place} has no finished round yet: {call} begins again there"
-    kept, them = (
-        ("1 finished round", "it") if rounds == 1 else (f"{rounds} finished rounds", "them")
-    )
-    return f"stopped; {place} keeps {kept}: {call} continues after {them}"
-
-
-def _run(
-    settings: ConfigDict,
-    place: Path,
-    overwrite: bool,
-    progress: bool,
-    trackers: Mapping[str, Tracker],
-    *,
-    owns_workdir: bool,
-) -> Result:
-    console = None if progress else Console(quiet=True)
-    with RunProgress(settings.to_dict(), console) as shown:
-        conduct(
-            *(settings, place, shown, Interruption()),
-            overwrite=overwrite,
-            trackers=trackers,
-        )
-    if progress:
-        present(shown, place, is_temporary=owns_workdir)
-    return Result(place, settings, read_json(place, "summary.json"), owns_workdir=owns_workdir)
+        if overwrite or not workdirs.is_finished(place, settings.to_dict()):
+            try:
+                console = None if progress else Console(quiet=True)
+                with RunProgress(settings.to_dict(), console) as shown:
+                    conduct(
+                        *(settings, place, shown, Interruption()),
+                        overwrite=overwrite,
+                        trackers=receivers,
+                    )
+                if progress:
+                    present(shown, place, is_temporary=is_temporary)
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt):
+                    rounds = Checkpoints(Workdir(place).checkpoints).newest() or 0
+                    call = "call without overwrite=True" if overwrite else "call"
+                    error = Stopped(
+                        "stopped; nothing is kept: with workdir=FOLDER a run can go on"
+                        if is_temporary
+                        else f"stopped; the same {call} goes on after round {rounds} in {place}"
+                    )
+                if is_temporary:
+                    shutil.rmtree(place, ignore_errors=True)
+                raise error from None
+    return Result(place, settings, read_json(place, "summary.json"), owns_workdir=is_temporary)
 
 
 def open(workdir: str | os.PathLike[str]) -> Result:

@@ -18,8 +18,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from jaxfed.experiment.run.progress import RunProgress
-from jaxfed.experiment.store.manifest import read_json
-from jaxfed.experiment.store.records import Run
+from jaxfed.experiment.store.records import Run, read_json
 from jaxfed.experiment.store.workdir import AUDIT as FOLDER
 from jaxfed.experiment.store.workdir import write_json
 from jaxfed.host import storage

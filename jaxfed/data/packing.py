@@ -307,7 +307,7 @@ def opened(folder: str | os.PathLike[str]) -> Packed:
                 what = "bytes" if name == _EXAMPLES else "size and checksum"
                 raise _damaged(place, f"{name} has {what} {there}, and was written with {written}")
         columns = {
-            name: array(content_of(place / f"{name}.npy", most=None))
+            name: array(content_of(place / f"{name}.npy"))
             for name in _COLUMNS
             if f"{name}.npy" in header["files"]
         }

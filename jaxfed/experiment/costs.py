@@ -52,7 +52,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort
-from jaxfed.federation.communication import label_bytes, num_bytes_of
+from jaxfed.federation.communication import num_bytes_of
 from jaxfed.federation.method import declared
 from jaxfed.federation.rounds import play
 from jaxfed.kernels.devices import operations
@@ -62,8 +62,6 @@ from jaxfed.training.pseudo_labels.prototypes import embedding_size
 from jaxfed.training.round.counted_round import CountingClients, RoundCosts, round_costs
 
 _EPISODES = ("support", "query", "unlabeled_query")
-PAPER_FACTOR = 67
-_BYTE = 8
 
 
 class MethodCosts(NamedTuple):
@@ -85,11 +83,7 @@ class MethodCosts(NamedTuple):
 
 
 def cohort_of(config: ConfigDict) -> Federation:
-    """Return the first clients of the first repeat, as many as take part in a round.
-
-    Raises:
-        UsageError: as `Simulation`; a client without labels or without unlabeled examples.
-    """
+    """Return the first clients of the first repeat, as many as take part in a round."""
     federation = Simulation(config).federation(config.seed)
     number = config.cohort_size or federation.num_clients
     partition = Partition(*(clients[:number] for clients in federation.partition))
@@ -100,11 +94,7 @@ def cohort_of(config: ConfigDict) -> Federation:
 
 
 def method_costs(config: ConfigDict) -> Iterator[MethodCosts]:
-    """Yield the costs of each method of the config.
-
-    Raises:
-        UsageError: as `cohort_of`; a method that does not train one network shared by all clients.
-    """
+    """Yield the costs of each method of the config, which trains one network shared by all clients."""
     cohort = cohort_of(config)
     for name in methods.chosen(config):
         methods.check_trains(config, name)
@@ -139,15 +129,8 @@ def _costs(config: ConfigDict, name: str, cohort: Federation) -> RoundCosts:
 def _in_one_pass(config: ConfigDict, name: str, cohort: Federation) -> ConfigDict:
     """Return the config with one epoch in one batch."""
     changed = config.copy_and_resolve_references()
-    changed.training.update(
-        {
-            "batches": "joint",
-            "batch_size": 0,
-            "epochs": 1,
-            "local_steps": 0,
-            "labeled_only_rounds": 0,
-        }
-    )
+    joint = {"batches": "joint", "batch_size": 0, "epochs": 1, "local_steps": 0}
+    changed.training.update({**joint, "labeled_only_rounds": 0})
     keywords = methods.all_keywords(config, name)
     if _draws_episodes(keywords):
         episode = {
@@ -199,36 +182,20 @@ class Sent(NamedTuple):
     factor: float | None
 
 
-class Encoding(NamedTuple):
-    """Size in bits of one client's labels of all public examples, or of its parameters.
-
-    `factor` is the size of the parameters over this size; None if no method trains a network.
-    """
-
-    name: str
-    bits: int
-    factor: float | None
-
-
 class AnswerCosts(NamedTuple):
     """Communication of the methods of one config.
 
     Fields:
         num_public: |U|.
         num_classes: C.
-        num_parameters: of the config's network, including running statistics; None if no method trains it,
-            because clients fit trees, for example.
+        num_parameters: of the config's network, including running statistics; None if no method trains it.
         methods: one entry for each method of the config.
-        encodings: see the module's docstring.
-        paper_factor: 67.
     """
 
     num_public: int
     num_classes: int
     num_parameters: int | None
     methods: list[Sent]
-    encodings: list[Encoding]
-    paper_factor: int = PAPER_FACTOR
 
 
 def answers_public(config: ConfigDict) -> bool:
@@ -237,13 +204,7 @@ def answers_public(config: ConfigDict) -> bool:
 
 
 def answer_costs(config: ConfigDict) -> AnswerCosts:
-    """Return the bytes that each method of the config sends, and the sizes of the four encodings.
-
-    Methods that train one network are included.
-
-    Raises:
-        UsageError: as `Simulation`; no public examples; a method that trains nothing.
-    """
+    """Return the bytes that each method of the config sends, also of methods that train one network."""
     for name in methods.chosen(config):
         methods.check_trains(config, name)
     federation = Simulation(config).federation(config.seed)
@@ -260,51 +221,29 @@ def answer_costs(config: ConfigDict) -> AnswerCosts:
         parameters = num_bytes_of(model)
         size = sum(leaf.size for leaf in jax.tree.leaves(model))
     sent = [_sent(config, name, federation, parameters) for name in methods.chosen(config)]
-    number, classes = len(federation.public_examples), federation.num_classes
-    return AnswerCosts(number, classes, size, sent, encodings(number, classes, parameters))
-
-
-def encodings(num_public: int, num_classes: int, parameter_bytes: int | None) -> list[Encoding]:
-    """Return the size of `num_public` labels in four encodings, and that of the parameters if given."""
-    bits = {
-        "labels, packed": _BYTE * label_bytes(num_public, num_classes),
-        "labels, one-hot bits": num_public * num_classes,
-        "labels, 32-bit words": 32 * num_public,
-        "probabilities, float32": 32 * num_public * num_classes,
-    }
-    if parameter_bytes is not None:
-        bits["parameters"] = _BYTE * parameter_bytes
-    return [
-        Encoding(name, number, _factor(parameter_bytes, number / _BYTE))
-        for name, number in bits.items()
-    ]
-
-
-def _factor(parameters: int | None, sent: float) -> float | None:
-    return None if parameters is None else parameters / sent
+    return AnswerCosts(len(federation.public_examples), federation.num_classes, size, sent)
 
 
 def _sent(config: ConfigDict, name: str, federation: Federation, parameters: int | None) -> Sent:
     clients = config.cohort_size or federation.num_clients
-    key = jax.random.key(config.seed)
+    key, up, down = jax.random.key(config.seed), 0.0, 0.0
     if not methods.needs(config, name).has_learners:
         counting = CountingClients()
         seen = methods.with_own_training(config, name)
         algorithm = make_algorithm(seen, name, federation, map_clients=counting)
         costs = round_costs(algorithm, counting, federation, key, rounds=1)
         up, down = costs.upload_bytes, costs.download_bytes
-        return Sent(name, up, down, _factor(parameters, up))
-    algorithm = _with_answers(config, name, federation)
-    state = algorithm.init(key, federation)
-    rounds = range(config.rounds)  # teachers of PATE vote in a late one
-    cohort = federation.cohort(list(range(clients)))
-    with closing(play(algorithm, state, rounds, cohort_of=lambda _: cohort, key=key)) as played:
-        for one in played:
-            counted = one.metrics.get("communication", {})
-            if counted.get("upload_bytes"):
-                up, down = counted["upload_bytes"] / clients, counted["download_bytes"] / clients
-                return Sent(name, up, down, _factor(parameters, up))
-    return Sent(name, 0.0, 0.0, None)
+    else:
+        algorithm = _with_answers(config, name, federation)
+        state, cohort = algorithm.init(key, federation), federation.cohort(list(range(clients)))
+        rounds = range(config.rounds)  # teachers of PATE vote in a late one
+        with closing(play(algorithm, state, rounds, cohort_of=lambda _: cohort, key=key)) as played:
+            for one in played:
+                counted = one.metrics.get("communication", {})
+                if counted.get("upload_bytes"):
+                    up, down = (counted[f"{way}_bytes"] / clients for way in ("upload", "download"))
+                    break
+    return Sent(name, up, down, parameters / up if parameters is not None and up else None)
 
 
 def _with_answers(config: ConfigDict, name: str, federation: Federation) -> FederatedAlgorithm:

@@ -30,7 +30,7 @@ from jaxfed.errors import Unresumable, UsageError
 from jaxfed.host import safe_files, storage
 from jaxfed.host.row_table import RowTable, rows_at_once
 
-_RECORD, _STATE, _ENDING = "record", "state/", ".npz"
+_RECORD, _STATE = "record", "state/"
 _PLACES, _FIRST = "@places", "@first"  # of a table
 _KEPT = 2  # newest checkpoints of a run
 
@@ -42,11 +42,7 @@ class Checkpoint:
     """One complete checkpoint; all its checksums are verified."""
 
     def __init__(self, file: Path) -> None:
-        """Read the record of a file.
-
-        Raises:
-            Damaged: it is not a checkpoint, or has changed since it was written.
-        """
+        """Read the record of a file; `Damaged` if it is no checkpoint, or has changed since."""
         self.file = file
         with safe_files.archive(file) as members:
             broken = members.testzip()
@@ -74,7 +70,11 @@ class Checkpoint:
         wanted = {prefix + _name(path) for path, _ in paths}
         there = {name for name in self._dtypes if name.startswith(prefix) and "@" not in name}
         if wanted != there:
-            raise UsageError(f"{self.file}: {_difference(there, wanted)}")
+            sides = {"holds": there - wanted, "lacks": wanted - there}
+            parts = (
+                f"{verb} {', '.join(sorted(each)[:3])}" for verb, each in sides.items() if each
+            )
+            raise UsageError(f"{self.file}: is not this method's state: it {' and '.join(parts)}")
         with safe_files.archive(self.file) as archive:
             leaves = [self._leaf(archive, prefix + _name(path), leaf) for path, leaf in paths]
         return jax.tree.unflatten(structure, leaves)
@@ -107,7 +107,7 @@ class Checkpoints:
     """
 
     def __init__(self, path: Path) -> None:
-        """The directory `path`, made by the first save, with the newest two checkpoints in it."""
+        """The directory `path`, made by the first save; it has the newest two checkpoints."""
         self.path = path
 
     def save(self, step: int, state: Any, progress: RunRecord) -> None:
@@ -148,7 +148,7 @@ class Checkpoints:
         Skipped checkpoints are logged. None if nothing has been saved.
 
         Raises:
-            UsageError: there are checkpoints, but none is usable.
+            Unresumable: there are checkpoints, but none is usable.
         """
         reason = ""
         for step in reversed(self._steps()):
@@ -164,17 +164,8 @@ class Checkpoints:
             except safe_files.Damaged as error:
                 reason = f"damaged checkpoint: {error}"
         if reason:
-            raise UsageError(f"{reason}; there is no older one")
+            raise Unresumable(f"{reason}; there is no older one")
         return None
-
-    def to_resume(
-        self, objection: Callable[[RunRecord], str] = lambda progress: ""
-    ) -> Checkpoint | None:
-        """As `latest`, for the run that made the checkpoints; errors are `Unresumable`."""
-        try:
-            return self.latest(objection)
-        except UsageError as error:
-            raise Unresumable(str(error)) from error
 
     def newest(self) -> int | None:
         """The step of the newest checkpoint; None if nothing has been saved."""
@@ -185,19 +176,16 @@ class Checkpoints:
         return min(self._steps(), default=None)
 
     def _steps(self) -> list[int]:
-        if not self.path.is_dir():
-            return []
-        names = [file.stem for file in self.path.iterdir() if file.suffix == _ENDING]
-        return sorted(int(name) for name in names if name.isdecimal())
+        return sorted(int(file.stem) for file in self.path.glob("*.npz") if file.stem.isdecimal())
 
     def _file(self, step: int) -> Path:
-        return self.path / f"{step}{_ENDING}"
+        return self.path / f"{step}.npz"
 
 
 def copied_leaves(state: Any) -> Leaves:
     """Copy the leaves for `Checkpoints.write`, independent of later changes of the state.
 
-    On a CPU, NumPy shares a JAX array's buffer. A computation to which it is donated may overwrite it. A
+    On a CPU, NumPy shares a JAX array's buffer, which a computation that it is donated to may overwrite. A
     version of a table is never overwritten.
     """
     return [
@@ -252,17 +240,6 @@ def _write(archive: zipfile.ZipFile, name: str, value: np.ndarray) -> None:
 
 def _array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
     return safe_files.array(archive.read(f"{name}.npy"))
-
-
-def _difference(there: set[str], wanted: set[str]) -> str:
-    """Message with the leaves that only one of the two has, at most two of each."""
-    sides = {"holds": sorted(there - wanted), "lacks": sorted(wanted - there)}
-    parts = [
-        f"{verb} {', '.join(names[:2])}" + (f" and {len(names) - 2} more" if names[2:] else "")
-        for verb, names in sides.items()
-        if names
-    ]
-    return "is not this method's state: it " + " and ".join(parts)
 
 
 def _name(path: jax.tree_util.KeyPath) -> str:

@@ -3,30 +3,24 @@
     the run       round k | copy the state | round k + 1 | round k + 2 | ...
     its writer                             | serialize, checksum, fsync, rename
 
-With saves by the clock the run waits only for the copy. The copy is NumPy arrays that later rounds cannot
-change: neither by donated buffers nor by a method that changes NumPy arrays in place. A thread writes it, one
-save at a time and without a queue. A save that falls due meanwhile waits for the end of a round at which the
-writer is idle. The saved state is that of the moment of the copy, so after a kill at any instant either the
-previous save or this one is complete.
-
-The copy takes 0.3 s for a GB, and host memory for one more state until it is written. The writer's work does
-not count toward the 3 %. It takes two to eight times as long as the copy, on another core if one is free: at
-most a quarter of a core under the schedule.
+With saves by the clock the run waits only for the copy: NumPy arrays that later rounds cannot change. A
+thread writes it, one save at a time and without a queue; a save that falls due meanwhile waits for the end of
+a round at which the writer is idle. After a kill at any instant either the previous save or this one is
+complete. The copy takes 0.3 s for a GB, and host memory for one more state until it is written. Writing takes
+two to eight times as long, on another core if one is free: at most a quarter of a core under the schedule.
 
 Every N rounds, at the end, and after a request to stop, a save is complete when `save` returns.
 
 Schedule
 --------
-A run saves every N rounds, or by the clock, with c seconds for the last copy, w for its writing, t since it:
+A run saves every N rounds, or by the clock, with c seconds for the last copy and t since it:
 
-    save after a round  if  t >= max((10 s - w) / 2, c / 3 %)  and nothing is being written
+    save after a round  if  t >= max(10 s / 3, c / 3 %)  and nothing is being written
 
-The run thus waits for saves at most 3 % of the time. A killed process loses at most ten seconds of work:
-(10 s - w) / 2 before a save is due, the same again for the current round, and w until the save is complete.
-If a round takes longer, that round and its save are lost. For copies above 0.15 s the 3 % limit dominates: a
-copy of one second is made every 33. For a writing above 10/3 s saves follow each other without a pause, and
-up to two of them and a round are lost. The first save's w is unknown; it is assumed to be 10/3 s, the
-largest for which the ten seconds hold.
+The run thus waits for saves at most 3 % of the time. A killed process loses at most ten seconds of work: 10/3
+before a save is due, the same again for the current round, and for its writing. If a round takes longer, that
+round and its save are lost. For copies above 0.1 s the 3 % limit dominates: a copy of one second is made
+every 33. For a writing above 10/3 s up to two of them and a round are lost.
 """
 
 from __future__ import annotations
@@ -35,16 +29,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Self
 
 from absl import logging
 
-from jaxfed.host.checkpoint import Checkpoints, Leaves, RunRecord, copied_leaves
+from jaxfed.host.checkpoint import Checkpoints, RunRecord, copied_leaves
 
 LARGEST_SHARE = 0.03  # of the time spent waiting for saves
 _MOST_LOST = 10.0  # seconds of work
-_LONGEST_WRITING = _MOST_LOST / 3  # so that one ends when the next is due
 
 
 class SaveSchedule:
@@ -55,14 +47,14 @@ class SaveSchedule:
         self._every = every
         self._clock = clock
         self._copied_at = clock()
-        self._copying, self._writing = 0.0, _LONGEST_WRITING  # seconds of the last save
+        self._copying = 0.0  # seconds of the last copy
 
     def is_due(self, round_number: int, *, is_last: bool) -> bool:
         """True if a save is due after this round; `is_last`: the last of its stage, always saved with N."""
         if self._every:
             return is_last or round_number % self._every == 0
         since = self._clock() - self._copied_at
-        return since >= max((_MOST_LOST - self._writing) / 2, self._copying / LARGEST_SHARE)
+        return since >= max(_MOST_LOST / 3, self._copying / LARGEST_SHARE)
 
     @contextmanager
     def copying(self) -> Iterator[None]:
@@ -71,13 +63,6 @@ class SaveSchedule:
         yield
         self._copied_at = self._clock()
         self._copying = self._copied_at - started
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Time the writing, in any thread."""
-        started = self._clock()
-        yield
-        self._writing = self._clock() - started
 
 
 class CheckpointWriter:
@@ -103,11 +88,7 @@ class CheckpointWriter:
         self._in_flight: Future[None] | None = None
 
     def are_due(self, round_number: int, *, is_last: bool) -> bool:
-        """True if a save is due after this round (`SaveSchedule.is_due`); False while one is being written.
-
-        Raises:
-            OSError: the last save has failed, for example because the disk is full.
-        """
+        """True if a save is due after this round, and none is being written; raises a failed save's error."""
         if self._in_flight is not None:
             if not self._in_flight.done():
                 return False
@@ -117,13 +98,8 @@ class CheckpointWriter:
     def save(self, step: int, state: Any, progress: RunRecord, *, at_once: bool = False) -> None:
         """Save a state and a record of progress as they are now (`Checkpoints.save`).
 
-        Waits for the previous save if it is still being written.
-
-        Args:
-            step: its number.
-            state: a pytree, which may be changed or donated as soon as this returns.
-            progress: JSON-able; must not be changed.
-            at_once: complete the save before returning, also by the clock.
+        Waits for the previous save if it is still being written. The state may be changed or donated as
+        soon as this returns. With `at_once` the save is complete then, also by the clock.
 
         Raises:
             OSError: this save or the previous one has failed; earlier ones are unchanged.
@@ -134,32 +110,19 @@ class CheckpointWriter:
             return
         with self._schedule.copying():
             leaves = copied_leaves(state)
-        self._in_flight = self._thread.submit(self._write, step, leaves, progress)
+        self._in_flight = self._thread.submit(self._checkpoints.write, step, leaves, progress)
 
     def join(self) -> None:
-        """Wait until nothing is being written.
-
-        Raises:
-            OSError: the save in progress has failed.
-        """
+        """Wait until nothing is being written; raises a failed save's error."""
         if self._in_flight is not None:
             wait([self._in_flight])  # still in flight if a signal ends this
             written, self._in_flight = self._in_flight, None
             written.result()
 
-    def _write(self, step: int, leaves: Leaves, progress: RunRecord) -> None:
-        with self._schedule.writing():
-            self._checkpoints.write(step, leaves, progress)
-
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, exception: BaseException | None, trace: object) -> None:
         try:
             self.join()
         except Exception as failure:

@@ -5,17 +5,14 @@
         with interruption.deferred():
             advance_and_save_a_round()   # a signal waits for the end of this block
 
-With several processes a signal waits until all have received it, after a round (`settle`).
-
-The first signal raises `Interrupted` in the main thread, at the end of the deferred block if one is
-running. The second reaches the system's handler and ends the process at once. (A second SIGHUP is always
-ignored: shell and system may send one each.)
+The first signal raises `Interrupted` in the main thread, at the end of the deferred block if one is running.
+The second reaches the system's handler and ends the process at once. (A second SIGHUP is always ignored:
+shell and system may send one each.) With several processes a signal waits until all have received it, after a
+round (`settle`).
 
 Python runs its handlers between bytecodes, and a round may be one long computation. So a thread receives
 signals from the operating system at once (`signal.set_wakeup_fd`). It prints the answer, and ends the process
 at the second signal if the first has not been handled yet.
-
-A worker process ends with its parent: `end_with`.
 """
 
 from __future__ import annotations
@@ -28,17 +25,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_TERMINAL_STREAMS = (1, 2)
 _POLL_SECONDS = 0.5
-_PATIENCE_SECONDS = (
-    1.0  # until a signal that should have stopped the process at once gets an answer
-)
-_AFTER_THIS_ROUND = b"\njaxfed: stopping after this round; again to stop now\n"
-_AFTER_THIS_STEP = b"\njaxfed: stopping as soon as this step ends; again to stop now\n"
+_PATIENCE_SECONDS = 1.0  # for a signal that should stop the process at once to get an answer
+_STOPPING = b"\njaxfed: stopping %s; again to stop now\n"
 
 
 class Interrupted(BaseException):
@@ -67,32 +60,23 @@ class Interruption:
 
     def __init__(self) -> None:
         self.continues = "the same command"
-        self._is_deferred = False
-        self._settles = False
-        self._is_settled = False
-        self._is_received = False
+        self._is_deferred = self._settles = self._is_settled = self._is_received = False
         self.pending: int | None = None
 
     def __enter__(self) -> Self:
-        self._terminals = [stream for stream in _TERMINAL_STREAMS if os.isatty(stream)]
+        self._terminals = [stream for stream in (1, 2) if os.isatty(stream)]
         self._previous = {
             signum: signal.signal(signum, self._receive)
             for signum in SIGNALS
             if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN
         }
-        self._heard, arrivals = socket.socketpair()
-        arrivals.setblocking(False)
-        self._arrivals = arrivals
-        self._earlier_fd = signal.set_wakeup_fd(arrivals.fileno(), warn_on_full_buffer=False)
-        threading.Thread(target=self._answer, args=(self._heard,), daemon=True).start()
+        heard, self._arrivals = socket.socketpair()
+        self._arrivals.setblocking(False)
+        self._earlier_fd = signal.set_wakeup_fd(self._arrivals.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=self._answer, args=(heard,), daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for signum, handler in self._previous.items():
             if signal.getsignal(signum) != signal.SIG_IGN:  # as a hang-up is after the first
                 signal.signal(signum, handler)
@@ -128,28 +112,22 @@ class Interruption:
     def _answer(self, heard: socket.socket) -> None:
         """Answer the first signal on standard error; end at a second one if the first is unhandled."""
         with heard:
-            first = self._next_signal(heard)
-            if not first:
+            arrivals = (byte[0] for byte in iter(lambda: heard.recv(1), b""))
+            signals = (number for number in arrivals if number in self._previous)
+            if next(signals, None) is None:
                 return
-            answer = _AFTER_THIS_ROUND
+            answer = _STOPPING % b"after this round"
             if not self._is_deferred:
-                answer = _AFTER_THIS_STEP
+                answer = _STOPPING % b"as soon as this step ends"
                 select.select([heard], [], [], _PATIENCE_SECONDS)
                 if self._is_received:  # the process is stopping, or has stopped
                     return
             # os.write, because the main thread may be writing to the same stream.
             with suppress(OSError):
                 os.write(2, answer)
-            while again := self._next_signal(heard):
+            for again in signals:
                 if again != signal.SIGHUP and not self._is_received:
                     os._exit(128 + again)
-
-    def _next_signal(self, heard: socket.socket) -> int:
-        """The next signal that our handler handles; 0 after the last."""
-        while number := heard.recv(1):
-            if number[0] in self._previous:
-                return number[0]
-        return 0
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:
         self._is_received = True
@@ -157,23 +135,19 @@ class Interruption:
             is_again = each == signum == signal.SIGHUP
             signal.signal(each, signal.SIG_IGN if is_again else signal.SIG_DFL)
         if signum == signal.SIGHUP:
-            self._leave_terminal()
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for stream in self._terminals:
+                os.dup2(nowhere, stream)
+            os.close(nowhere)
         if not self._is_deferred:
             raise Interrupted(signum)
         self.pending = signum
 
-    def _leave_terminal(self) -> None:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in self._terminals:
-            os.dup2(nowhere, stream)
-        os.close(nowhere)
-
 
 def end_with(parent: int) -> None:
-    """End this process within a second after its parent has ended.
+    """End this process, a worker, within a second after its parent has ended.
 
-    Args:
-        parent: process id, passed by the parent itself, as it may have ended already.
+    `parent` is a process id, passed by the parent itself, as it may have ended already.
     """
 
     def watch() -> None:

@@ -1,13 +1,9 @@
-"""Paths from the user, with `~` expanded: `location`, and for writable paths `file_to_write` and
-`folder_to_write`; `path_text` checks that they are paths.
-"""
+"""Paths from the user, with `~` expanded: `location`, and `folder_to_write`, `file_to_write` for outputs."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from jaxfed.errors import UsageError
@@ -27,26 +23,19 @@ def location(given: str | os.PathLike[str], key: str) -> Path:
     text = path_text(given, key)
     try:
         text.encode()
-    except UnicodeEncodeError:
-        escaped = text.encode(errors="backslashreplace").decode()
-        raise UsageError("is not UTF-8", key=key, value=escaped) from None
-    try:
         path = Path(text).expanduser()
         os.stat(path)  # Path.exists is False for some of these, depending on Python's version
     except (FileNotFoundError, NotADirectoryError):
         return path
-    except (OSError, RuntimeError, ValueError) as error:  # the last two: ~nobody, a NUL
+    except (OSError, RuntimeError, ValueError) as error:  # ~nobody, a NUL, half of a surrogate pair
         wrong = getattr(error, "strerror", None) or str(error)
-        raise UsageError(wrong, key=key, value=text) from error
+        shown = text.encode(errors="backslashreplace").decode()
+        raise UsageError(wrong, key=key, value=shown) from error
     return path
 
 
 def path_text(given: str | os.PathLike[str], key: str) -> str:
-    """Return the text of a path; arguments as for `location`.
-
-    Raises:
-        UsageError: neither a text nor a path.
-    """
+    """Return the text of a path; arguments as for `location`. `UsageError` if it is neither."""
     if not isinstance(given, str | os.PathLike):
         raise UsageError(
             f"is of type {type(given).__name__}", key=key, allowed="give a path, as text"
@@ -54,49 +43,32 @@ def path_text(given: str | os.PathLike[str], key: str) -> str:
     return os.fspath(given)
 
 
-def file_to_write(given: str | os.PathLike[str], key: str) -> Path:
-    """Check that a file can be written, before the work for its contents begins.
-
-    Nothing is left behind: an existing file is opened and closed; otherwise a nameless file is created in the
-    nearest existing folder. Arguments as for `location`.
-
-    Raises:
-        UsageError: as `location`; a folder, or a place where no file can be created.
-    """
-    path = location(given, key)
-    place = _nearest(path)
-    with _refusing(given, key, place):
-        if place == path:
-            path.open("ab").close()
-        else:
-            tempfile.TemporaryFile(dir=place).close()
-    return path
-
-
 def folder_to_write(given: str | os.PathLike[str], key: str) -> Path:
-    """Check that a folder exists or can be created, and that files can be written in it.
+    """Check that files can be written in a folder, or in the nearest existing one, where it is missing.
 
-    Nothing is left behind, as with `file_to_write`. Arguments as for `location`.
+    Checked before the work for the contents begins; nothing is left behind. Arguments as for `location`.
 
     Raises:
-        UsageError: as `location`; a file, or a place where no folder can be created.
+        UsageError: as `location`; a file, or a place where no file can be created.
     """
     path = location(given, key)
-    place = _nearest(path)
-    with _refusing(given, key, place):
-        tempfile.TemporaryFile(dir=place).close()
+    _check(path, given, key)
     return path
 
 
-def _nearest(path: Path) -> Path:
-    """The path, or its nearest existing parent folder."""
-    return next(place for place in (path, *path.parents) if place.exists())
+def file_to_write(given: str | os.PathLike[str], key: str) -> Path:
+    """Check that a file can be written; as `folder_to_write` for its folder, and that it is none itself."""
+    path = location(given, key)
+    if path.is_dir():
+        raise UsageError("is a folder", key=key, value=os.fspath(given))
+    _check(path.parent, given, key)
+    return path
 
 
-@contextmanager
-def _refusing(given: str | os.PathLike[str], key: str, place: Path) -> Iterator[None]:
+def _check(folder: Path, given: str | os.PathLike[str], key: str) -> None:
+    place = next(place for place in (folder, *folder.parents) if place.exists())
     try:
-        yield
+        tempfile.TemporaryFile(dir=place).close()
     except OSError as error:
         wrong = f"cannot write in {place}: {error.strerror}"
         raise UsageError(wrong, key=key, value=os.fspath(given)) from error

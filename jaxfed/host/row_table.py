@@ -59,7 +59,7 @@ class RowTable:
     ) -> None:
         """Make a table with `first` in every row; with a folder its array is a file there.
 
-        Tables with the same `beside` share one array or file, which has its own M rows and folder.
+        Tables with the same `beside` share one array or file.
         """
         self.dtype = first.dtype
         self.is_keys = jnp.issubdtype(first.dtype, jax.dtypes.prng_key)
@@ -164,9 +164,8 @@ class RowTable:
 
     def _merge(self) -> None:
         """Merge patches, keeping the first row of each place, if they have doubled since the last merge."""
-        if len(self._patches) == 1 or sum(len(places) for places, _ in self._patches) < (
-            self._merged
-        ):
+        size = sum(len(places) for places, _ in self._patches)
+        if len(self._patches) == 1 or size < self._merged:
             return
         places, rows = (np.concatenate(part) for part in zip(*self._patches, strict=True))
         places, index = np.unique(places, return_index=True)
@@ -253,11 +252,7 @@ class _Array:
 
 
 def _allocated(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None) -> np.ndarray:
-    """Return an array whose pages are allocated when written, or one in a file.
-
-    Raises:
-        OSError: the disk has too little room.
-    """
+    """Return an array whose pages are allocated when written, or one in a file."""
     num_bytes = max(1, prod(shape) * dtype.itemsize)
     if folder is None:
         # NumPy asks for huge pages, and a round would clear 2 MiB for each new row.

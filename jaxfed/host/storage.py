@@ -20,26 +20,22 @@ LOCK = ".lock"  # file in a claimed folder
 
 _BEGUN = ".jaxfed-begun-"  # begins the names of folders that are not complete yet
 _CHUNK = 2**20  # bytes
+_TEXT: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "newline": ""}
 
 
 @contextmanager
 def whole_file(file: Path, mode: str = "w", permissions: int = 0o666) -> Iterator[IO[Any]]:
     """A stream for an atomic write: readers see the new file whole, or the old one."""
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
-    is_text = "b" not in mode
+
+    def opener(path: str, flags: int) -> int:
+        return os.open(path, flags, permissions)
+
     try:
         with (
             naming(file),
-            open(
-                partial,
-                mode,
-                encoding="utf-8" if is_text else None,
-                errors="backslashreplace"
-                if is_text
-                else None,  # half of a surrogate pair, in a name from data
-                newline="" if is_text else None,
-                opener=lambda path, flags: os.open(path, flags, permissions),
-            ) as stream,
+            # A name from data may have half of a surrogate pair.
+            open(partial, mode, opener=opener, **_TEXT if "b" not in mode else {}) as stream,
         ):
             yield stream
             stream.flush()
@@ -51,11 +47,7 @@ def whole_file(file: Path, mode: str = "w", permissions: int = 0o666) -> Iterato
 
 
 def append(file: Path, text: str) -> None:
-    """Append text to a file; on failure, part of it may be written.
-
-    Raises:
-        OSError: names the file.
-    """
+    """Append text to a file; on failure, part of it may be written."""
     with naming(file), file.open("a", encoding="utf-8", errors="backslashreplace") as stream:
         stream.write(text)
 
@@ -77,13 +69,9 @@ def remove_partial_files(directory: Path) -> None:
 
 
 def file_checksum(file: Path, size: int | None = None) -> str:
-    """`SIZE-CRC32` of a file's content, or of its first `size` bytes.
+    """`SIZE-CRC32` of a file's content, or of its first `size` bytes; `Damaged` if it cannot be read.
 
-    Detects damage, not malice, at 2 GB/s. (SHA-256 has 0.2 GB/s on processors without instructions
-    for it.)
-
-    Raises:
-        Damaged: it cannot be read.
+    Detects damage, not malice, at 2 GB/s. (SHA-256 has 0.2 GB/s on processors without instructions for it.)
     """
     done, crc = 0, 0
     with safe_files.opened(file) as stream:
@@ -137,11 +125,7 @@ def begun_folder(target: Path) -> Iterator[Path]:
 def claimed(folder: Path, busy: str) -> Iterator[int]:
     """Create a folder if it is missing, hold its lock, and remove partial files of killed processes.
 
-    Yields the lock's descriptor, as `lock` does.
-
-    Args:
-        folder: the user's `--workdir`.
-        busy: what to say if another process holds the lock.
+    Yields the lock's descriptor, as `lock` does. `busy` is the error if another process holds the lock.
 
     Raises:
         UsageError: another process holds it, or the folder cannot be written.

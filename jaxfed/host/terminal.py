@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from rich.console import Console
@@ -47,20 +46,6 @@ def _console() -> Console:
     return console
 
 
-def _bar(console: Console) -> Progress:
-    """Rich's bar, which is invisible elsewhere than on a terminal."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
-
-
 def in_notebook() -> bool:
     """True if standard output is a notebook's."""
     return Console().is_jupyter
@@ -73,31 +58,29 @@ class Terminal:
     """
 
     def __init__(self, total: int, doing: str, console: Console | None = None) -> None:
-        self._is_notebook = console is None and in_notebook()
+        is_notebook = console is None and in_notebook()
         self.console = console or _console()
-        self._bar = _bar(self.console)
+        self._has_bar = self.console.is_terminal
+        self.is_interactive = self._has_bar or is_notebook  # somebody watches
+        left = TextColumn("left"), TimeRemainingColumn()
+        self._bar = Progress(
+            *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
+            *(TimeElapsedColumn(), *left),
+            console=self.console,
+            disable=not self._has_bar,
+        )
         self._task: Any = self._bar.add_task(doing, total=total)
         self._doing, self._since, self._last_line = doing, time.monotonic(), time.monotonic()
         self._ended = threading.Event()
         self._sign_of_life = threading.Thread(target=self._give_signs_of_life, daemon=True)
 
-    @property
-    def is_interactive(self) -> bool:
-        """True if somebody watches, who needs no line a round: on a terminal or in a notebook."""
-        return self.console.is_terminal or self._is_notebook
-
     def __enter__(self) -> Self:
         self._bar.start()
-        if not self.console.is_terminal:
+        if not self._has_bar:
             self._sign_of_life.start()
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         if self._sign_of_life.is_alive():
             self._sign_of_life.join()
@@ -112,7 +95,7 @@ class Terminal:
         """Show progress within the step until the next `describe`; without a bar only after a silence."""
         self._doing = part
         self._bar.update(self._task, description=part)
-        if not self.console.is_terminal and self._silence_left() <= 0:
+        if not self._has_bar and self._silence_left() <= 0:
             self.say(part)
 
     def advance(self) -> None:

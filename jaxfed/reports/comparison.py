@@ -15,8 +15,7 @@ import numpy as np
 from scipy import special
 
 from jaxfed.algorithms import declaration_of
-from jaxfed.experiment.store.manifest import read_predictions
-from jaxfed.experiment.store.records import Measurement, Run, measure
+from jaxfed.experiment.store.records import Measurement, Run, measure, read_predictions
 from jaxfed.host.safe_files import guarded
 from jaxfed.reports.names import is_accuracy
 

@@ -14,9 +14,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxfed.errors import UsageError
-from jaxfed.experiment.store.manifest import read_json, read_predictions
 from jaxfed.experiment.store.network_run import is_network
-from jaxfed.experiment.store.records import Measurement, Run, measure, read_metrics, sort_algorithms
+from jaxfed.experiment.store.records import (
+    Measurement,
+    Run,
+    measure,
+    read_json,
+    read_metrics,
+    read_predictions,
+    sort_algorithms,
+)
 from jaxfed.federation.evaluate import Reliability, reliability
 from jaxfed.host.safe_files import guarded
 from jaxfed.reports.names import (

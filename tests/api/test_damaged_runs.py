@@ -142,26 +142,15 @@ def test_states_are_compared_when_they_are_read(copied):
     says(lambda: jaxfed.open(copied).model("fedavg"), r"3\.npz has changed since the run wrote it")
 
 
-@pytest.mark.parametrize("name", [*READ[:-2], *READ[-1:]])
-def test_a_run_of_an_older_version_is_read_or_refused(copied, name):
-    of_old_version(copied)
-    for seed, kind in enumerate(ANY):
-        place = shutil.copytree(copied, copied.parent / str(seed))
-        damaged(place, name, kind, seed)
-        for read in (of_result, of_reports):
-            says_or_reads(lambda place=place, read=read: read(place))
-
-
-def test_unreadable_lines_are_named(copied):
+def test_an_unreadable_line_is_named(copied):
     file = of_old_version(copied) / "metrics.jsonl"
     lines = file.read_text().splitlines()
     for change, message in (
-        (lambda lines: ["", *lines], "in line 1$"),
-        (lambda lines: [*lines, "x", "[]", '{"a": NaN', "{}"], "in lines 8, 9, 10$"),
-        (lambda lines: [line[:-1] for line in [*lines, *lines]], r"in lines 1, 2, 3 and 11 more$"),
+        (lambda lines: ["", *lines], "cannot read line 1 of "),
+        (lambda lines: [*lines, "x", "[]"], f"cannot read line {len(lines) + 1} of "),
     ):
         file.write_text("\n".join(change(lines)) + "\n")
-        says(lambda: read_metrics(copied), rf"metrics\.jsonl: no JSON object {message}")
+        says(lambda: read_metrics(copied), message)
     file.write_text("\n".join([*lines, lines[0][:9]]))  # as a kill leaves it
     assert len(read_metrics(copied)) == len(lines)
 
@@ -186,11 +175,9 @@ def test_checkpoints_that_are_none(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_many_damages(copied, seed):
-    """About 900 in all: of files with and without a manifest."""
+    """About 900 in all."""
     for number, (name, kind, _) in enumerate(cases((*READ, STATE))):
         place = shutil.copytree(copied, copied.parent / f"n{number}")
-        if seed % 2 and name != "manifest.json":
-            of_old_version(place)
         damaged(place, name, kind, seed)
         for read in (of_result, of_reports):
             says_or_reads(lambda place=place, read=read: read(place))

@@ -84,12 +84,12 @@ def interrupted(monkeypatch):
 @pytest.mark.parametrize(
     ("rounds", "more", "said"),
     [
-        (12, {}, "stopped; {} keeps 12 finished rounds: the same call continues after them"),
-        (0, {}, "stopped; {} has no finished round yet: the same call begins again there"),
+        (12, {}, "stopped; the same call goes on after round 12 in {}"),
+        (0, {}, "stopped; the same call goes on after round 0 in {}"),
         (
             1,
             {"overwrite": True},
-            "stopped; {} keeps 1 finished round: the same call without overwrite=True continues after it",
+            "stopped; the same call without overwrite=True goes on after round 1 in {}",
         ),
     ],
 )
@@ -164,7 +164,7 @@ def test_in_a_real_kernel(tmp_path, monkeypatch):
     assert plot[0].data["text/html"].count("<img ") >= 2
     error = stop[-1]
     place = tmp_path / "w"
-    said = f"stopped; {place} keeps 2 finished rounds: the same call continues after them"
+    said = f"stopped; the same call goes on after round 2 in {place}"
     assert error.traceback == [said]
     assert "resuming after 2 finished rounds" in "".join(o.text for o in again if "text" in o)
     assert again[-1].data["text/html"].startswith("<table>")

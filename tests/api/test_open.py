@@ -195,7 +195,7 @@ def test_a_relative_path_is_that_of_the_folder_where_the_run_began(on_a_file, mo
     config.write_text(config.read_text().replace(str(table), table.name))
     (table.parent / "other").mkdir()
     monkeypatch.chdir(table.parent / "other")
-    with pytest.raises(jaxfed.UsageError, match=r"no such file.*; the path is relative to the fol"):
+    with pytest.raises(jaxfed.UsageError, match="no such file"):
         jaxfed.open(result.workdir).federation()
     monkeypatch.chdir(table.parent)
     assert jaxfed.open(result.workdir).federation().num_clients == 2

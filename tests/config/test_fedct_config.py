@@ -13,7 +13,7 @@ from jaxfed.config import check, file
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.methods import all_keywords
 from jaxfed.errors import UsageError
-from jaxfed.experiment.sweep import sweep_plan
+from jaxfed.experiment import sweep as sweep_plan
 
 CONFIG = "ml_collections_configs/fedct.py"
 

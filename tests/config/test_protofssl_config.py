@@ -8,7 +8,7 @@ from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.methods import all_keywords
 from jaxfed.data import FEDMATCH_TABLE
 from jaxfed.data.dataset import Dataset
-from jaxfed.experiment.sweep import sweep_plan
+from jaxfed.experiment import sweep as sweep_plan
 
 CONFIG = "ml_collections_configs/protofssl.py"
 

@@ -19,7 +19,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import assembly, base, file
 from jaxfed.config import check as config_check
 from jaxfed.errors import UsageError
-from jaxfed.experiment.sweep import sweep_plan
+from jaxfed.experiment import sweep as sweep_plan
 from jaxfed.federation.method import method_settings
 from jaxfed.models.efficientnet import efficientnet
 

@@ -15,7 +15,7 @@ from jaxfed.config.overrides import setting_of
 from jaxfed.config.reading import opened, reasons
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
-from jaxfed.experiment.sweep import sweep_plan
+from jaxfed.experiment import sweep as sweep_plan
 from launch.entry import split_overrides
 
 NAMES = sorted(path.stem for path in Path("ml_collections_configs").glob("[!_]*.py"))

@@ -410,14 +410,6 @@ def test_programs_that_others_can_replace_are_not_run(tmp_path, caplog, monkeypa
     assert compilation_cache.folder(str(place)) == place
     tmp_path.chmod(0o700)
 
-    if os.getuid() == 0:
-        os.chown(place, 12345, -1)
-    else:
-        monkeypatch.setattr(os, "getuid", lambda: place.stat().st_uid + 1)
-    with caplog.at_level(logging.WARNING):
-        assert compilation_cache.folder(str(place)) == place
-    assert "belongs to another user" in caplog.text
-    monkeypatch.undo()
     monkeypatch.delenv("JAXFED_CACHE", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".cache" / "jaxfed" / "xla").mkdir(parents=True)

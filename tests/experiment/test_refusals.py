@@ -18,12 +18,13 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file
 from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
+from jaxfed.experiment import sweep
+from jaxfed.experiment import sweep as sweep_plan
+from jaxfed.experiment import tracking as trackers
 from jaxfed.experiment.costs import answer_costs, method_costs
 from jaxfed.experiment.run.simulate import simulate
 from jaxfed.experiment.store import compilation_cache
 from jaxfed.experiment.store.workdir import open_workdir
-from jaxfed.experiment.sweep import sweep, sweep_plan
-from jaxfed.experiment.tracking import tracker as trackers
 from jaxfed.host import storage
 from jaxfed.reports.report import build
 from launch import audit, costs, run
@@ -74,7 +75,7 @@ LINES = {
         CONFIG, "--workdir=tests", "--overwrite"
     ),
     "...File name too long": launched(CONFIG, f"--workdir=runs/{LONG}"),
-    "--workdir=...is not UTF-8": launched(CONFIG, "--workdir=runs/\udcff"),
+    "--workdir=...surrogates not allowed": launched(CONFIG, "--workdir=runs/\udcff"),
     "--workdir='~nobody": launched(CONFIG, "--workdir=~nobody-of-this-name/x"),
 }
 
@@ -131,8 +132,8 @@ SIMULATED = {
     "simulate.evaluate_every=-1: use integers from 0 on": simulated(evaluate_every=-1),
     "simulate.on_round='print': use a function, or None": simulated(on_round="print"),
     "simulate.sampling='unifrom': choose one of 'uniform', 'pro": simulated(sampling="unifrom"),
-    "...algorithm is a str; use a FederatedAlgorithm": simulated("fedavg"),
-    "...federation is a list; use a Federation": simulated(KNN, TWO),
+    "simulate: str is given for a FederatedAlgorithm": simulated("fedavg"),
+    "simulate: list is given for a Federation": simulated(KNN, TWO),
     "simulate.clock=0.1: use Clock(...), or None": simulated(clock=0.1),
     "...Training: model is a Linear; from_flax": lambda: fedavg(nnx.Linear(4, 3, rngs=nnx.Rngs(0))),
     "...does not take examples of (4,): ": lambda: simulated(fedavg(linear(5)))(),
@@ -233,10 +234,6 @@ WORKDIRS = {
     "...config.alpha is 0.5 there, 0.9 now; config.a_follower": another(alpha=0.9, a_follower=0.9),
     "...config.d is absent there, 3 now; and 2 more": another(
         **{key: number for number, key in enumerate("abcdef")}
-    ),
-    "...0.5 there, 0.9 now; and 2 more": another(
-        SETTINGS | {"follower": 0.5, "paper_table": ""},
-        **{"alpha": 0.9, "follower": 0.9, "paper_table": "x/1"},
     ),
     '...config.paper_table is "" there': another(SETTINGS | {"paper_table": ""}, paper_table="x/1"),
     '...config.fedct.decode is "votes" there, absent now': another(
@@ -400,7 +397,6 @@ AUDITS = {
     "trackers='tensorbord': no such tracker, did you mean 'tensorboard'?": tracked(["tensorbord"]),
     "trackers='': no such tracker": tracked(["tensorboard,"]),
     "trackers='wandb': use a list of names and trackers": tracked("wandb"),
-    "...is a class; give an object of it": tracked([Recorder]),
     "...has no method start, log, finish": tracked([object()]),
     "trackers='Recorder': is given twice": tracked([Recorder(), Recorder()]),
     "...train_size=1798: digits has 1797": dealt("xclp_digits.py", **{"dataset.train_size": 1798}),

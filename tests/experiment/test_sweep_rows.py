@@ -7,8 +7,9 @@ from functools import partial
 import pytest
 from small_sweeps import fake_command, launch, read_csv, run, write_config
 
+from jaxfed.experiment import sweep
+from jaxfed.experiment import sweep as sweep_plan
 from jaxfed.experiment.store.records import read_sweep
-from jaxfed.experiment.sweep import sweep, sweep_plan
 
 ALPHAS = "def sweep(add):\n    for alpha in (0.5, 0.9): add(**{'xclp.alpha': alpha})\n"
 

@@ -48,9 +48,9 @@ PATHS = {
     "--workdir=...home directory": at("~nobody-of-this-name"),
     "--workdir=...File name too long": at(LONG),
     "--workdir=...null": at("a\0b"),
-    "--workdir=...is not UTF-8": at("a\udcff"),
+    "--workdir=...surrogates not allowed": at("a\udcff"),
     "--out=...file': cannot write in ...file": with_files(folder_to_write, Path("file"), "--out"),
-    "--out='.': cannot write in .: Is a directory": with_files(file_to_write, ".", "--out"),
+    "--out='.': is a folder": with_files(file_to_write, ".", "--out"),
     "--out=...cannot write in file: Not a": with_files(file_to_write, "file/x.json", "--out"),
     "--out='/proc/x/y.json': cannot write in": partial(file_to_write, "/proc/x/y.json", "--out"),
     "...no run or sweep under /...empty  report": with_files(write_report, ["~/empty"], "~/out"),
@@ -73,7 +73,7 @@ def damaged(content=None):
         made = saved(np.arange(100))
         (file,) = made.path.iterdir()
         file.write_bytes(file.read_bytes()[:-30] if content is None else content)
-        made.to_resume()
+        made.latest()
 
     return call
 

@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import json
 import os
 import zipfile
 from pathlib import Path
@@ -32,20 +31,6 @@ def zipped(*names, compression=zipfile.ZIP_STORED):
     return write
 
 
-def overlapping(file):
-    """Two entries of the directory at one member."""
-    zipped("a.npy", "b.npy")(file)
-    with zipfile.ZipFile(file) as archive:
-        first, second = archive.infolist()
-        content = file.read_bytes()
-        kept = content[: second.header_offset] + content[archive.start_dir :]
-        end = len(kept) - 6  # the directory's offset, before the length of the comment
-    start = second.header_offset.to_bytes(4, "little")
-    place = kept.rindex(start, 0, end)
-    kept = kept[:place] + first.header_offset.to_bytes(4, "little") + kept[place + 4 :]
-    file.write_bytes(kept[:end] + second.header_offset.to_bytes(4, "little") + kept[end + 4 :])
-
-
 def written(content):
     return lambda file: file.write_bytes(content)
 
@@ -67,42 +52,22 @@ def an_array(file):
         return safe_files.array(safe_files.content_of(file))
 
 
-def small(file):
-    return safe_files.content_of(file, most=9)
-
-
-NESTED = {depth: '{"a":' * depth + "1" + "}" * depth for depth in (50, 51, 10**5)}
 CASES = {
     "no file": (lambda file: None, an_object, "No such file or directory"),
     "FIFO": (os.mkfifo, an_object, "it is not a regular file"),
     "device": (lambda file: file.symlink_to("/dev/zero"), an_object, "it is not a regular file"),
     "folder": (Path.mkdir, safe_files.arrays_of, "Is a directory"),
-    "too long": (written(b"0123456789"), small, "it has 10 bytes; at most 9 are allowed"),
     "list": (written(b"[]"), an_object, "it holds no JSON object"),
-    "deep": (written(NESTED[51].encode()), an_object, "nested more than 50 deep"),
-    "deeper": (written(NESTED[10**5].encode()), an_object, "RecursionError"),
+    "deeper": (written(b'{"a":' * 10**5), an_object, "RecursionError"),
     "no text": (written(b'{"a": "\xff"}'), an_object, "UnicodeDecodeError"),
-    "bomb": (table("a,b\n" + "1,1\n" * 10**6), rows, "it decompresses to more than"),
     "columns": (table("a,c\n"), rows, "its columns are not a,b"),
     "no columns": (table(""), rows, "ValueError"),
     "short row": (table("a,b\n1\n"), rows, "ValueError"),
     "open quote": (table('a,b\n1,"2\n'), rows, "unexpected end of data"),
     "cut table": (written(gzip.compress(b"a,b\n")[:-4]), rows, "EOFError"),
-    "objects": (written(npy(np.array([print], object))), an_array, "of Python objects"),
-    "fewer bytes": (written(npy(np.zeros(9))[:-1]), an_array, r"71 bytes for float64 \[9\]"),
-    "more bytes": (written(npy(np.zeros(9)) + b"0"), an_array, r"73 bytes for float64 \[9\]"),
-    "no size": (written(npy(np.zeros(9, "V0"))), an_array, "0 bytes for "),
-    "version": (
-        written(npy(np.zeros(9), version=(3, 0))),
-        an_array,
-        "version .3, 0. of NumPy's format",
-    ),
-    "compressed": (
-        zipped("a.npy", compression=zipfile.ZIP_DEFLATED),
-        safe_files.arrays_of,
-        "a compressed member",
-    ),
-    "overlap": (overlapping, safe_files.arrays_of, "members of more bytes than the file"),
+    "objects": (written(npy(np.array([print], object))), an_array, "ValueError: Object arrays"),
+    "fewer bytes": (written(npy(np.zeros(9))[:-1]), an_array, "ValueError: EOF"),
+    "more bytes": (written(npy(np.zeros(9)) + b"0"), an_array, "1 bytes more than"),
 }
 
 
@@ -118,8 +83,8 @@ def test_what_is_wrong_is_said(tmp_path, case):
 
 def test_what_is_whole_is_read(tmp_path):
     file = tmp_path / "file"
-    file.write_text(NESTED[50])
-    assert an_object(file) == json.loads(NESTED[50])
+    file.write_text('{"a": 1}')
+    assert an_object(file) == {"a": 1}
     table("a,b\n1,\n")(file)
     assert rows(file) == [{"a": "1", "b": ""}]
     for array in (np.zeros((0, 3)), np.float32(2), np.asfortranarray(np.eye(3)[:2]), np.array("x")):

@@ -103,7 +103,7 @@ with Interruption() as interruption:
     else:
         raise AssertionError("nobody heard")
 text = problem(agree, interruption, {"round": 3, "loss": float(number)})
-assert text.startswith("process 1 computed loss=1.0 in round 3, process 0 0.0")
+assert text == "process 1 has round 3: loss=1.0, process 0 0.0"
 print("done", number)
 """
 
@@ -256,7 +256,7 @@ def test_a_signal_for_one_stops_both_and_they_go_on(tmp_path):
 MISTAKES = {
     "--process_id=0: needs --coordinator=HOST:PORT": ["--process_id=0"],
     "--num_processes=2: needs --coordinator=HOST:PORT": ["--num_processes=2"],
-    "--coordinator=a:1: Number of processes must be defined": ["--coordinator=a:1"],
+    "--coordinator=a:1: ": ["--coordinator=a:1"],
     "--coordinator=auto: ": ["--coordinator=auto"],
 }
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from small_workdirs import make_run, metric
 
-from jaxfed.experiment.store.manifest import PREDICTED
-from jaxfed.experiment.store.records import read_run
+from jaxfed.experiment.store.records import PREDICTED, read_run
 from jaxfed.reports import tables
 from jaxfed.reports.comparison import is_ahead_on_other_rows
 

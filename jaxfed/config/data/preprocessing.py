@@ -198,7 +198,7 @@ class FeatureTraining:
         rounds, every = config.preprocessing.rounds, config.checkpoint_every
         key = jax.random.fold_in(jax.random.key(self.seed), _STREAM)
         state = self.algorithm.init(jax.random.fold_in(key, 0), federation)
-        saved = checkpoints.to_resume() if checkpoints else None
+        saved = checkpoints.latest() if checkpoints else None
         done = saved.progress["round"] if saved else 0
         if saved:
             state = saved.state(template=state)

@@ -45,16 +45,14 @@ def processor() -> str:
     device = jax.devices()[0]
     if device.platform != "cpu":
         return device.device_kind
-    model = "unknown CPU"
-    try:
-        with open("/proc/cpuinfo") as file:
-            lines = (line.split(":", 1) for line in file if ":" in line)
-            fields = {name.strip(): value.strip() for name, value in lines}
-        model = f"{fields.get('model name', model)} (family {fields.get('cpu family')}, "
-        model += f"model {fields.get('model')})"
-    except OSError:
-        pass
-    return f"{model}, {os.cpu_count()} cores"
+    lines = (
+        Path("/proc/cpuinfo").read_text().splitlines() if os.path.exists("/proc/cpuinfo") else ()
+    )
+    fields = {
+        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)
+    }
+    model = f"{fields.get('model name', 'unknown CPU')} (family {fields.get('cpu family')}, "
+    return f"{model}model {fields.get('model')}), {os.cpu_count()} cores"
 
 
 def peak_memory_bytes() -> int:

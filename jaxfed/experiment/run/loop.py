@@ -8,15 +8,14 @@
 
 All methods of a repeat see the same clients, cohorts and keys. The exceptions are proportional sampling,
 where methods that need labels draw separate cohorts (`jaxfed.federation.sampling`), and simulated time, in
-which faster methods find other clients (`jaxfed.federation.clock`). While the device works on a round, the
-host prepares the next cohort.
+which faster methods find other clients (`jaxfed.federation.clock`).
 
 Steps and checkpoints: an experiment numbers all its rounds as steps 1 .. num_repeats * methods * rounds.
 Each step appends its line to metrics.jsonl. After some steps (`jaxfed.host.checkpoint_writer`) a checkpoint
-stores a snapshot of the state and a mark of metrics.jsonl. It is written while the next rounds run. A process
-killed at any instant loses the rounds since the newest complete checkpoint: ten seconds of work or one round,
-more if states are slow to save. Lines of lost rounds are dropped when the experiment resumes. A process that
-receives a stop signal saves the current round first.
+stores a snapshot of the state and a mark of metrics.jsonl; it is written while the next rounds run. Lines of
+rounds that a killed process has lost are dropped when the experiment resumes. A process that receives a stop
+signal saves the current round first. All randomness derives from `seed`, `repeat` and `round`, so a resumed
+experiment produces the numbers of an uninterrupted one, except for times.
 
 Model selection: a method that validates stores the state with the best `validation_accuracy`, or other
 `dataset.validation_measure` (the earlier one in a tie), beside the current one. After the last round only the
@@ -24,31 +23,23 @@ best state is evaluated on the test set. The initial state is the first candidat
 contains validation metrics only; if every round made the model worse, round 0 is reported as selected. (XCLP,
 4.2: "automatic model selection" falls back to the supervised model. The authors' code begins to select at
 round 10, and takes the later one in a tie.) The selected state and the last one are stored under states/.
-
-With `evaluate_test` the test set is also evaluated during training: each evaluated round's line has
-`round_test_accuracy` of that round's state. Nothing is selected by it. `test_accuracy` is always that of the
-final state. The last line also has per-client accuracies: the worst, the tenth percentile, the mean over
-clients, and all values.
+With `evaluate_test`, each evaluated round's line has `round_test_accuracy`; nothing is selected by it. The
+last line also has per-client accuracies: the worst, the tenth percentile, the mean over clients, and all.
 
 A method whose `train_loss` is no longer finite stops after that round, because NaN parameters stay NaN. Its
 line contains `diverged`; it has no final metrics in that repeat and saves no state. The other methods and
 repeats continue. A method with per-client models continues to its last round, because any client may
 recover. If no client has a model then, or if the last round failed at every client, the results mention it
-(`jaxfed.experiment.run.summary`).
-
-A one-shot method runs a single round when every client takes part in each round (`rounds_of`). A second one
-would repeat it and count its messages twice. The remaining steps are skipped.
+(`jaxfed.experiment.run.summary`). A one-shot method runs a single round when every client takes part in each
+round (`rounds_of`): a second one would repeat it and count its messages twice.
 
 `seconds` is the time since the previous line, or since the method was ready to start. It covers the round,
 its evaluation, the checkpoint after the previous round, and compilation.
-
-All randomness derives from `seed`, `repeat` and `round`. A resumed experiment therefore produces the numbers
-of an uninterrupted one, except for times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -66,13 +57,10 @@ from jaxfed.errors import BeyondMemory, UsageError
 from jaxfed.experiment.run.processes import agree
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.run.save_outputs import save_predictions, save_states
-from jaxfed.experiment.run.simulate import Plan, method_rounds
+from jaxfed.experiment.run.simulate import Plan, Selected, method_rounds
 from jaxfed.experiment.run.summary import Record, divergence, summarize
 from jaxfed.experiment.store.workdir import Workdir
-from jaxfed.federation.algorithm import (
-    FederatedAlgorithm,
-    rounds_of,
-)
+from jaxfed.federation.algorithm import FederatedAlgorithm, rounds_of
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock import Schedule
 from jaxfed.federation.rounds import Played
@@ -136,23 +124,14 @@ def first_repeat(
 ) -> dict[str, Made]:
     """Make the clients and the methods of the first repeat, before a run makes its workdir.
 
-    A run refuses what does not fit in this order:
+    What does not fit is refused in this order: values of the config and pairs of them, before data are read
+    (`jaxfed.config.check`); the data set, when the `Simulation` is made; clients, networks, learners and
+    methods of the first repeat, here; those of a later repeat, when it begins, with the same error line. With
+    `preprocessing.kind="federated_features"` only the model that computes features is made here, as methods
+    need the features.
 
-    * values of the config, and pairs of them: `jaxfed.config.check`, before data are read;
-    * the data set: when the `Simulation` is made;
-    * clients, networks, learners and methods of the first repeat: here. With
-      `preprocessing.kind="federated_features"` only the model that computes features, and its training:
-      methods need the features, which are computed later;
-    * clients and methods of a later repeat: when it begins, with the same error line.
-
-    Args:
-        config: resolved and checked.
-        simulation: of this config.
-        maker: name of a method -> function that makes its algorithm, with the arguments of `make_algorithm`.
-        report: receives the progress of preprocessing.
-
-    Raises:
-        UsageError: as described.
+    `maker` maps the name of a method to the function that makes its algorithm, with the arguments of
+    `make_algorithm`; `report` receives the progress of preprocessing.
     """
     if config.preprocessing.kind == "federated_features":
         simulation.feature_training(config.seed)
@@ -170,17 +149,13 @@ class Leg(NamedTuple):
     last_step: int
 
 
-def legs(config: ConfigDict) -> Iterator[Leg]:
-    """Yield the experiment's legs in order: repeats in the outer loop, methods in the inner one."""
+def legs(config: ConfigDict) -> list[Leg]:
+    """Return the experiment's legs in order: repeats in the outer loop, methods in the inner one."""
     pairs = product(range(config.num_repeats), methods.chosen(config))
     rounds = config.rounds
-    for index, (repeat, name) in enumerate(pairs):
-        yield Leg(repeat, name, index * rounds + 1, (index + 1) * rounds)
-
-
-def num_steps(config: ConfigDict) -> int:
-    """The number of the experiment's last step."""
-    return int(config.num_repeats * len(methods.chosen(config)) * config.rounds)
+    return [
+        Leg(*pair, index * rounds + 1, (index + 1) * rounds) for index, pair in enumerate(pairs)
+    ]
 
 
 @dataclass(frozen=True)
@@ -221,14 +196,21 @@ class Experiment:
         """
         self.workdir.check_data(self.simulation.data_checksums())
         checkpoints = Checkpoints(self.workdir.checkpoints)
-        saved = checkpoints.to_resume(lambda progress: self.workdir.objection(progress["metrics"]))
+        saved = checkpoints.latest(lambda progress: self.workdir.objection(progress["metrics"]))
         saved_step = saved.progress["step"] if saved else 0
         self.workdir.restore_metrics(saved.progress["metrics"] if saved else None)
         self.progress.resumed(saved_step)
         left = (leg for leg in legs(self.config) if leg.last_step > saved_step)
         with CheckpointWriter(checkpoints, self.config.checkpoint_every) as saves:
             for repeat, legs_of_repeat in groupby(left, key=attrgetter("repeat")):
-                federation = self._federation(repeat)
+                self.progress.working_on("preparing data")
+                federation = self.simulation.federation(
+                    self.config.seed + repeat,
+                    self.progress.prepared,
+                    self.workdir.preprocessing(repeat),
+                )
+                if repeat == 0:
+                    self.workdir.write_partition(self.simulation.class_counts(federation))
                 for leg in legs_of_repeat:
                     try:
                         self._run_leg(leg, federation, saved, saves)
@@ -238,22 +220,12 @@ class Experiment:
 
     def maker(self, name: str) -> Callable[..., FederatedAlgorithm]:
         """Return the function that makes the algorithm of the method `name`, with the arguments of `make`."""
-
-        def tell(line: str) -> None:
-            self.progress.note(f"{name}: {line}")
-
-        make = self.make or make_algorithm
-        progress = self.progress.within
-        return partial(make, progress=progress, tell=tell, folder=self.workdir.path)
-
-    def _federation(self, repeat: int) -> Federation:
-        self.progress.working_on("preparing data")
-        federation = self.simulation.federation(
-            self.config.seed + repeat, self.progress.prepared, self.workdir.preprocessing(repeat)
+        return partial(
+            self.make or make_algorithm,
+            progress=self.progress.within,
+            tell=lambda line: self.progress.note(f"{name}: {line}"),
+            folder=self.workdir.path,
         )
-        if repeat == 0:
-            self.workdir.write_partition(self.simulation.class_counts(federation))
-        return federation
 
     def _run_leg(
         self,
@@ -264,16 +236,13 @@ class Experiment:
     ) -> None:
         """Run one method to its last round, starting from the saved step if it lies in this leg."""
         self.progress.working_on(f"repeat {leg.repeat + 1}/{self.config.num_repeats} {leg.name}")
-        is_made = leg.repeat == 0 and leg.name in self.first
-        config, federation, algorithm, schedule = (
-            self.first.pop(leg.name)
-            if is_made
-            else made(self.config, leg.name, federation, leg.repeat, self.maker(leg.name))
+        ready = self.first.pop(leg.name, None) if leg.repeat == 0 else None
+        config, federation, algorithm, schedule = ready or made(
+            self.config, leg.name, federation, leg.repeat, self.maker(leg.name)
         )
-        rounds, seed = config.rounds, config.seed + leg.repeat
-        saved_step = saved.progress["step"] if saved else 0
-        finished = max(saved_step + 1 - leg.first_step, 0)
-        outputs, whose = algorithm.outputs, (leg.repeat, leg.name, algorithm, federation)
+        rounds, whose = config.rounds, (leg.repeat, leg.name)
+        very_last = legs(self.config)[-1].last_step
+        finished = max((saved.progress["step"] if saved else 0) + 1 - leg.first_step, 0)
         measured = method_rounds(
             algorithm,
             federation,
@@ -281,11 +250,13 @@ class Experiment:
                 *(config, rounds, config.evaluate_every, config.evaluate_test),
                 *(config.dataset.validation_measure, schedule),
             ),
-            seed,
+            config.seed + leg.repeat,
             finished=finished,
             resumed=(lambda first: saved.state(template=first)) if saved and finished else None,
-            observe=lambda played: self.observe(Observed(*whose, played, rounds)),
-            at_end=outputs.clients,
+            observe=lambda played: self.observe(
+                Observed(*whose, algorithm, federation, played, rounds)
+            ),
+            at_end=algorithm.outputs.clients,
         )
         with closing(measured):
             if algorithm.validate and not finished:
@@ -303,22 +274,32 @@ class Experiment:
                         self.progress.stopped(divergence(self.config, record), leg.last_step)
                         return
                     if is_last:
-                        names = self.simulation.names
-                        save_states(self.workdir, leg.name, leg.repeat, config, selected, names)
-                        if outputs.predictions is not None:
-                            save_predictions(
-                                self.workdir.predictions(leg.name, leg.repeat),
-                                outputs.predictions(selected.final, federation),
-                                federation.y,
-                                self.simulation.numbers,
-                            )
+                        self._save_outputs(leg, config, algorithm, federation, selected)
                     step = leg.last_step if is_last else leg.first_step + round_number - 1
-                    ends = self.interruption.is_pending or step == num_steps(self.config)
+                    ends = self.interruption.is_pending or step == very_last
                     if ends or saves.are_due(round_number, is_last=is_last):
                         progress = {"step": step, "metrics": self.workdir.metrics_mark()}
                         saves.save(step, selected, progress, at_once=ends)
                     self.progress.finished_round(record, rounds)
             self.progress.completed(leg.last_step)
+
+    def _save_outputs(
+        self,
+        leg: Leg,
+        config: ConfigDict,
+        algorithm: FederatedAlgorithm,
+        federation: Federation,
+        selected: Selected,
+    ) -> None:
+        names = self.simulation.names
+        save_states(self.workdir, leg.name, leg.repeat, config, selected, names)
+        if algorithm.outputs.predictions is not None:
+            save_predictions(
+                self.workdir.predictions(leg.name, leg.repeat),
+                algorithm.outputs.predictions(selected.final, federation),
+                federation.y,
+                self.simulation.numbers,
+            )
 
     def _write(self, record: Record) -> None:
         self.workdir.append_metrics(record)

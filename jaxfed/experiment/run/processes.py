@@ -16,13 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from jaxfed.errors import UsageError
 from jaxfed.experiment.store.workdir import TO_RESUME, Workdir, open_workdir, plain
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.parallel import processes
-
-_TIMES = "seconds"
 
 
 @contextmanager
@@ -55,22 +52,15 @@ def open_for_all(
 
 
 def agree(interruption: Interruption, record: Mapping[str, Any]) -> None:
-    """Compare a round's record across processes and share pending signals.
-
-    Raises:
-        UsageError: another process has computed other numbers.
-    """
-    if not processes.are_several():
-        return
-    numbers = {name: value for name, value in record.items() if name != _TIMES}
-    own = {"signal": interruption.pending or 0, "record": plain(numbers)}
-    first, *others = (json.loads(text) for text in processes.gather_texts(json.dumps(own)))
-    for number, other in enumerate(others, 1):
-        for name, value in first["record"].items():
-            if other["record"].get(name) != value:
-                raise UsageError(
-                    f"process {number} computed {name}={other['record'].get(name)} in round "
-                    f"{record['round']}, process 0 {value}: all must compute the same numbers; use one kind "
-                    "of device and no randomness of the system"
-                )
-    interruption.settle(max(said["signal"] for said in (first, *others)))
+    """Check that all processes have computed the numbers of a round, and share pending signals."""
+    if processes.are_several():
+        round_number = f"round {record['round']}: "
+        processes.check_same(
+            {
+                f"{round_number}{name}": json.dumps(plain(value))
+                for name, value in record.items()
+                if name != "seconds"
+            }
+        )
+        signals = processes.gather_texts(str(interruption.pending or 0))
+        interruption.settle(max(map(int, signals)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from jaxfed.config.keys import flatten
 from jaxfed.federation.communication import bytes_unit
 from jaxfed.host.terminal import Terminal
 
@@ -22,41 +23,31 @@ def _bytes(size: float) -> str:
     return f"{size / scale:.4g}{unit}"
 
 
-class _Column(NamedTuple):
-    """A column of the final table; it is shown if any method has the metric."""
-
-    metric: str
-    heading: str
-    text: Callable[[float], str]
-    has_deviation: bool = False
-
-
-_COLUMNS = (
-    _Column("test_accuracy", "accuracy, %", _percent, has_deviation=True),
-    _Column("test_balanced_accuracy", "balanced, %", _percent, has_deviation=True),
-    _Column("epsilon", "epsilon", "{:.4g}".format),
-    _Column("epsilon_sampled", "epsilon, sampled", "{:.4g}".format),
-    _Column("delta", "delta", "{:.4g}".format),
-    _Column("noise_multiplier", "noise z", "{:.4g}".format),
-    _Column("clip", "clip", "{:.4g}".format),
-    _Column("sampling_rate", "sampling rate", "{:.4g}".format),
-    _Column("epsilon_if_stable", "epsilon if stable", "{:.4g}".format),
-    _Column("epsilon_estimated", "epsilon, estimate", "{:.4g}".format),
-    _Column("prototype_epsilon", "epsilon of prototypes", "{:.4g}".format),
-    _Column("seconds", "seconds", "{:.2f}".format),
-    _Column("communication.upload_bytes", "up", _bytes),
-    _Column("communication.download_bytes", "down", _bytes),
-)
-
-
-# Metrics in a round's line, each with its label.
-_OF_A_ROUND = (
-    ("train_loss", "train loss"),
-    ("validation_accuracy", "validation accuracy"),
-    ("validation_auroc", "validation AUROC"),
-    ("round_test_accuracy", "this round's test accuracy"),
-    ("test_accuracy", "test accuracy"),
-)
+# Columns of the final table, each shown if any method has the metric: heading, text of the mean and, of
+# accuracies, of the deviation.
+_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "test_accuracy": ("accuracy, %", _percent),
+    "test_balanced_accuracy": ("balanced, %", _percent),
+    "epsilon": ("epsilon", "{:.4g}".format),
+    "epsilon_sampled": ("epsilon, sampled", "{:.4g}".format),
+    "delta": ("delta", "{:.4g}".format),
+    "noise_multiplier": ("noise z", "{:.4g}".format),
+    "clip": ("clip", "{:.4g}".format),
+    "sampling_rate": ("sampling rate", "{:.4g}".format),
+    "epsilon_if_stable": ("epsilon if stable", "{:.4g}".format),
+    "epsilon_estimated": ("epsilon, estimate", "{:.4g}".format),
+    "prototype_epsilon": ("epsilon of prototypes", "{:.4g}".format),
+    "seconds": ("seconds", "{:.2f}".format),
+    "communication.upload_bytes": ("up", _bytes),
+    "communication.download_bytes": ("down", _bytes),
+}
+_OF_A_ROUND = {  # metrics in a round's line, each with its label
+    "train_loss": "train loss",
+    "validation_accuracy": "validation accuracy",
+    "validation_auroc": "validation AUROC",
+    "round_test_accuracy": "this round's test accuracy",
+    "test_accuracy": "test accuracy",
+}
 
 
 class RunProgress(Terminal):
@@ -108,7 +99,9 @@ class RunProgress(Terminal):
             self._latest |= record
             self.describe("  ".join([self._work, *_measured(self._latest)]))
         if not self.is_interactive or record["round"] == rounds:
-            self.say(self._line(record, rounds))
+            repeat = f"repeat {record['repeat'] + 1}/{self._num_repeats}"
+            where = f"{repeat}  {record['algorithm']:<14}  round {record['round']}/{rounds}"
+            self.say("  ".join([where, *_measured(record), f"{record['seconds']:.2f} s"]))
 
     def stopped(self, text: str, steps: int) -> None:
         """Show that a method ended early; `steps` is the step of what would have been its last round."""
@@ -125,9 +118,8 @@ class RunProgress(Terminal):
     ) -> None:
         """Print the final table with these method names, then the remarks and the location of the results."""
         self.show_table(*results_table(algorithms, names))
-        for line in remarks:
+        for line in (*remarks, f"results are in {where}"):
             self.say(line)
-        self.say(f"results are in {where}")
 
     def show_table(
         self,
@@ -148,21 +140,10 @@ class RunProgress(Terminal):
             table.add_row(*map(self.printable, row))
         self.console.print(table)
 
-    def _line(self, record: Mapping[str, Any], rounds: int) -> str:
-        return "  ".join(
-            [
-                f"repeat {record['repeat'] + 1}/{self._num_repeats}",
-                f"{record['algorithm']:<14}",
-                f"round {record['round']}/{rounds}",
-                *_measured(record),
-                f"{record['seconds']:.2f} s",
-            ]
-        )
-
 
 def _measured(record: Mapping[str, Any]) -> list[str]:
     """Return the round's measurements as text, such as `train loss 0.5312`; missing ones are omitted."""
-    found = [(text, record.get(metric)) for metric, text in _OF_A_ROUND]
+    found = [(text, record.get(metric)) for metric, text in _OF_A_ROUND.items()]
     return [f"{text} {value:.4f}" for text, value in found if value is not None]
 
 
@@ -170,30 +151,17 @@ def results_table(
     algorithms: Mapping[str, Mapping[str, Any]], names: Mapping[str, str]
 ) -> tuple[list[str], list[list[str]]]:
     """Return headings and rows of final metrics, mean ± deviation, from `algorithms` of summary.json."""
-    shown = [
-        column
-        for column in _COLUMNS
-        if any(_entry(metrics, column.metric) for metrics in algorithms.values())
-    ]
+    means = {name: dict(flatten(metrics)) for name, metrics in algorithms.items()}
+    shown = [key for key in _COLUMNS if any(f"{key}.values" in own for own in means.values())]
     rows = [
-        [names.get(name, name), *(_cell(_entry(m, column.metric), column) for column in shown)]
-        for name, m in algorithms.items()
+        [names.get(name, name), *(_cell(own, key) for key in shown)] for name, own in means.items()
     ]
-    return ["algorithm", *(column.heading for column in shown)], rows
+    return ["algorithm", *(_COLUMNS[key][0] for key in shown)], rows
 
 
-def _entry(metrics: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
-    entry: Any = metrics
-    for part in key.split("."):
-        entry = entry.get(part) if isinstance(entry, Mapping) else None
-    return entry
-
-
-def _cell(entry: Mapping[str, Any] | None, column: _Column) -> str:
-    """Return the mean, with the deviation if the column shows deviations."""
-    if entry is None or entry["mean"] is None:
+def _cell(metrics: Mapping[str, Any], key: str) -> str:
+    text = _COLUMNS[key][1]
+    mean, std = metrics.get(f"{key}.mean"), metrics.get(f"{key}.std")
+    if mean is None:
         return "-"
-    mean = column.text(entry["mean"])
-    if not column.has_deviation or entry["std"] is None:
-        return mean
-    return f"{mean} ± {column.text(entry['std'])}"
+    return text(mean) if std is None or text != _percent else f"{text(mean)} ± {text(std)}"

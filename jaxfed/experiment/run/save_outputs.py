@@ -36,7 +36,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.experiment.run.simulate import Selected
-from jaxfed.experiment.store.manifest import PREDICTED
+from jaxfed.experiment.store.records import PREDICTED
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.algorithm import Predictions
 from jaxfed.host import storage
@@ -54,15 +54,11 @@ def save_states(
     """Save a method's selected and last state for later experiments (`training.initial_model`).
 
     `names` are those of classes and features, so that a later experiment notices other ones.
-
-    Raises:
-        OSError: the disk is full, for example.
     """
-    last = config.rounds, selected.state
-    kept = {False: (selected.round, selected.best), True: last}
-    if not selected.is_selecting:
-        kept = {False: last}
-    for is_last, (round_number, state) in kept.items():
+    kept = [(selected.is_selecting, config.rounds, selected.state)]
+    if selected.is_selecting:
+        kept.insert(0, (False, selected.round, selected.best))
+    for is_last, round_number, state in kept:
         folder = workdir.final_state(name, repeat, last=is_last)
         if folder.exists():  # left by a process that was killed before it saved this round
             shutil.rmtree(folder)
@@ -73,30 +69,14 @@ def save_states(
 def save_predictions(
     path: Path, predictions: Predictions, truth: np.ndarray, number: np.ndarray
 ) -> None:
-    """Write one table atomically; the same predictions produce the same bytes.
-
-    Args:
-        path: of the file; its folder is created.
-        predictions: of n points.
-        truth: int [N], the class of every example of the federation, -1 unknown.
-        number: int [N], the index of every example in the data set.
-
-    Raises:
-        OSError: the disk is full, for example.
-    """
-    rows = zip(
-        predictions.client.tolist(),
-        number[predictions.example].tolist(),
-        predictions.role.tolist(),
-        predictions.label.tolist(),
-        (f"{value:.6g}" for value in predictions.confidence.tolist()),
-        ("" if label < 0 else label for label in truth[predictions.example].tolist()),
-        strict=True,
-    )
+    """Write one table atomically; `truth` and `number` are of every example of the federation."""
+    of = predictions
+    columns = of.client, number[of.example], of.role, of.label, of.confidence, truth[of.example]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(PREDICTED)
-    writer.writerows(rows)
+    for *known, confidence, label in zip(*(each.tolist() for each in columns), strict=True):
+        writer.writerow([*known, f"{confidence:.6g}", "" if label < 0 else label])
     path.parent.mkdir(parents=True, exist_ok=True)
     with storage.whole_file(path, "wb") as stream:
         stream.write(gzip.compress(text.getvalue().encode(), mtime=0))

@@ -39,8 +39,6 @@ from jaxfed.federation.rounds import Played, cohorts_of, is_judged, play, watche
 from jaxfed.federation.sampling import Sampling
 from jaxfed.settings import Count, CountOrZero, hinted
 
-_MOST_SHOWN = 3  # metrics of a method that is not tested
-
 
 class Selected(NamedTuple):
     """A method's current state and, if it validates, the best so far. Checkpoints store this tuple.
@@ -68,11 +66,6 @@ class Selected(NamedTuple):
         """True if the method validates; its state may be any pytree, including a bare array."""
         return not (isinstance(self.best, tuple) and not self.best)
 
-    @classmethod
-    def first(cls, algorithm: FederatedAlgorithm, state: ServerState) -> Selected:
-        """Return the selection before the first round."""
-        return cls(state, algorithm.outputs.evaluated(state) if algorithm.validate else (), -1.0, 0)
-
     def after(
         self,
         round_number: int,
@@ -88,8 +81,7 @@ class Selected(NamedTuple):
         accuracy = metrics.get(f"validation_{measure}", np.inf)
         if accuracy <= self.validation_accuracy < np.inf:
             return self._replace(state=state)
-        best = evaluated(state)
-        return Selected(state, best, float(accuracy), round_number)
+        return Selected(state, evaluated(state), float(accuracy), round_number)
 
 
 def validated(
@@ -180,22 +172,20 @@ def method_rounds(
         resumed: returns the states after them, given others of their form; None: begin with the first.
         observe: called with every round that has not diverged.
         at_end: further metrics of the selected state after the last round.
-
-    Raises:
-        UsageError: the method cannot work with these clients or cohorts.
     """
     cohort_of = cohorts_of(algorithm, federation, plan.sampling, seed, plan.rounds)
     if plan.schedule is not None:
         cohort_of = plan.schedule.cohorts(federation)
     key = jax.random.key(seed)
     state = algorithm.init(jax.random.fold_in(key, 0), federation)
-    selected = Selected.first(algorithm, state)
+    best = algorithm.outputs.evaluated(state) if algorithm.validate else ()
+    selected = Selected(state, best, -1.0, 0)
     if resumed is not None:
         selected = resumed(selected)
     elif algorithm.validate:
         selected, quality, _ = _measured(algorithm, federation, plan, 0, state, selected)
         yield Measured(selected, {"round": 0, **quality}, {})
-    del state  # or it would keep every row that changes
+    del state, best  # or they would keep every row that changes
     numbers = range(finished + 1, plan.rounds + 1)
     playing = play(algorithm, selected.state, numbers, cohort_of=cohort_of, key=key)
     if plan.schedule is not None:
@@ -274,25 +264,17 @@ class Simulated:
     records: list[dict[str, Any]]
 
     def __repr__(self) -> str:
-        """Three lines: the method, its rounds, its test accuracy or else its first metrics."""
+        """One line: the method, its rounds, its final metrics."""
+        numbers = (f"{k} {v:.4f}" for k, v in self.metrics.items() if isinstance(v, int | float))
         rounds = max((record["round"] for record in self.records), default=0)
-        numbers = {
-            name: value for name, value in self.metrics.items() if isinstance(value, int | float)
-        }
-        chief = {k: v for k, v in numbers.items() if k == "test_accuracy"} or numbers
-        shown = [f"{name.replace('_', ' ')} {value:.4f}" for name, value in chief.items()]
-        return (
-            f"Simulated({self.algorithm.name or 'a method'})\n"
-            f"{rounds} round{'s' * (rounds != 1)}, {self.federation.num_clients} clients\n"
-            f"{', '.join(shown[:_MOST_SHOWN]) or 'no metrics'}"
-        )
+        shown = ", ".join(numbers) or "no metrics"
+        return f"Simulated({self.algorithm.name or 'a method'}, {rounds} rounds: {shown})"
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return class probabilities, float32 [n, C], of any examples [n, ...].
 
         Raises:
-            UsageError: the method labels its clients' points only and has no model for others; the examples
-                have another shape than the clients'.
+            UsageError: the method has no model for points that no client holds; examples of another shape.
         """
         if self.algorithm.predict is None:
             raise UsageError(
@@ -334,14 +316,13 @@ def simulate(
             the last one only.
         evaluate_test: evaluate it on the test examples at these rounds too, as `round_test_accuracy`, for
             curves; it selects nothing.
-        clock: speeds of clients and over-selection, for simulated time; None: none.
+        clock: speeds of clients, for simulated time; None: none.
         on_round: called with every record as it is made.
 
     Raises:
-        UsageError: the method cannot work with these clients, the network cannot work with their examples or
-            classes, nobody has a label, there is nothing to evaluate rounds on, the clock changes
-            cohorts on which a privacy guarantee counts, the loss is no longer
-            finite, or no client has a model in the end.
+        UsageError: the method cannot work with these clients, examples, classes or this clock; nobody has a
+            label; there is nothing to evaluate rounds on; the loss is no longer finite; no client has a model
+            in the end.
     """
     _check(algorithm, federation, cohort_size)
     check_rounds(
@@ -351,6 +332,10 @@ def simulate(
     rounds = rounds_of(algorithm, rounds, cohort_size, federation.num_clients)
     algorithm, schedule = schedule_of(clock or Clock(), algorithm, federation, chosen, seed, rounds)
     plan = Plan(chosen, rounds, evaluate_every, evaluate_test, schedule=schedule)
+    if evaluate_test and not len(federation.test):
+        raise UsageError(
+            "simulate: evaluate_test=True: there are no test examples; give test=(x, y) to the federation"
+        )
     records: list[dict[str, Any]] = []
     with closing(method_rounds(algorithm, federation, plan, seed)) as measured:
         for selected, record, tested in measured:  # noqa: B007, the last one counts
@@ -359,10 +344,14 @@ def simulate(
                     f"simulate: diverged in round {record['round']}, its loss is not finite; lower the "
                     "learning rate, or scale the features"
                 )
-            if record["round"] == 0:
-                start = {name: value for name, value in record.items() if name != "round"}
-                _check_curve(federation, evaluate_every, evaluate_test, start)
-                if not start:
+            if not record["round"]:
+                is_measured = len(record) > 1 or len(federation.validation) or evaluate_test
+                if evaluate_every and not is_measured:
+                    raise UsageError(
+                        f"simulate: evaluate_every={evaluate_every}: there are no validation examples; give "
+                        "validation=(x, y) to the federation, or use evaluate_test=True"
+                    )
+                if len(record) == 1:
                     continue
             records.append(record)
             if on_round is not None:
@@ -375,12 +364,9 @@ def simulate(
 
 
 def _check(algorithm: FederatedAlgorithm, federation: Federation, cohort_size: int) -> None:
-    for name, value, kind in (
-        ("algorithm", algorithm, FederatedAlgorithm),
-        ("federation", federation, Federation),
-    ):
-        if not isinstance(value, kind):
-            raise UsageError(f"simulate: {name} is a {type(value).__name__}; use a {kind.__name__}")
+    for given, kind in ((algorithm, FederatedAlgorithm), (federation, Federation)):
+        if not isinstance(given, kind):
+            raise UsageError(f"simulate: {type(given).__name__} is given for a {kind.__name__}")
     if cohort_size > federation.num_clients:
         allowed = f"use 1 to {federation.num_clients}, and 0 for all"
         raise UsageError(key="cohort_size", owner="simulate", value=cohort_size, allowed=allowed)
@@ -388,19 +374,4 @@ def _check(algorithm: FederatedAlgorithm, federation: Federation, cohort_size: i
         raise UsageError(
             "simulate: nobody has a label, neither clients nor the server: give the federation labels from 0 "
             "on beside -1, or server=(x, y)"
-        )
-
-
-def _check_curve(
-    federation: Federation, evaluate_every: int, evaluate_test: bool, start: Metrics
-) -> None:
-    """Check that there is something to evaluate rounds on; `start` has the metrics of the initial state."""
-    if evaluate_test and not len(federation.test):
-        raise UsageError(
-            "simulate: evaluate_test=True: there are no test examples; give test=(x, y) to the federation"
-        )
-    if evaluate_every and not (evaluate_test or start or len(federation.validation)):
-        raise UsageError(
-            f"simulate: evaluate_every={evaluate_every}: there are no validation examples; give "
-            "validation=(x, y) to the federation, or use evaluate_test=True"
         )

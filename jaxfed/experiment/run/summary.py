@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -51,17 +52,18 @@ def failure(config: ConfigDict, record: Record) -> str:
     return f"{name} {found} in repeat {record['repeat'] + 1} after round {record['round']}: {why}"
 
 
-def remarks(config: ConfigDict, records: Iterable[Record]) -> list[str]:
-    """Return a line for each method whose result does not depend on its characteristic step, with the reason.
-
-    A method based on pseudo-labels may have found none. Validation may have selected a state from before the
-    first pseudo-labels, such as one of stage 1. The initial state may be the best one of any method.
-    """
-    found: dict[tuple[str, str], list[int]] = {}
+def _by_run(records: Iterable[Record]) -> dict[tuple[str, int], list[Record]]:
+    """Return method and repeat -> its records."""
     runs: dict[tuple[str, int], list[Record]] = {}
     for record in records:
         runs.setdefault((record["algorithm"], record["repeat"]), []).append(record)
-    for (name, repeat), of_one in runs.items():
+    return runs
+
+
+def remarks(config: ConfigDict, records: Iterable[Record]) -> list[str]:
+    """Return a line for each method whose result does not depend on its characteristic step."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for (name, repeat), of_one in _by_run(records).items():
         if reason := _undone(config, name, of_one):
             found.setdefault((name, reason), []).append(repeat + 1)
     return [
@@ -102,22 +104,17 @@ def complaints(summary: Mapping[str, Any]) -> list[str]:
 def summarize(config: ConfigDict, records: Iterable[Record]) -> dict[str, Any]:
     """Return the final metrics, from the lines of metrics.jsonl alone.
 
-    A method's metrics in one repeat are those of its last round; seconds and bytes are summed over
-    its rounds.
-
-    Returns:
-        `algorithms`: method -> metric -> {mean, std, values}, over repeats, std with divisor n - 1
-        (None for one repeat), nested as the metrics are. At the top level, for `config.algorithm`: each
-        `test_` metric's mean and, under `..._std`, deviation; `communication`'s mean bytes.
-        `seconds`: all rounds of all methods. `diverged`, if any method has: a line for each; `failed`
-        (`failure`) and `remarks` likewise.
+    A method's metrics in one repeat are those of its last round; seconds and bytes are summed.
+    `algorithms`: method -> metric -> {mean, std, values}, over repeats, std with divisor n - 1 (None for one
+    repeat), nested as the metrics are. At the top level, for `config.algorithm`: each `test_` metric's mean
+    and `..._std`, `communication`'s mean bytes; `seconds` of all rounds of all methods; lines of `diverged`,
+    `failed` and `remarks` if there are any.
     """
     records = list(records)
-    finals: dict[str, dict[int, dict[str, Any]]] = {}
-    for record in records:
-        repeats = finals.setdefault(record["algorithm"], {})
-        repeats[record["repeat"]] = accumulated(repeats.get(record["repeat"], {}), record)
-    algorithms = {name: _over_repeats(list(repeats.values())) for name, repeats in finals.items()}
+    finals: dict[str, list[dict[str, Any]]] = {}
+    for (name, _), of_one in _by_run(records).items():
+        finals.setdefault(name, []).append(reduce(accumulated, of_one, {}))
+    algorithms = {name: _over_repeats(repeats) for name, repeats in finals.items()}
     main = algorithms[config.algorithm]
     summary: dict[str, Any] = {"algorithm": config.algorithm, "num_repeats": config.num_repeats}
     for metric in (name for name in main if name.startswith("test_")):
@@ -127,16 +124,16 @@ def summarize(config: ConfigDict, records: Iterable[Record]) -> dict[str, Any]:
         summary["communication"] = {
             name: main["communication"][name]["mean"] for name in ("upload_bytes", "download_bytes")
         }
-    diverged = [divergence(config, record) for record in records if "diverged" in record]
-    if diverged:
-        summary["diverged"] = diverged
-    remarked = remarks(config, records)
-    if remarked:
-        summary["remarks"] = remarked
-    failed = [line for record in records if (line := failure(config, record))]
-    if failed:
-        summary["failed"] = failed
-    return {**summary, "algorithms": algorithms}
+    lines = {
+        "diverged": [divergence(config, record) for record in records if "diverged" in record],
+        "remarks": remarks(config, records),
+        "failed": [line for record in records if (line := failure(config, record))],
+    }
+    return {
+        **summary,
+        **{key: each for key, each in lines.items() if each},
+        "algorithms": algorithms,
+    }
 
 
 def accumulated(so_far: Mapping[str, Any], record: Record) -> dict[str, Any]:

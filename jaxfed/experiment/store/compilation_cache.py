@@ -1,8 +1,7 @@
 """Persistent cache of compiled programs on disk.
 
 Compiled programs are native code. Whoever can write to their folder decides what this process runs. A new
-folder is therefore accessible to its owner alone, a world-writable one is refused, and one of another user
-causes a warning.
+folder is therefore accessible to its owner alone, and a world-writable one is refused.
 """
 
 from __future__ import annotations
@@ -22,13 +21,7 @@ from jaxfed.host.location import folder_to_write
 
 
 def enable(setting: str = "auto") -> None:
-    """Switch on JAX's persistent compilation cache.
-
-    Args:
-        setting: a folder; "off" for none; "auto" for `xla` in the cache directory (`jaxfed.data.cache`).
-
-    Raises:
-        UsageError: as `folder`.
+    """Switch on JAX's persistent compilation cache; `setting` and errors as for `folder`.
 
     Programs that cannot be written (on a full disk, for example) or read (a damaged file) are compiled. JAX
     warns of every one, and so of hundreds: these warnings are turned off.
@@ -45,50 +38,32 @@ def enable(setting: str = "auto") -> None:
 
 
 def folder(setting: str) -> Path | None:
-    """Return the cache folder for a setting of `enable`; None if programs are not cached.
+    """Return the cache folder; None if programs are not cached.
 
-    An unusable default folder is no error: a warning is logged and nothing is cached.
+    Args:
+        setting: a folder; "off" for none; "auto" for `xla` in the cache directory (`jaxfed.data.cache`). If
+            that cannot be used, a warning is logged and nothing is cached.
 
     Raises:
-        UsageError: the requested folder cannot be written, or is world-writable.
+        UsageError: the requested folder cannot be written, or everybody can write in it or in a parent
+            without the sticky bit, and so replace the folder.
     """
     if setting == "off":
         return None
-    if setting != "auto":
-        key = "config.execution.compilation_cache"
-        return _trusted(folder_to_write(setting, key), key)
-    key = cache.named_by()
+    is_default = setting == "auto"
+    key = cache.named_by() if is_default else "config.execution.compilation_cache"
     try:
-        return _trusted(folder_to_write(cache.directory() / "xla", key), key)
+        place = folder_to_write(cache.directory() / "xla" if is_default else setting, key)
+        for part in (place, *place.absolute().parents):
+            mode = part.stat().st_mode if part.exists() else 0
+            if mode & stat.S_IWOTH and not (part != place and mode & stat.S_ISVTX):
+                raise UsageError(
+                    f"{key}={place}: everybody can write in {part}, and so run code in this process; "
+                    f"chmod o-w {part}, or choose another folder"
+                )
     except UsageError as error:
-        if os.environ.get("JAXFED_CACHE"):
+        if not is_default or os.environ.get("JAXFED_CACHE"):
             raise
         logging.warning("%s; compiled programs are not kept", error)
         return None
-
-
-def _trusted(place: Path, key: str) -> Path:
-    """Return the folder if nobody else can put programs into it.
-
-    Raises:
-        UsageError: the folder is world-writable, or a parent is (without the sticky bit), and anybody
-            could replace the folder.
-    """
-    for part in (place, *place.absolute().parents):
-        if not part.exists():
-            continue
-        status = part.stat()
-        is_sticky = part != place and status.st_mode & stat.S_ISVTX
-        if status.st_mode & stat.S_IWOTH and not is_sticky:
-            raise UsageError(
-                f"{key}={place}: everybody can write in {part}, and so run code in this process; "
-                f"chmod o-w {part}, or choose another folder"
-            )
-        if part == place and status.st_uid not in (0, os.getuid()):
-            logging.warning(
-                "%s=%s belongs to another user (%d), whose compiled programs this process runs",
-                key,
-                place,
-                status.st_uid,
-            )
     return place

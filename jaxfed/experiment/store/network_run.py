@@ -1,9 +1,5 @@
 """network.json in the workdir of a run over a network: what its results need in place of the clients' data.
 
-    NetworkRun(...).write(workdir)
-    found = read(workdir)              # None: a simulation's workdir
-    found.federation()                 # as the server knew it, without examples
-
 It has the form of an example, the encoding of rows, and the counts that clients sent in their hellos.
 """
 
@@ -16,7 +12,7 @@ import numpy as np
 
 from jaxfed.data.client_rows import Partition
 from jaxfed.data.encoding import RowEncoding, encoding_from
-from jaxfed.experiment.store.manifest import read_json
+from jaxfed.experiment.store.records import read_json
 from jaxfed.experiment.store.workdir import NETWORK, write_json
 from jaxfed.federation.census import Census
 from jaxfed.federation.clients import Federation
@@ -72,11 +68,7 @@ def is_network(workdir: Path) -> bool:
 
 
 def read(workdir: Path) -> NetworkRun | None:
-    """Read the file; None for the workdir of a simulation.
-
-    Raises:
-        Damaged: it cannot be read.
-    """
+    """Read the file; None for the workdir of a simulation."""
     if not is_network(workdir):
         return None
     given = read_json(workdir, NETWORK)

@@ -1,6 +1,14 @@
-"""Readers of the workdirs of `launch.run` and `launch.sweep`."""
+"""Readers of the workdirs of `launch.run` and `launch.sweep`, which compare files with the run's manifest.
 
-import json
+    manifest.json    {"files": {name: [length, SHA-256]}} of a finished run
+
+Every reader of these files calls `read_file`, or `check_manifest` for files that another reader opens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,13 +22,83 @@ import numpy as np
 
 from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError
-from jaxfed.experiment.store.manifest import check_manifest, read_file, read_json, read_manifest
 from jaxfed.host import safe_files
 from jaxfed.host.location import location
+from jaxfed.host.safe_files import Damaged
 
 # The paper's method and its baselines come first; methods on all clients' pooled data come last.
-_FIRST_ALGORITHMS = ("xclp", "per_client_lp", "client_knn")
-_LAST_ALGORITHMS = ("pooled_lp",)
+_ORDER = {"xclp": -3, "per_client_lp": -2, "client_knn": -1, "pooled_lp": 1}
+
+MANIFEST = "manifest.json"
+STATES = ("states", "preprocessing")  # folders of large files, compared when they are read
+PREDICTED = ("client", "index", "role", "label", "confidence", "truth")  # columns of predictions
+
+
+def read_file(workdir: Path, name: str) -> bytes:
+    """Return the content of a file of a workdir, or `Damaged` if it differs from the run's manifest."""
+    content = safe_files.content_of(workdir / name)
+    _check(workdir / name, read_manifest(workdir).get(name), io.BytesIO(content))
+    return content
+
+
+def read_json(workdir: Path, name: str) -> dict[str, Any]:
+    """Return the JSON object in a file of a workdir."""
+    return safe_files.json_object(read_file(workdir, name), workdir / name)
+
+
+def read_predictions(workdir: Path, method: str, repeat: int) -> list[dict[str, str]] | None:
+    """Return the rows of a method's predictions, as texts by `PREDICTED`; None if it has none."""
+    name = f"predictions/{method}-{repeat}.csv.gz"
+    if not (workdir / name).exists() and name not in read_manifest(workdir):
+        return None
+    return safe_files.table_rows(read_file(workdir, name), PREDICTED, workdir / name)
+
+
+def read_manifest(workdir: Path) -> dict[str, tuple[int, str]]:
+    """Return name -> length and SHA-256 of the files of a finished run; {} for one of an older version."""
+    file = workdir / MANIFEST
+    if not os.path.lexists(file):
+        return {}
+    with safe_files.guarded(file):
+        found = safe_files.json_object(safe_files.content_of(file), file)["files"]
+        return {str(name): (int(size), str(digest)) for name, (size, digest) in found.items()}
+
+
+def manifest_of(workdir: Path, names: Iterable[str]) -> dict[str, tuple[int, str]]:
+    """Return name -> length and SHA-256 of those files that exist, and of all files in those folders."""
+    found = {}
+    for place in (workdir / name for name in names):
+        for file in sorted(file for file in (place, *place.rglob("*")) if file.is_file()):
+            with safe_files.opened(file) as stream:
+                found[str(file.relative_to(workdir))] = _measured(stream)
+    return found
+
+
+def check_manifest(workdir: Path, folder: str = "") -> None:
+    """Compare the files of a finished run with its manifest.
+
+    `folder` names one of states (`STATES`); by default all other files are compared, which are small.
+
+    Raises:
+        Damaged: names a file that is missing or has changed.
+    """
+    for name, expected in read_manifest(workdir).items():
+        if name.startswith(folder) if folder else not name.startswith(STATES):
+            with safe_files.opened(workdir / name) as stream:
+                _check(workdir / name, expected, stream)
+
+
+def _check(file: Path, expected: tuple[int, str] | None, stream: Any) -> None:
+    if expected is not None and expected != (found := _measured(stream)):
+        sizes = (
+            f"{found[0]} bytes, {expected[0]} then" if found[0] != expected[0] else "other bytes"
+        )
+        raise Damaged(f"{file} has changed since the run wrote it ({sizes}); restore the file")
+
+
+def _measured(stream: Any) -> tuple[int, str]:
+    digest = hashlib.file_digest(stream, "sha256")
+    return stream.seek(0, os.SEEK_END), digest.hexdigest()
 
 
 class Measurement(NamedTuple):
@@ -58,7 +136,7 @@ class Run:
     workdir: Path
     config: dict[str, Any]
     summary: dict[str, Any] | None
-    reused: Mapping[str, "Run"] = field(default_factory=dict)
+    reused: Mapping[str, Run] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -73,28 +151,23 @@ class Run:
     @property
     def algorithm(self) -> str | None:
         """The run's main method; its other methods are baselines."""
-        named = (self.summary or {}).get("algorithm", self.config.get("algorithm"))
-        return named if isinstance(named, str) else None
+        return self._told("algorithm", self.config.get("algorithm"))
 
     @cached_property
     def results(self) -> dict[str, dict[str, Measurement]]:
         """Algorithm -> metric -> measurement; nested metrics are joined by a dot."""
         if not self.finished:
             return {}
-        others = {
-            name: run.summary["algorithms"][name]
-            for name, run in self.reused.items()
-            if run.summary and name in run.summary.get("algorithms", {})
-        }
-        algorithms = others | (self.summary or {}).get("algorithms", {})
+        own: dict[str, Any] = self._told("algorithms", {})
+        others = {name: run._told("algorithms", {}).get(name) for name, run in self.reused.items()}
+        found = {name: metrics for name, metrics in (others | own).items() if metrics is not None}
+        order = sort_algorithms(found, {name: self.algorithm_of(name) for name in found})
         return {
-            algorithm: {
-                metric: found._replace(source=(self.reused.get(algorithm, self).workdir, algorithm))
-                for metric, found in _measurements(algorithms[algorithm])
+            name: {
+                metric: measured._replace(source=(self.reused.get(name, self).workdir, name))
+                for metric, measured in _measurements(found[name])
             }
-            for algorithm in sort_algorithms(
-                algorithms, {name: self.algorithm_of(name) for name in algorithms}
-            )
+            for name in order
         }
 
     def algorithm_of(self, method: str) -> str:
@@ -109,35 +182,36 @@ class Run:
     @property
     def num_repeats(self) -> int:
         """Number of repeats (seeds) in the summary."""
-        return int((self.summary or {}).get("num_repeats", self.config.get("num_repeats", 1)))
+        return int(self._told("num_repeats", self.config.get("num_repeats", 1)))
 
     @property
     def origin(self) -> str:
         """The summary's note on the origin of the examples; mostly empty."""
-        return str((self.summary or {}).get("data_origin", ""))
+        return str(self._told("data_origin", ""))
 
     @property
     def row_statistics(self) -> tuple[str, ...]:
         """The summary's lines on exact statistics of clients' rows; mostly one."""
-        return tuple((self.summary or {}).get("row_statistics", ()))
+        return tuple(self._told("row_statistics", ()))
 
     def num_examples(self, metric: str) -> int:
         """Return the number of examples that an accuracy is measured on; 0 if it is unknown."""
-        counts = (self.summary or {}).get("examples", {})
         kinds = {"consensus": "public"} | {k: k for k in ("validation", "unlabeled", "test")}
         kind = next((kind for word, kind in kinds.items() if word in metric), "")
-        number = counts.get(kind, 0) if isinstance(counts, dict) else 0
-        return number if isinstance(number, int) else 0
+        return int(self._told("examples", {}).get(kind, 0))
 
     @property
     def remarks(self) -> list[str]:
         """The summary's lines on methods whose characteristic step had no effect; mostly empty."""
-        return [str(line) for line in (self.summary or {}).get("remarks", ())]
+        return [*self._told("remarks", ())]
 
     @property
     def environment(self) -> dict[str, Any]:
         """Device, versions and commit of the run, from the summary."""
-        return dict((self.summary or {}).get("environment", {}))
+        return dict(self._told("environment", {}))
+
+    def _told(self, key: str, otherwise: Any) -> Any:
+        return (self.summary or {}).get(key, otherwise)
 
 
 class PointRecord(NamedTuple):
@@ -233,98 +307,39 @@ def read_run(workdir: Path) -> Run:
         check_manifest(workdir)
     return Run(
         workdir,
-        config=_read_object(workdir, "config.json", _CONFIG),
-        summary=_read_object(workdir, "summary.json", _SUMMARY) if summary.exists() else None,
+        config=read_json(workdir, "config.json"),
+        summary=read_json(workdir, "summary.json") if summary.exists() else None,
     )
 
 
 def read_sweep(workdir: Path) -> Sweep:
     """Read one workdir of `launch.sweep` and those of its points that have started."""
-    path = workdir / "sweep.json"
-    content = _read_object(workdir, "sweep.json", _SWEEP)
-    try:
+    content = read_json(workdir, "sweep.json")
+    with safe_files.guarded(workdir / "sweep.json"):
         runs = {
             point["name"]: read_run(workdir / point["name"])
             for point in content["points"]
             if (workdir / point["name"] / "config.json").is_file()
         }
-        points = tuple(_point(workdir, point, runs) for point in content["points"])
-        return Sweep(
-            workdir,
-            content["command"],
-            content["base"],
-            points,
-        )
-    except (KeyError, TypeError) as error:
-        raise UsageError(f"{path} was not written by launch.sweep: {error!r}") from None
-
-
-def _point(workdir: Path, content: Mapping[str, Any], runs: Mapping[str, Run]) -> PointRecord:
-    """Return a point of sweep.json; its run refers to the runs of other points that it reuses."""
-    name, reused = content["name"], content.get("reused", {})
-    run = runs.get(name)
-    if run is not None:
-        there = {method: runs[other] for method, other in reused.items() if other in runs}
-        run = replace(run, reused=there)
-    return PointRecord(name, content["overrides"], run, _failure(workdir, name), reused)
-
-
-# Optional keys that reports rely on: key -> type; a type in a list is that of all values.
-_CONFIG = {"seed": int, "num_repeats": int, "algorithm": str, "paper_table": str}
-_SUMMARY = {
-    "num_repeats": int,
-    "algorithm": str,
-    "algorithms": [dict],
-    "environment": dict,
-    "data_origin": str,
-    "remarks": list,
-}
-_ENVIRONMENT = {"command": str, "commit": str}
-_SWEEP = {"command": str, "base": dict, "points": list}
-_RECORD = {"algorithm": str, "round": int}
-
-
-def _read_object(workdir: Path, name: str, types: Mapping[str, Any]) -> dict[str, Any]:
-    path, content = workdir / name, read_json(workdir, name)
-    _check_types(str(path), content, types)
-    _check_types(f"{path}: environment", content.get("environment", {}), _ENVIRONMENT)
-    return content
-
-
-def _check_types(where: str, content: Mapping[str, Any], types: Mapping[str, Any]) -> None:
-    for key, kind in types.items():
-        value = content.get(key)
-        if isinstance(kind, list):
-            _check_types(where, {key: value}, {key: dict})
-            _check_types(f"{where}: {key}", value or {}, dict.fromkeys(value or {}, *kind))
-        elif value is not None and not isinstance(value, kind):
-            raise UsageError(
-                f"{where}: {key} is {json.dumps(value)[:60]}, but {_JSON_NAMES[kind]} belongs there"
-            )
-
-
-_JSON_NAMES = {int: "an integer", str: "text", dict: "an object", list: "a list"}
-
-
-def _failure(workdir: Path, point: str) -> str:
-    """Return the sweep's note on why the last process of a point failed; "" if it did not fail."""
-    file = workdir / "logs" / f"{point}.failure"
-    return file.read_text(encoding="utf-8", errors="replace").strip() if file.is_file() else ""
+        points = []
+        for point in content["points"]:
+            name, reused = point["name"], point.get("reused", {})
+            note = workdir / "logs" / f"{name}.failure"
+            failure = note.read_text("utf-8", "replace").strip() if note.is_file() else ""
+            run = runs.get(name)
+            if run is not None:
+                there = {method: runs[other] for method, other in reused.items() if other in runs}
+                run = replace(run, reused=there)
+            points.append(PointRecord(name, point["overrides"], run, failure, reused))
+        return Sweep(workdir, content["command"], content["base"], tuple(points))
 
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics.jsonl, without a last line that an interrupted run left half-written.
-
-    Raises:
-        Damaged: names the lines that hold no JSON object.
-    """
+    """Return the lines of metrics.jsonl, without a last line that an interrupted run left half-written."""
     path = workdir / "metrics.jsonl"
     if not path.exists() and path.name not in read_manifest(workdir):
         return []
-    records = safe_files.json_lines(read_file(workdir, path.name), path)
-    for number, record in enumerate(records, start=1):
-        _check_types(f"{path}: line {number}", record, _RECORD)
-    return records
+    return safe_files.json_lines(read_file(workdir, path.name), path)
 
 
 def algorithms_of(runs: Iterable[Run]) -> dict[str, str]:
@@ -349,12 +364,10 @@ def sort_algorithms(
 
     A variant follows its algorithm, which `algorithms` maps it to.
     """
-    order = {name: rank for rank, name in enumerate(_FIRST_ALGORITHMS, -len(_FIRST_ALGORITHMS))}
-    order |= {name: rank for rank, name in enumerate(_LAST_ALGORITHMS, 1)}
 
     def place(name: str) -> tuple[int, str, bool, str]:
         algorithm = algorithms.get(name, name)
-        return order.get(algorithm, 0), algorithm, algorithm != name, name
+        return _ORDER.get(algorithm, 0), algorithm, algorithm != name, name
 
     return sorted(set(names), key=place)
 
@@ -365,14 +378,9 @@ def _measurements(
     for name, content in metrics.items():
         if not isinstance(content, Mapping):
             continue
-        if "values" not in content:
+        values = content.get("values")
+        if values is None:
             yield from _measurements(content, f"{prefix}{name}.")
-            continue
-        values = content["values"]
         # If a repeat lacks the metric (no labeled test point), it is undefined over repeats.
-        if (
-            isinstance(values, list)
-            and values
-            and all(isinstance(v, int | float) and math.isfinite(v) for v in values)
-        ):
+        elif values and all(value is not None and math.isfinite(value) for value in values):
             yield f"{prefix}{name}", measure(values)

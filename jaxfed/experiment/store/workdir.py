@@ -12,8 +12,8 @@
     predictions/     METHOD-REPEAT.csv.gz, the method's predictions (`jaxfed.experiment.run.save_outputs`)
     audit/           observations of the attacks and their results (`jaxfed.audit`)
     plots/           pictures made at the end
-    tracking.jsonl   the experiment's id at trackers (`jaxfed.experiment.tracking.tracker`)
-    tensorboard/     METHOD-REPEAT/, event files (`jaxfed.experiment.tracking.tensorboard`)
+    tracking.jsonl   the experiment's id at trackers (`jaxfed.experiment.tracking`)
+    tensorboard/     METHOD-REPEAT/, event files (`jaxfed.experiment.tracking`)
     manifest.json    length and SHA-256 of each other file that is read after the end, except pictures
     network.json     of a run over a network: what its server knew of the clients' data (`network_run`)
     summary.json     the final metrics; written last and atomically: it marks a finished experiment
@@ -39,21 +39,21 @@ from typing import Any
 from jaxfed.config.keys import flatten
 from jaxfed.config.stored import ADDED, without_gone
 from jaxfed.errors import BeyondMemory, Unresumable, UsageError
-from jaxfed.experiment.store.manifest import (
+from jaxfed.experiment.store.records import (
     MANIFEST,
     STATES,
+    Run,
     check_manifest,
     manifest_of,
     read_json,
+    read_metrics,
 )
-from jaxfed.experiment.store.records import Run, read_metrics
 from jaxfed.host import storage
 from jaxfed.host.safe_files import Damaged, content_of, json_object
 
 _CONFIG, _METRICS, _SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 _PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "states", "plots"
 _MOST_NAMED = 4  # keys that differ
-_OF_REPORTS = ("paper_table",)
 # Keys that may change when an unfinished run resumes. Results depend only on the memory limit among them, by
 # rounding (chunk sizes of columns and clients). Being able to resume is worth more than the last bits.
 _FREE = tuple(
@@ -85,17 +85,7 @@ class Workdir:
     """Files of one experiment; made by `open_workdir`, which holds the lock."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @property
-    def plots(self) -> Path:
-        """Folder of the pictures."""
-        return self.path / _PLOTS
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
-        return self.path / _CHECKPOINTS
+        self.path, self.plots, self.checkpoints = path, path / _PLOTS, path / _CHECKPOINTS
 
     def final_state(self, method: str, repeat: int, *, last: bool = False) -> Path:
         """Return the folder of a method's selected state in a repeat, or of its last state."""
@@ -140,14 +130,6 @@ class Workdir:
         """Return all lines of metrics.jsonl, in the order they were written."""
         return read_metrics(self.path)
 
-    def is_without_rounds(self) -> bool:
-        """True if no round, checkpoint or preprocessing model has been computed yet."""
-        made = (self.checkpoints, self.path / _PREPROCESSING)
-        rounds = [record.get("round", 0) for record in self.read_metrics()]
-        return not any(rounds) and not any(
-            place.exists() and any(place.iterdir()) for place in made
-        )
-
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl."""
         storage.append(self.path / _METRICS, json.dumps(plain(record)) + "\n")
@@ -190,8 +172,7 @@ def is_finished(path: str | os.PathLike[str], config: Mapping[str, Any]) -> bool
     """True if the experiment of this config has finished in the directory; changes no file.
 
     Raises:
-        Unresumable: the directory belongs to another config, or a file of its results has changed.
-        UsageError: it is no workdir.
+        Unresumable: another config's directory, or a changed file of results.
     """
     path = Path(path)
     _check_owner(path, config)
@@ -208,8 +189,7 @@ def finished_config(path: Path) -> dict[str, Any]:
     """Return the config of the experiment that has finished in a directory, without keys that are gone.
 
     Raises:
-        UsageError: there is no such directory; it holds a sweep or no experiment; the experiment has not
-            finished; a file has changed since. The text continues the name of the directory.
+        UsageError: no finished experiment there. The text continues the name of the directory.
     """
     if not path.is_dir():
         raise UsageError(f"no such folder ({path.absolute()})")
@@ -233,18 +213,14 @@ def open_workdir(
 ) -> Iterator[Workdir]:
     """Create or re-open the directory of this config's experiment and hold its lock.
 
-    Args:
-        path: the directory; parents are created.
-        config: the resolved config. A directory made by another config is refused. Keys that may change in an
-            unfinished run (`execution.memory_limit`, ...) are updated in its config.json.
-        overwrite: delete the results of an earlier experiment first.
+    A directory made by another config is refused. Keys that may change in an unfinished run
+    (`execution.memory_limit`, ...) are updated in its config.json. With `overwrite` the results of an earlier
+    experiment are deleted first. A directory created here is removed if the first round exceeds the memory
+    limit (`BeyondMemory`).
 
     Raises:
         Unresumable: the directory belongs to another config.
         UsageError: it is in use by another process, is no workdir, or cannot be written.
-
-    If an experiment exceeds its memory limit (`BeyondMemory`) before its first round, a directory created
-    here is removed.
     """
     path = Path(path)
     is_new = not path.exists()
@@ -266,11 +242,10 @@ def open_workdir(
             (path / MANIFEST).unlink(missing_ok=True)  # of a process that was killed at its end
             if _flat(without_gone(read_json(path, _CONFIG))) != _flat(config):
                 write_json(path / _CONFIG, config)
-        directory = Workdir(path)
         try:
-            yield directory
+            yield Workdir(path)
         except BeyondMemory:
-            if is_new and directory.is_without_rounds():
+            if is_new and not any(record["round"] for record in read_metrics(path)):
                 shutil.rmtree(path)
             raise
 
@@ -306,11 +281,7 @@ def _has_summary(path: Path) -> bool:
 
 
 def _check_contents(path: Path) -> dict[str, Any] | None:
-    """Return the config of the experiment in `path`; None if it is absent, empty or being deleted.
-
-    Raises:
-        UsageError: the directory is no workdir of `launch.run`.
-    """
+    """Return the config of the experiment in `path`; None if it is absent, empty or being deleted."""
     if not path.exists() or (path.is_dir() and _is_empty(path)) or (path / _DELETED).exists():
         return None
     try:
@@ -327,35 +298,22 @@ def _check_contents(path: Path) -> dict[str, Any] | None:
 def _check_owner(path: Path, config: Mapping[str, Any]) -> None:
     """Refuse a directory made by another config, naming the keys that differ.
 
-    Changing one key may change others that derive from it. If several keys changed from the same value to the
-    same value, only the first is named. Keys that only reports read are named only if no other key differs.
-    The rest are counted. In an unfinished experiment some keys may differ (`_FREE`); in a finished one none.
+    In an unfinished experiment some keys may differ (`_FREE`); in a finished one none.
     """
     owner = _check_contents(path)
     if owner is None:
         return
     there, given = _flat(owner), _flat(config)
-    free = () if _has_summary(path) else _FREE
+    free = (_OF_A_NETWORK,) if _has_summary(path) else (_OF_A_NETWORK, *_FREE)
     differing = [
-        key
+        f"config.{key} is {_shown(there, key)} there, {_shown(given, key)} now"
         for key in {**given, **there}
-        if there.get(key) != given.get(key)
-        and key not in free
-        and not key.startswith(_OF_A_NETWORK)
+        if there.get(key) != given.get(key) and not key.startswith(free)
     ]
     if differing:
-        told: dict[str, str] = {}
-        for key in sorted(differing, key=lambda key: key in _OF_REPORTS):
-            told.setdefault(f"{_shown(there, key)} there, {_shown(given, key)} now", key)
-        telling = [
-            f"config.{key} is {values}" for values, key in told.items() if key not in _OF_REPORTS
-        ]
-        shown = telling[:_MOST_NAMED] or [f"config.{key} is {v}" for v, key in told.items()]
-        more = len(differing) - len(shown)
-        raise Unresumable(
-            f"--workdir={path}: made by another config: {'; '.join(shown)}"
-            f"{f'; and {more} more' * bool(more)}"
-        )
+        more = f"; and {len(differing) - _MOST_NAMED} more" * (len(differing) > _MOST_NAMED)
+        named = "; ".join(differing[:_MOST_NAMED])
+        raise Unresumable(f"--workdir={path}: made by another config: {named}{more}")
 
 
 def _delete_results(path: Path) -> None:

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxfed.experiment.store.manifest import read_predictions
-from jaxfed.experiment.store.records import read_metrics
+from jaxfed.experiment.store.records import read_metrics, read_predictions
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.cohort import Cohort, emptied

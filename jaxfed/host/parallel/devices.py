@@ -8,6 +8,7 @@ layers leaves the other cores idle. If each core is a device, each trains a clie
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 import jax
 
@@ -23,22 +24,15 @@ def one_device_a_core() -> None:
     of a run of several processes do not change either.
 
     Raises:
-        UsageError: see `check_platform`.
+        UsageError: `JAX_PLATFORMS` names a device that JAX does not find.
     """
-    _ask_for_cores()
-    check_platform()
-
-
-def check_platform() -> None:
-    """Start JAX if `JAX_PLATFORMS` names more than the CPU, so a missing device raises an error now.
-
-    The processes of one run start JAX together, later.
-
-    Raises:
-        UsageError: JAX finds no such device.
-    """
+    if jax.distributed.is_initialized():
+        return
+    if _FORCED not in os.environ.get("XLA_FLAGS", "") and _num_asked() < 0:
+        with suppress(RuntimeError):  # JAX has started
+            jax.config.update("jax_num_cpu_devices", num_cores())
     asked = os.environ.get("JAX_PLATFORMS", "")
-    if asked in ("", "cpu") or jax.distributed.is_initialized():
+    if asked in ("", "cpu"):
         return
     try:
         jax.local_devices()
@@ -48,16 +42,6 @@ def check_platform() -> None:
             f"$JAX_PLATFORMS={asked}: JAX finds no such device; unset it to use the available ones"
             f"{f': {why}' * bool(why)}"
         ) from error
-
-
-def _ask_for_cores() -> None:
-    asked = _FORCED in os.environ.get("XLA_FLAGS", "") or _num_asked() >= 0
-    if asked or jax.distributed.is_initialized():
-        return
-    try:
-        jax.config.update("jax_num_cpu_devices", num_cores())
-    except RuntimeError:  # JAX has started
-        return
 
 
 def cores_are_devices() -> bool:

@@ -23,13 +23,9 @@ FROM_CLUSTER = "auto"
 def connect(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
     """Connect to the run's other processes, before any device is used; a no-op without a coordinator.
 
-    JAX waits five minutes for missing processes.
-
-    Args:
-        coordinator: HOST:PORT of process 0, the same for all processes; "auto" takes all three from
-            the cluster's environment (Slurm, Open MPI, Kubernetes and others that JAX knows).
-        num_processes: their number.
-        process_id: number of this one, from 0.
+    JAX waits five minutes for missing processes. `coordinator` is HOST:PORT of process 0, the same for all
+    processes; "auto" takes all three values from the cluster's environment (Slurm, Open MPI, Kubernetes and
+    others that JAX knows).
 
     Raises:
         UsageError: arguments that do not fit together; as JAX refuses them.

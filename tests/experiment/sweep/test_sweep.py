@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_sweeps import fake_command, launch, read_csv, run, write_config
 
+from jaxfed.experiment import sweep as sweep_plan
 from jaxfed.experiment.store.records import read_sweep
 from jaxfed.experiment.store.workdir import IN_A_SWEEP
-from jaxfed.experiment.sweep import sweep_plan
 from jaxfed.host.interruption import Interrupted
 
 

@@ -9,7 +9,7 @@ from invoking import invoke
 from small_tracking import ROUNDS, Recorder, SmallExperiment, Stop, lines
 
 from jaxfed.errors import UsageError
-from jaxfed.experiment.tracking import tracker as trackers
+from jaxfed.experiment import tracking as trackers
 from jaxfed.host.parallel import processes
 
 BOTH = {"drift-0": ROUNDS, "drift-1": ROUNDS}

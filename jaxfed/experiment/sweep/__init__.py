@@ -1,1 +1,0 @@
-"""Sweeps: plan, check and run the points of a config's grid."""

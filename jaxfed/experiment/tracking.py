@@ -1,0 +1,383 @@
+"""Trackers of experiments: TensorBoard, Weights & Biases, or an object of the user's own.
+
+A tracker receives the lines of metrics.jsonl once the loop has written them, and nothing else: no model, no
+data, no code. It is no part of a config. One method in one repeat is one tracked run, with the name of its
+folder under states/, such as `fedavg-0`. The methods and repeats of an experiment thus lie over each other in
+one chart of a metric. A single tracked run for the whole experiment would need METHOD/METRIC in names and
+would count rounds several times over.
+
+    class Printer:
+        def start(self, run):
+            self.name = run.name
+
+        def log(self, round_number, metrics):
+            print(self.name, round_number, metrics.get("train_loss"))
+
+        def finish(self, summary):
+            print(self.name, "is interrupted" if summary is None else summary)
+
+    jaxfed.run("fedavg_xclp:smoke", trackers=[Printer()])
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from jaxfed.config.keys import flatten
+from jaxfed.errors import UsageError, suggestion
+from jaxfed.experiment.run.summary import Record, accumulated
+from jaxfed.experiment.store.records import read_metrics
+from jaxfed.experiment.store.workdir import TENSORBOARD, TRACKING, plain
+from jaxfed.host import safe_files
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """One method in one repeat of an experiment.
+
+    Attributes:
+        method: its name in the config.
+        repeat: from 0 on.
+        experiment: name of the experiment, unique: the workdir's name and eight hex digits. It stays the same
+            when a run resumes, and is new after `overwrite`.
+        workdir: of the experiment.
+        config: as resolved, flat (`xclp.num_bits` -> 4096), with `method` and `repeat`.
+        last_round: the last round of an earlier process that metrics.jsonl has; -1: none.
+        started: start of the first round after `last_round`, in seconds since 1970.
+        tell: prints a line for the user, once.
+    """
+
+    method: str
+    repeat: int
+    experiment: str
+    workdir: Path
+    config: Mapping[str, Any]
+    last_round: int = -1
+    started: float = 0.0
+    tell: Callable[[str], None] = lambda line: None
+
+    @property
+    def name(self) -> str:
+        """`METHOD-REPEAT`."""
+        return f"{self.method}-{self.repeat}"
+
+    @property
+    def id(self) -> str:
+        """The experiment and the name: unique, and the same when the run resumes."""
+        return f"{self.experiment}-{self.name}"
+
+
+class Tracker(Protocol):
+    """Receiver of the numbers of one run after another: `start`, `log` for each round, `finish`.
+
+    An exception never stops the experiment: a line names it, and the tracker receives nothing more. An object
+    may have a `name` for that line; its class's name is used otherwise.
+    """
+
+    def start(self, run: TrackedRun) -> None:
+        """Open the run, or continue it if `run.last_round` is not negative."""
+
+    def log(self, round_number: int, metrics: dict[str, float]) -> None:
+        """Log the numbers of one round; rounds ascend.
+
+        Rounds that a killed process lost are played and logged again when the run resumes, with the same
+        numbers except for times. Nested names are joined by slashes (`communication/upload_bytes`). Undefined
+        values are left out.
+        """
+
+    def finish(self, summary: dict[str, float] | None) -> None:
+        """Close the run.
+
+        Args:
+            summary: final metrics as in summary.json: those of the last round, seconds and bytes summed over
+                all rounds. None if the experiment was interrupted; `start` may then continue the run.
+        """
+
+
+class Tracking:
+    """Context manager that passes an experiment's lines of metrics.jsonl on to trackers, by their names.
+
+    A tracker that is new to an unfinished experiment receives the further rounds alone. Leaving the context
+    closes the run that is open: as finished, or as interrupted if there was an exception.
+    WORKDIR/tracking.jsonl has the experiment's id.
+    """
+
+    def __init__(
+        self,
+        trackers: Mapping[str, Tracker],
+        config: Mapping[str, Any],
+        workdir: Path,
+        tell: Callable[[str], None],
+    ) -> None:
+        """Take trackers by their names, the resolved config, and a function that prints a line once."""
+        self._trackers = dict(trackers)
+        self._config, self._workdir, self._tell = config, workdir, tell
+        self._run: TrackedRun | None = None
+        self._lines: list[Record] = []  # of the run that is open
+
+    def __enter__(self) -> Self:
+        if self._trackers:
+            file = self._workdir / TRACKING
+            if not file.exists():
+                file.write_text(json.dumps({"id": secrets.token_hex(4)}) + "\n")
+            try:
+                with safe_files.guarded(file):
+                    own = json.loads(safe_files.content_of(file))["id"]
+            except safe_files.Damaged as error:
+                raise UsageError(f"{error}; delete it, and trackers begin new runs") from error
+            self._experiment = f"{self._workdir.resolve().name}-{own}"
+        return self
+
+    def __exit__(self, kind: object, exception: BaseException | None, trace: object) -> None:
+        self._close(is_finished=exception is None)
+
+    def log(self, record: Record) -> None:
+        """Pass on a line that metrics.jsonl has just received."""
+        if not self._trackers:
+            return
+        whose = record["algorithm"], record["repeat"]
+        if self._run is None or whose != (self._run.method, self._run.repeat):
+            self._close(is_finished=True)
+            lines = read_metrics(self._workdir)[:-1]
+            self._lines = [r for r in lines if (r["algorithm"], r["repeat"]) == whose]
+            self._run = TrackedRun(
+                *(*whose, self._experiment, self._workdir),
+                settings(self._config, *whose),
+                last_round=max((line["round"] for line in self._lines), default=-1),
+                started=time.time() - record.get("seconds", 0.0),
+                tell=self._tell,
+            )
+            self._call("start", self._run)
+        self._lines.append(plain(record))
+        self._call("log", record["round"], numbers(record))
+
+    def _close(self, *, is_finished: bool) -> None:
+        if self._run is not None:
+            self._call("finish", final(self._lines) if is_finished else None)
+
+    def _call(self, method: str, *arguments: Any) -> None:
+        for name, tracker in tuple(self._trackers.items()):
+            try:
+                own = (dict(each) if isinstance(each, dict) else each for each in arguments)
+                getattr(tracker, method)(*own)
+            except Exception as error:
+                del self._trackers[name]
+                why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+                self._tell(
+                    f"tracker {name} failed and is left out from here on; the run goes on: {why}"
+                )
+
+
+def numbers(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the defined numbers of a line of metrics.jsonl; nested names are joined by slashes."""
+    return {
+        name.replace(".", "/"): float(value)
+        for name, value in flatten(plain(record))
+        if isinstance(value, int | float) and name not in ("repeat", "round")
+    }
+
+
+def final(lines: Iterable[Record]) -> dict[str, float]:
+    """Return the final numbers of one run from its lines of metrics.jsonl."""
+    return numbers(reduce(accumulated, lines, {}))
+
+
+def settings(config: Mapping[str, Any], method: str, repeat: int) -> dict[str, Any]:
+    """Return a resolved config as `TrackedRun.config`."""
+    return {"method": method, "repeat": repeat, **dict(flatten(plain(config)))}
+
+
+class TensorBoard:
+    """Tracker that writes FOLDER/METHOD-REPEAT/events.out.tfevents.*; by default in WORKDIR/tensorboard.
+
+    SCALARS has one chart a metric, and `final/` the metrics of summary.json; HPARAMS the config's settings.
+    Values are float32, as TensorBoard has them; metrics.jsonl has all digits.
+    """
+
+    # TensorFlow is not used, nor imported where it is installed: `tensorboard.summary`'s EventFileWriter
+    # would import it, so records are written to plain files here.
+
+    name = "tensorboard"
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+
+    def start(self, run: TrackedRun) -> None:
+        """Begin a file. Readers drop events of earlier files from the next round on, if there are any."""
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        folder = (self._folder or run.workdir / TENSORBOARD) / run.name
+        folder.mkdir(parents=True, exist_ok=True)
+        if run.last_round < 0:
+            for old in folder.glob("events.out.tfevents.*.jaxfed"):
+                old.unlink()
+        # Readers take files in the order of their names.
+        file = folder / f"events.out.tfevents.{time.time_ns()}.jaxfed"
+        self._make, self._file = Event, RecordWriter(file.open("wb"))
+        self._time, self._round = run.started, run.last_round
+        self._write(file_version="brain.Event:2")
+        session = SessionLog(status=SessionLog.START)
+        self._write(step=run.last_round + 1, session_log=session)
+        if run.last_round < 0:
+            kinds = bool, int, float, str
+            own = {k: v if isinstance(v, kinds) else str(v) for k, v in run.config.items()}
+            self._write(summary=hparams_pb(own, trial_id=run.id, start_time_secs=run.started))
+        run.tell(f"tensorboard --logdir={folder.parent}")
+
+    def log(self, round_number: int, metrics: dict[str, float]) -> None:
+        """Write an event, dated by the seconds that rounds took."""
+        self._time += metrics.get("seconds", 0.0)
+        self._round = round_number
+        self._scalars(metrics)
+
+    def finish(self, summary: dict[str, float] | None) -> None:
+        """Write `final/` metrics at the last round; close the file."""
+        if summary is not None:
+            self._scalars({f"final/{name}": value for name, value in summary.items()})
+        self._file.close()
+
+    def _scalars(self, metrics: Mapping[str, float]) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
+        self._write(step=self._round, summary=Summary(value=values))
+
+    def _write(self, **fields: Any) -> None:
+        event = self._make(wall_time=self._time, **fields)
+        self._file.write(event.SerializeToString())
+        self._file.flush()
+
+
+class WeightsAndBiases:
+    """Tracker that logs to Weights & Biases: a group an experiment, the method as job type.
+
+    Where `wandb login` has been done (or WANDB_API_KEY is set), runs go to the project "jaxfed" of that
+    account. Elsewhere, and with WANDB_MODE=offline, they stay in ./wandb, without a question on the terminal,
+    until `wandb sync`. A run consists of config and metrics: no console output, no code, no diff of the
+    repository, no list of packages, no system metrics. A resumed run continues the run of the same id; of an
+    offline one it writes a second folder, which `wandb sync` joins to the first.
+
+    Args:
+        **init: arguments of `wandb.init` in place of those here, such as `project`, `entity`, `tags`, `mode`.
+    """
+
+    name = "wandb"
+
+    def __init__(self, **init: Any) -> None:
+        self._init = init
+
+    def start(self, run: TrackedRun) -> None:
+        """Begin or continue a run; offline without an account."""
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # of its own errors, to its makers
+        import wandb
+
+        mode = self._init.get("mode", os.environ.get("WANDB_MODE"))
+        # With a run of the user's own in this process, wandb.login would refuse.
+        if mode is None and wandb.run is None and not wandb.login(prompt=False, verify=False):
+            mode = "offline"
+        usual = {
+            "project": os.environ.get("WANDB_PROJECT", "jaxfed"),
+            "group": run.experiment,
+            "job_type": run.method,
+            "name": run.name,
+            "id": run.id,
+            "config": dict(run.config),
+            "allow_val_change": True,  # a resumed run may have another memory limit
+            "mode": mode,
+            "resume": None if mode == "offline" else "allow",
+            "reinit": "create_new",
+            "settings": wandb.Settings(
+                console="off",
+                disable_code=True,
+                disable_git=True,
+                quiet=True,
+                init_timeout=30.0,  # seconds; without a server the tracker has failed
+                finish_timeout=60.0,  # for uploads at the end of each run; later, `wandb sync`
+                x_disable_machine_info=True,
+                x_disable_meta=True,
+                x_disable_stats=True,
+                x_save_requirements=False,
+            ),
+        }
+        self._run = wandb.init(**{**usual, **self._init})
+        if self._run.offline:
+            run.tell(
+                "wandb is offline: runs stay in ./wandb until `wandb login` and `wandb sync`; "
+                "after a login new runs are uploaded"
+            )
+        else:
+            run.tell(f"wandb uploads config and metrics to {self._run.project_url}")
+
+    def log(self, round_number: int, metrics: dict[str, float]) -> None:
+        """Log a step."""
+        self._run.log(metrics, step=round_number)
+
+    def finish(self, summary: dict[str, float] | None) -> None:
+        """Set the run's summary and end it; an interrupted run counts as failed until it resumes."""
+        if summary is not None:
+            self._run.summary.update(summary)
+        self._run.finish(exit_code=0 if summary is not None else 1)
+
+
+# A name is also that of the library's package.
+TRACKERS: Mapping[str, Callable[[], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "wandb": WeightsAndBiases,
+}
+
+
+def chosen(given: Iterable[Any], key: str) -> dict[str, Tracker]:
+    """Return name -> tracker for names, which may be joined by commas, and objects; errors name `key`.
+
+    Raises:
+        UsageError: an unknown name, a library that is not installed, an object without a tracker's
+            methods, or the same name twice.
+    """
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise UsageError("use a list of names and trackers", key=key, value=given)
+    trackers: dict[str, Tracker] = {}
+    for entry in given:
+        for each in entry.split(",") if isinstance(entry, str) else [entry]:
+            tracker = _made(each.strip(), key) if isinstance(each, str) else each
+            methods = ("start", "log", "finish")
+            if missing := [name for name in methods if not callable(getattr(tracker, name, None))]:
+                raise UsageError(f"has no method {', '.join(missing)}", key=key, value=each)
+            name = str(getattr(tracker, "name", type(tracker).__name__))
+            if name in trackers:
+                raise UsageError("is given twice", key=key, value=name)
+            trackers[name] = tracker
+    return trackers
+
+
+def _made(name: str, key: str) -> Tracker:
+    if name not in TRACKERS:
+        wrong = f"no such tracker{suggestion(name, TRACKERS)}"
+        raise UsageError(wrong, key=key, value=name)
+    check_installed(name, key)
+    return TRACKERS[name]()
+
+
+def check_installed(name: str, key: str) -> None:
+    """Check that a tracker's library is installed, without importing it.
+
+    A folder of its name, such as ./wandb with offline runs, does not count.
+    """
+    spec = find_spec(name)
+    if spec is None or spec.origin is None:
+        raise UsageError(
+            f"{name} is not installed",
+            key=key,
+            value=name,
+            allowed=f"pip install {name} (requirements-trackers.txt has the versions that are tested)",
+        )
