@@ -29,23 +29,11 @@ FILES = {
     f"...run/{name}...  {number}": odd(name, content)
     for number, (name, content) in enumerate(
         [
-            ("summary.json", {"algorithms": []}),
-            ("summary.json", {"algorithms": {"xclp": 3}}),
-            ("summary.json", {"algorithm": ["xclp"]}),
-            ("summary.json", {"num_repeats": "three"}),
-            ("summary.json", {"environment": 5}),
-            ("summary.json", {"environment": {"command": ["python"]}}),
-            ("summary.json", {"environment": {"commit": 12}}),
-            ("config.json", {"seed": "a"}),
-            ("config.json", {"num_repeats": []}),
-            ("config.json", {"paper_table": []}),
             ("partition.json", {"labeled": [[1]]}),
             ("partition.json", {"labeled": "a", "unlabeled": "b"}),
             ("partition.json", RAGGED),
             ("metrics.jsonl", b'{"algorithm": "\xff"}\n'),
             ("metrics.jsonl", b"[1]\n"),
-            ("metrics.jsonl", b'{"algorithm": [], "round": 1}\n'),
-            ("metrics.jsonl", b'{"algorithm": "xclp", "round": "1"}\n'),
             ("sweep.json", {"base": [], "points": []}),
             ("sweep.json", {"base": {}, "points": 5}),
             ("sweep.json", {"base": {}, "points": [5]}),
