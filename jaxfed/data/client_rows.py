@@ -9,7 +9,7 @@ A federation of a million clients then takes three arrays instead of three milli
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,7 @@ class ClientRows(Sequence[np.ndarray]):
     __slots__ = ("rows", "sizes", "start")
 
     def __init__(self, start: np.ndarray, sizes: np.ndarray, rows: np.ndarray | None = None):
-        self.start = np.asarray(start, np.int64)
-        self.sizes = np.asarray(sizes, np.int64)
+        self.start, self.sizes = (np.asarray(each, np.int64) for each in (start, sizes))
         self.rows = rows
 
     @classmethod
@@ -85,14 +84,8 @@ class ClientRows(Sequence[np.ndarray]):
         """M."""
         return len(self.sizes)
 
-    @overload
-    def __getitem__(self, client: int) -> np.ndarray: ...
-
-    @overload
-    def __getitem__(self, client: slice) -> ClientRows: ...
-
-    def __getitem__(self, client: int | slice) -> np.ndarray | ClientRows:
-        """One client's rows, or some clients."""
+    def __getitem__(self, client: Any) -> Any:
+        """One client's rows, or some clients (a slice)."""
         if isinstance(client, slice):
             return ClientRows(self.start[client], self.sizes[client], self.rows)
         start = int(self.start[client])
@@ -102,9 +95,6 @@ class ClientRows(Sequence[np.ndarray]):
         ends = self.start + self.sizes
         for start, end in zip(self.start.tolist(), ends.tolist(), strict=True):
             yield self._between(start, end)
-
-    def __repr__(self) -> str:
-        return f"ClientRows({len(self)} clients, {self.sizes.sum()} rows)"
 
     def _between(self, start: int, end: int) -> np.ndarray:
         return np.arange(start, end) if self.rows is None else self.rows[start:end]

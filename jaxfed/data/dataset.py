@@ -28,12 +28,7 @@ class Gaps(NamedTuple):
     def filled(self, x: np.ndarray, names: Sequence[str] = ()) -> np.ndarray:
         """Replace NaN in x [n, d] by the medians, and append an indicator (0 or 1) for each column.
 
-        Args:
-            x: float32 or float64, unchanged.
-            names: of the d columns, for errors.
-
-        Raises:
-            UsageError: a value is missing in another column.
+        A value that is missing in another column is refused; `names` are those of the columns.
         """
         is_gap = np.isnan(x)
         other = np.setdiff1d(np.flatnonzero(is_gap.any(axis=0)), self.columns)
@@ -176,14 +171,8 @@ class Dataset:
     def gaps(self, is_training: np.ndarray) -> Gaps | None:
         """Return what fills the gaps of all splits; None if no value is missing.
 
-        A gap becomes its column's median over training rows. An indicator for each column with gaps follows
-        all other features: 1 where the value was missing and 0 elsewhere.
-
-        Args:
-            is_training: bool [n], the rows of x for the medians: no test rows.
-
-        Raises:
-            UsageError: a column without any value in the training rows.
+        A gap becomes its column's median over the rows of x `is_training` [n]. An indicator for each column
+        with gaps follows all other features: 1 where the value was missing and 0 elsewhere.
         """
         if not self.has_gaps:
             return None
@@ -238,9 +227,6 @@ def dataset_of(
         clients: [n] of the first two splits, names or numbers of natural clients; None where the source has
             no such column. A test split without one is for all clients together.
         **more: further fields of `Dataset`.
-
-    Raises:
-        UsageError: labels that `jaxfed.data.labels` refuses; a test or validation example without a label.
     """
     ends = np.cumsum([len(y) for _, y in splits])[:-1]
     given = [np.asanyarray(y) for _, y in splits]

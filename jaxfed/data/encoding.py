@@ -16,8 +16,7 @@ import numpy as np
 
 from jaxfed.data.dataset import Dataset, Encoder, Gaps
 from jaxfed.data.mapped_rows import is_mapped
-from jaxfed.data.readers.array_encoder import ArrayEncoder
-from jaxfed.data.readers.image_encoder import ImageEncoder
+from jaxfed.data.readers.encoders import ArrayEncoder, ImageEncoder
 from jaxfed.data.readers.table_encoder import Column, TableEncoder
 from jaxfed.data.transforms import Standardization
 from jaxfed.host.safe_files import typed

@@ -331,12 +331,7 @@ class GivenExamples:
     def joined(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return all examples added since the last call, and clear them.
 
-        Returns:
-            x [n, ...], labels int32 [n], -1 if unlabeled, and the number of examples of each `add`, [k].
-
-        Raises:
-            UsageError: nan or infinite values, labels outside the classes, examples of no client that have
-                another scale; nothing has ever been added.
+        These are x [n, ...], labels int32 [n], -1 if unlabeled, and the number of examples of each `add`.
         """
         if self._first is None:
             raise UsageError(f"{self._asked}: no examples; one client is needed at least")

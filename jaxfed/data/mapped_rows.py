@@ -33,11 +33,7 @@ _OPENED: weakref.WeakKeyDictionary[mmap.mmap, _Opened] = weakref.WeakKeyDictiona
 
 
 def mapped(file: Path) -> np.ndarray:
-    """Map the array of an `.npy` file, which stays open as long as an array refers to it.
-
-    Raises:
-        ValueError: the file is not an `.npy` file, or is damaged.
-    """
+    """Map the array of an `.npy` file, which stays open as long as an array refers to it."""
     x = np.load(file, mmap_mode="r")
     if not isinstance(x, np.memmap) or not x.flags.c_contiguous:
         raise ValueError(f"{file.name} is not in the order of rows")

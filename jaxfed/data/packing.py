@@ -260,9 +260,6 @@ def read(folder: Path) -> Dataset:
 
     A config distributes labels by `federation.labeled_fraction` among all examples whose class is known. The
     test split is the test examples or, without any, the clients' new points.
-
-    Raises:
-        UsageError: as for `opened`, or the folder has examples that a config draws itself.
     """
     held, class_names, client_names, test_client = opened(folder)
     labeled, unlabeled, new = held["partition"].sizes
@@ -289,11 +286,7 @@ def read(folder: Path) -> Dataset:
 
 
 def opened(folder: str | os.PathLike[str]) -> Packed:
-    """Open a folder that `pack` wrote.
-
-    Raises:
-        UsageError: the folder does not exist, or is damaged, half copied or of another version.
-    """
+    """Open a folder that `pack` wrote; one that is damaged, half copied or of another version is refused."""
     place = location(folder, "folder")
     if not recognizes(place):
         raise UsageError(f"{place}: no {_HEADER} in it; give a folder that jaxfed.data.pack wrote")

@@ -55,7 +55,6 @@ def test_rows_side_by_side_need_no_array():
     same(ours, [[4, 5], [0, 1, 2]])
     np.testing.assert_array_equal(ours.joined, [4, 5, 0, 1, 2])
     same(ClientRows.contiguous([2, 0, 1], first=5), [[5, 6], [], [7]])
-    assert repr(ours) == "ClientRows(2 clients, 5 rows)"
 
 
 def test_three_arrays_whatever_the_number_of_clients():

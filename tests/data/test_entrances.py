@@ -14,7 +14,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.data import Dataset, load
 from jaxfed.data.packing import pack
-from jaxfed.data.readers.array_encoder import ArrayEncoder
+from jaxfed.data.readers.encoders import ArrayEncoder
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.simulate import Simulated
 from jaxfed.federation.clients import Federation

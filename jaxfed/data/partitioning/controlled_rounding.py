@@ -11,18 +11,10 @@ _WHOLE = 1e-6  # sums this near to an integer count as it
 
 
 def expected(weights: np.ndarray, totals: np.ndarray, sizes: np.ndarray | None) -> np.ndarray:
-    """Expected number of examples of each class at each client, in proportion to `weights`.
+    """Expected number of examples of each class at each client, by weights [M, C]; column sums are `totals`.
 
-    With `sizes`, rows and columns are scaled in turn (Sinkhorn) until client m holds sizes[m]. If
-    zeros in the weights do not allow that, column sums take priority.
-
-    Args:
-        weights: float [M, C]; a class with examples but no weight is split evenly.
-        totals: int [C].
-        sizes: float [M], or None.
-
-    Returns:
-        float64 [M, C]; column sums are `totals`.
+    With `sizes`, rows and columns are scaled in turn (Sinkhorn) until client m holds sizes[m]. If zeros in
+    the weights do not allow that, column sums take priority. A class without weight is split evenly.
     """
     weights = np.asarray(weights, np.float64)
     weights = np.where(weights > 0, np.maximum(weights, _SMALLEST), 0.0)
@@ -43,18 +35,10 @@ def expected(weights: np.ndarray, totals: np.ndarray, sizes: np.ndarray | None) 
 
 
 def allotted(weights: np.ndarray, sizes: np.ndarray, totals: np.ndarray) -> np.ndarray:
-    """Give each client sizes[m] examples in proportion to its weights, at most `totals` of each class.
+    """Give each client sizes[m] examples by its weights [M, C], at most totals[c] of each class.
 
     If a class runs out, the client's other classes fill in, in its proportions. If these run out too, all
     classes do, in proportion to their remainders.
-
-    Args:
-        weights: float [M, C].
-        sizes: float [M], with a sum of at most `totals.sum()`.
-        totals: int [C].
-
-    Returns:
-        float64 [M, C]; row sums are `sizes`.
     """
     exact = np.where(weights > 0, np.maximum(weights, _SMALLEST), 0.0)
     for _ in range(_MAX_SCALINGS):
@@ -70,21 +54,12 @@ def allotted(weights: np.ndarray, sizes: np.ndarray, totals: np.ndarray) -> np.n
 
 
 def filled(exact: np.ndarray, smallest: np.ndarray) -> np.ndarray:
-    """Raise row m to at least smallest[m], at the cost of the rows with the largest surplus.
+    """Raise row m of a table to at least smallest[m], at the cost of the rows with the largest surplus.
 
     Rows above a common level are cut to it, in proportion to their entries. The cut examples are pooled
     and then distributed.
-
-    Args:
-        exact: float [M, C].
-        smallest: int [M].
-
-    Raises:
-        ValueError: there are fewer than sum(smallest) examples.
     """
     sizes = exact.sum(axis=1)
-    if smallest.sum() > sizes.sum() + _WHOLE:
-        raise ValueError(f"{sizes.sum():g} examples cannot fill up {smallest.sum()} places")
     missing = np.maximum(smallest - sizes, 0)
     if not missing.any():
         return exact
@@ -171,8 +146,6 @@ def apportion(exact: np.ndarray, total: int, rng: np.random.Generator) -> np.nda
     exact = np.asarray(exact, np.float64)
     largest = exact.max(initial=0)
     if largest <= 0:
-        if total:
-            raise ValueError("nothing to apportion to")
         return np.zeros(len(exact), np.int64)
     order = rng.permutation(len(exact))
     running = np.cumsum(exact[order] / largest)  # sums neither overflow nor underflow
@@ -183,15 +156,7 @@ def apportion(exact: np.ndarray, total: int, rng: np.random.Generator) -> np.nda
 
 
 def split_at_random(totals: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Shuffle all examples and cut them into parts: a multivariate hypergeometric table.
-
-    Args:
-        totals: int [C], examples of each class.
-        sizes: int [M], of the same sum.
-
-    Returns:
-        int64 [M, C], row sums `sizes` and column sums `totals`.
-    """
+    """Shuffle examples of classes and cut them into parts: int64 [M, C] of these column and row sums."""
     num_classes = len(totals)
     classes = rng.permutation(np.repeat(np.arange(num_classes), totals))
     cells = np.repeat(np.arange(len(sizes)) * num_classes, sizes) + classes

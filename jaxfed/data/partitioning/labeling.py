@@ -69,15 +69,7 @@ def drawn_labels(
     A client's labeled examples are random, but the number of labels of each class over all clients is the
     expected one, to within one. Examples are visited in random order and labeled while both their client
     and their class need labels. A client that needs more when its remaining classes are complete gets them
-    by an exchange (`_one_more_label`).
-
-    Args:
-        owner: int [n], each example's client.
-        classes: int [n].
-        held: int [M, C], the same as counts.
-
-    Returns:
-        bool [n]
+    by an exchange (`_one_more_label`). `held` [M, C] counts the examples; the result is bool [n].
     """
     num_clients, num_classes = held.shape
     groups = owner * num_classes + classes
@@ -146,17 +138,11 @@ def planned_labels(
     weights: np.ndarray | None,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Plan the number of labels of each class at each client, before other examples are distributed.
+    """Plan the number of labels of each class at each client, int64 [M, C], before the rest is distributed.
 
-    Args:
-        sizes: int [M], of the clients.
-        totals: int [C], of the classes; their sum is below that of `sizes` if some classes are unknown.
-        weights: float [M, C], class proportions of each client's labels, met to within one per class.
-            None: the same for all clients. A number of labels is then equal for each class, to within one
-            at each client and over all; a fraction is a random split of that fraction of each class.
-
-    Returns:
-        int64 [M, C]
+    `weights` are class proportions of each client's labels, met to within one per class. None: the same for
+    all clients. A number of labels is then equal for each class, to within one at each client and over all; a
+    fraction is a random split of that fraction of each class.
     """
     shape = (len(sizes), len(totals))
     has_labels = _has_labels(wanted, len(sizes))

@@ -4,8 +4,7 @@
 2. W is scaled to the clients' sizes (rows) and to the classes' sizes (columns): the expected counts.
 3. Controlled random rounding makes integers of them (`controlled_rounding`) with these means and sums;
    `labeling` sets the number of labels.
-4. The shuffled examples of each class are distributed to clients, labeled and unlabeled, by those counts
-   (`distribution`).
+4. The shuffled examples of each class are distributed to clients, labeled and unlabeled, by those counts.
 
 The following are met to within one of their expectation: a client's size, its number of labels, and the
 labels of each class over all clients. With `Iid` all else is random, as if the examples were shuffled and
@@ -21,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,11 +28,21 @@ import numpy.typing as npt
 from jaxfed.data.client_rows import ClientRows, Partition
 from jaxfed.data.dataset import UNLABELED
 from jaxfed.data.given_examples import as_array
-from jaxfed.data.partitioning.distribution import Examples, Skew, distributed, labels_of_owners
-from jaxfed.data.partitioning.labeling import Labels
+from jaxfed.data.partitioning.controlled_rounding import (
+    apportion,
+    chosen_of_each,
+    expected,
+    filled,
+    owners_of,
+    round_at_random,
+    split_at_random,
+)
+from jaxfed.data.partitioning.labeling import Labels, drawn_labels, planned_labels
 from jaxfed.data.partitioning.schemes import SCHEMES, Iid, OwnerScheme, Scheme
 from jaxfed.errors import UsageError
 from jaxfed.settings import Count, CountOrZero, Described, Ge, Lt, check_value
+
+Skew = Literal["both", "labeled", "unlabeled", "independent"]
 
 
 def partition(
@@ -102,9 +111,9 @@ def partition(
     new_classes = np.zeros(0, np.int64) if new_y is None else checked_classes("new_y", new_y)
     examples = _examples(y, new_classes)
     if isinstance(scheme, OwnerScheme):
-        is_labeled = labels_of_owners(labels, owner, examples, num_clients, rng)
+        is_labeled = _labels_of_owners(labels, owner, examples, num_clients, rng)
     else:
-        owner, is_labeled, new_owner = distributed(
+        owner, is_labeled, new_owner = _distributed(
             examples, num_clients, scheme, min_size, labels, skew, rng
         )
     labeled, unlabeled = np.flatnonzero(is_labeled), np.flatnonzero(~is_labeled)
@@ -165,15 +174,27 @@ def _check(
                 raise UsageError(wrong, key=key, value=value, allowed=f"use {default!r}")
 
 
-def _examples(classes: np.ndarray, new_classes: np.ndarray) -> Examples:
+class _Examples(NamedTuple):
+    """Classes of the examples to distribute.
+
+    Fields:
+        classes: int64 [n]; those of unknown class form an extra, last class, without labels.
+        new_classes: int64 [n_new], of the new points; none is unknown.
+        num_classes: C.
+        num_columns: C, or C + 1 if some classes are unknown.
+    """
+
+    classes: np.ndarray
+    new_classes: np.ndarray
+    num_classes: int
+    num_columns: int
+
+
+def _examples(classes: np.ndarray, new_classes: np.ndarray) -> _Examples:
     num_classes = int(max(classes.max(initial=-1), new_classes.max(initial=-1))) + 1
     is_known = classes != UNLABELED
-    return Examples(
-        classes=np.where(is_known, classes, num_classes),
-        new_classes=new_classes,
-        num_classes=num_classes,
-        num_columns=num_classes + (not is_known.all()),
-    )
+    known = np.where(is_known, classes, num_classes)
+    return _Examples(known, new_classes, num_classes, num_classes + (not is_known.all()))
 
 
 def _by_client(
@@ -181,3 +202,111 @@ def _by_client(
 ) -> ClientRows:
     shuffled = rng.permutation(len(points))
     return ClientRows.by_owner(points[shuffled].astype(np.int64), owner[shuffled], num_clients)
+
+
+def _distributed(
+    examples: _Examples,
+    num_clients: int,
+    scheme: Scheme,
+    min_size: int,
+    labels: Labels,
+    skew: Skew,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the client of each example, bool [n] for those with a label, and the client of each new point.
+
+    With `skew="independent"` a first draw of the weights determines the clients' sizes and the classes of
+    their labels; a second draw from the same `rng` determines the classes of all other examples.
+    """
+    classes, new_classes, num_classes, num_columns = examples
+    num_examples = len(classes)
+    if min_size * num_clients > num_examples:
+        raise UsageError(
+            f"{num_clients} clients need {min_size * num_clients} examples, there are {num_examples}",
+            key="min_size",
+            value=min_size,
+            allowed=f"use at most {num_examples // num_clients}",
+        )
+    totals = np.bincount(classes, minlength=num_columns)
+    new_totals = np.bincount(new_classes, minlength=num_columns)
+    occurs = (totals + new_totals > 0)[:num_classes]
+    weights = scheme.weights(occurs, num_clients, rng)
+    targets = None
+    if not scheme.has_random_sizes:
+        targets = num_examples * np.ones(num_clients) / num_clients
+    weights = scheme.adjusted(weights, totals[:num_classes], rng)
+    weights = _widened(weights, num_columns)
+    is_independent = skew == "independent" or (skew == "both" and scheme.is_independent)
+    is_independent = is_independent and not scheme.is_uniform
+    is_even = scheme.is_uniform or skew == "labeled"  # all but the labels
+    mix = np.ones_like(weights) if is_even else weights
+    shares = filled(expected(mix, totals, targets), np.full(num_clients, min_size))
+    if not scheme.is_uniform and skew == "both" and not is_independent:
+        owner = owners_of(classes, round_at_random(shares, rng), rng)
+        is_labeled = _labels_of_owners(labels, owner, examples, num_clients, rng)
+    else:
+        whole = apportion(shares.sum(axis=1), num_examples, rng)
+        label_weights = None
+        if is_independent:
+            label_weights = shares[:, :num_classes]
+            weights = scheme.weights(occurs, num_clients, rng)
+            weights = scheme.adjusted(weights, totals[:num_classes], rng)
+            weights = _widened(weights, num_columns)
+            shares = expected(weights, totals, shares.sum(axis=1))
+        elif skew == "labeled" and not scheme.is_uniform:
+            label_weights = weights[:, :num_classes]
+        labeled = planned_labels(labels, whole, totals[:num_classes], label_weights, rng)
+        labeled = _widened(labeled, num_columns)
+        rest = _rest(labeled, whole, totals, None if is_even else weights, min_size, rng)
+        owner = owners_of(classes, labeled + rest, rng)
+        is_labeled = chosen_of_each(owner * num_columns + classes, labeled.ravel(), rng)
+    if is_even:
+        of_each = (shares if num_examples else mix).sum(axis=1)
+        new_counts = split_at_random(new_totals, apportion(of_each, len(new_classes), rng), rng)
+    else:
+        # Classes that only new points have fall back on the scheme's own weights.
+        mix = np.where(totals > 0, shares, weights)
+        new_counts = round_at_random(expected(mix, new_totals, None), rng)
+    return owner, is_labeled, owners_of(new_classes, new_counts, rng)
+
+
+def _labels_of_owners(
+    labels: Labels,
+    owner: np.ndarray,
+    examples: _Examples,
+    num_clients: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """bool [n], labels drawn from the clients' examples of known classes."""
+    classes, num_classes = examples.classes, examples.num_classes
+    known = np.flatnonzero(classes < num_classes)
+    cells = owner[known] * num_classes + classes[known]
+    held = np.bincount(cells, minlength=num_clients * num_classes)
+    held = held.reshape(num_clients, num_classes)
+    is_labeled = np.zeros(len(classes), bool)
+    is_labeled[known] = drawn_labels(labels, owner[known], classes[known], held, rng)
+    return is_labeled
+
+
+def _rest(
+    labeled: np.ndarray,
+    sizes: np.ndarray,
+    totals: np.ndarray,
+    weights: np.ndarray | None,
+    min_size: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """int64 [M, C], counts of unlabeled examples: by weights, or a random split of the remaining sizes."""
+    left = totals - labeled.sum(axis=0)
+    room = sizes - labeled.sum(axis=1)
+    smallest = np.maximum(min_size - labeled.sum(axis=1), 0)
+    shares = expected(np.ones(labeled.shape) if weights is None else weights, left, room)
+    shares = filled(shares, smallest)
+    if weights is not None:
+        return round_at_random(shares, rng)
+    return split_at_random(left, apportion(shares.sum(axis=1), int(left.sum()), rng), rng)
+
+
+def _widened(table: np.ndarray, num_columns: int) -> np.ndarray:
+    """The table padded with columns of zeros to [M, `num_columns`]."""
+    return np.pad(table, ((0, 0), (0, num_columns - table.shape[1])))

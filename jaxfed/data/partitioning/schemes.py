@@ -77,15 +77,9 @@ class Scheme:
         check(self)
 
     def weights(self, occurs: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.ndarray:
-        """Return weights of the classes at the clients; only proportions within a class matter.
+        """Return weights of the classes at the clients, float [M, C]; only proportions within a class matter.
 
-        Args:
-            occurs: bool [C], True for classes with examples.
-            num_clients: M.
-            rng: source of all random choices.
-
-        Returns:
-            float [M, C], from 0 on.
+        `occurs` [C] is True for classes with examples; `rng` is the source of all random choices.
         """
         raise NotImplementedError(f"{type(self).__name__}.weights")
 
@@ -121,11 +115,7 @@ class OwnerScheme(Scheme):
         num_clients: int | None,
         rng: np.random.Generator,
     ) -> Owners:
-        """Return the client of each example.
-
-        Raises:
-            UsageError: the column is missing or does not fit.
-        """
+        """Return the client of each example."""
         raise NotImplementedError(f"{type(self).__name__}.owners")
 
     def _joined(self, y: np.ndarray, new_y: npt.ArrayLike | None) -> np.ndarray:
@@ -230,11 +220,7 @@ class Classes(Scheme):
     per_client: Count = 2
 
     def weights(self, occurs: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.ndarray:
-        """Return 1 for the classes that a client holds and 0 for the others, float [M, C].
-
-        Raises:
-            UsageError: more classes a client than there are, or clients too few to hold all classes.
-        """
+        """Return 1 for the classes that a client holds and 0 for the others, float [M, C]."""
         num_classes, k, covered = np.count_nonzero(occurs), self.per_client, 0
         held = np.zeros((num_clients, len(occurs)))
         if k <= num_classes:
@@ -289,11 +275,7 @@ class Table(Scheme):
         object.__setattr__(self, "rows", tuple(map(tuple, self.rows)))
 
     def weights(self, occurs: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.ndarray:
-        """Return the clients' rows, float [M, C].
-
-        Raises:
-            UsageError: the table has fewer columns than there are classes.
-        """
+        """Return the clients' rows, float [M, C]."""
         table = np.asarray(self.rows or FEDMATCH_TABLE, float)
         if table.shape[1] < len(occurs):
             raise UsageError(
@@ -352,10 +334,7 @@ class DirichletPairs(Dirichlet):
     def adjusted(
         self, weights: np.ndarray, totals: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
-        """Return the number of examples of each class at each client, float [M, C].
-
-        Cost: O(n + M C) for each draw of all pairs.
-        """
+        """Return the number of examples of each class at each client, float [M, C]."""
         num_clients, num_classes = weights.shape
         share = int(2 / num_clients * totals.sum())
         of_pairs = np.full((num_clients + 1) // 2, share)

@@ -18,11 +18,7 @@ def guarded(name: object) -> Iterator[None]:
     """Turn whatever a built-in reader raises into a `UsageError` that names its file or data set.
 
     A full disk stays an `OSError`, which entries handle. The error names the place in this package, to
-    distinguish a bug from a damaged file. Readers registered by a user are not guarded: their exceptions keep
-    their traceback.
-
-    Raises:
-        UsageError: the reader's own, or any unexpected error.
+    distinguish a bug from a damaged file. Readers registered by a user are not guarded.
     """
     try:
         yield

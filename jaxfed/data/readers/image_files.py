@@ -43,11 +43,7 @@ class Encoded(NamedTuple):
 
     @classmethod
     def of(cls, name: str, value: Any) -> Encoded:
-        """Return the image in a cell of a table: its bytes, or a mapping that has them as "bytes".
-
-        Raises:
-            UsageError: there are none.
-        """
+        """Return the image in a cell of a table: its bytes, or a mapping that has them as "bytes"."""
         is_struct = isinstance(value, Mapping)
         content = value.get("bytes") if is_struct else value
         if not content:
@@ -78,12 +74,7 @@ def images_in(folder: Path) -> list[Path]:
 
 
 def images_below(folder: Path, hidden: tuple[str, ...]) -> list[Path]:
-    """The image files of the folder and its subfolders, sorted; the number of other files is logged.
-
-    Args:
-        folder: where to look.
-        hidden: prefixes of names of files and folders to skip.
-    """
+    """The image files below the folder, sorted, but for hidden prefixes; the number of others is logged."""
     found, others = [], Counter[str]()
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(hidden)]
@@ -103,10 +94,7 @@ def common_shape(files: Iterable[Path | Encoded], image_size: int | None) -> Sha
     """The common shape: grey if all images are grey; their own size if it is the same for all.
 
     Images of several sizes become squares of the median of their shorter sides, 224 at most, unless
-    `image_size` says otherwise.
-
-    Raises:
-        UsageError: a file that is not an image, or has more than 8 bits a channel.
+    `image_size` says otherwise. More than 8 bits a channel are refused.
     """
     sizes, modes = [], set()
     for file in files:
@@ -151,18 +139,8 @@ def decode(
 ) -> None:
     """Write the images to `target` as one `.npy`, uint8 [n, height, width, channels].
 
-    Args:
-        target: the file to write.
-        files: the images, which are read once, in this order.
-        shape: of all images.
-        fit: makes it of each image.
-        number: of the images; None: `files` is a sequence.
-
-    Cost: Python's default number of threads; memory of `_AT_A_TIME` images, for any n.
-
-    Raises:
-        UsageError: a damaged file.
-        OSError: the disk is full.
+    `number` of the images is needed unless `files` is a sequence. Cost: Python's default number of threads;
+    memory of `_AT_A_TIME` images, for any n.
     """
     width, height, channels = shape
     number = len(list(files)) if number is None else number
@@ -209,9 +187,6 @@ def fitted(image: Image, name: object, shape: Shape, fit: Fit) -> np.ndarray:
     """Turn an image by its EXIF tag, convert and fit it: uint8 [height, width, channels].
 
     Transparent pixels show white, whatever color is stored beneath them.
-
-    Raises:
-        UsageError: the image has more than 8 bits a channel, or its file is damaged.
     """
     from PIL import ImageOps
 

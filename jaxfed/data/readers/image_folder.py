@@ -25,8 +25,8 @@ from absl import logging
 
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset
+from jaxfed.data.readers.encoders import ImageEncoder
 from jaxfed.data.readers.guard import guarded
-from jaxfed.data.readers.image_encoder import ImageEncoder
 from jaxfed.data.readers.image_files import (
     ENDINGS,
     Fit,
@@ -53,19 +53,9 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
     """Read a folder of images; decoded once, in parallel, and cached as arrays.
 
     A class's images lie in its folder or in folders in it; hidden folders are not classes. The number
-    of skipped files is logged. Images are rotated by their EXIF tag.
-
-    Args:
-        folder: in one of the layouts above.
-        image_size: pixels a side; images are resized whole to that square (bilinear). None: images of
-            one size stay as they are, images of several become squares of the median of their shorter
-            sides, 224 at most.
-
-    Returns:
-        uint8 [n, h, w, 3], or [n, h, w, 1] where all images are grey; classes in sorted order.
-
-    Raises:
-        UsageError: no images, or one that cannot be read.
+    of skipped files is logged. Images are rotated by their EXIF tag, and resized whole (bilinear) to a square
+    of `image_size`; without it `common_shape` decides. uint8 [n, h, w, 3], or [n, h, w, 1] where all images
+    are grey; classes in sorted order.
     """
     train, validation, test = _splits(folder)
     names = sorted({name for _, name in chain(train, validation, test)})
@@ -92,16 +82,8 @@ def decoded(
 ) -> Dataset:
     """The images of both splits, decoded once, in parallel, and cached as arrays.
 
-    Args:
-        folder: their folder, which names the data set.
-        train: files and their classes.
-        test: the same; may be empty.
-        class_names: in the order of their numbers.
-        image_size: pixels a side; None as in `read`.
-        channels: 1 makes all of them grey, 3 RGB; None as in `read`.
-        share: of the shorter side that a center crop keeps; 0: images are resized whole.
-        num_validation: number of validation examples, which are the last of `train`.
-        **more: further fields of the data set.
+    `channels` makes all of them grey (1) or RGB (3). A center crop keeps `share` of the shorter side; with 0
+    images are resized whole. Validation examples are the last of `train`; `more` are further fields.
     """
     number = {name: c for c, name in enumerate(class_names)}
     files = [file for file, _ in chain(train, test)]

@@ -34,17 +34,8 @@ def read(folder: Path) -> Dataset:
     """Read both splits, file by file; they are decoded once and cached as arrays.
 
     If all entries are multiples of 1/255, and the examples' length is the square of an integer from 8 on,
-    examples are images: uint8 [n, side, side, 1]. Otherwise they are float32 [n, ...].
-
-    Args:
-        folder: a folder in the layout above, such as LEAF's `data/femnist/data`.
-
-    Returns:
-        `client_id` and `client_id_test` number the users over both splits.
-
-    Raises:
-        UsageError: a split is missing; a file is not such JSON; a user's x and y do not fit together or
-            are not numbers (LEAF's text sets).
+    examples are images: uint8 [n, side, side, 1]. Otherwise they are float32 [n, ...]. Clients are the users
+    of both splits.
 
     Cost: memory of one file, besides the arrays: LEAF writes 100 users to a file, for FEMNIST about 1 GB as
     Python's lists. FEMNIST (817,851 images) takes some minutes the first time.

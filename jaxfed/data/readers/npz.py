@@ -42,11 +42,8 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
     uint8 [n, h, w] is read as grey images and gets a channel; other dtypes become float32, or float64 if that
     would make whole numbers above 2^24 equal. Names may be in any case, X_train and train_x too. The array
     `client_key`, and `client_key`_test if it is there, replace client_id. Test examples without clients are a
-    test set for all together. `jaxfed.data.labels` defines unlabeled examples of y.
-
-    Raises:
-        UsageError: the file is not an npz file of plain arrays, has no x and y, half of a test split, or
-            examples or labels that nothing reads; labels have fractions; a test example has no label.
+    test set for all together. `jaxfed.data.labels` defines unlabeled examples of y. Examples or labels that
+    nothing would read are refused.
     """
     arrays = plain_arrays(path)
     there_are = ", ".join(arrays)

@@ -78,15 +78,11 @@ def is_wide(values: np.ndarray, beyond: float = _EXACT) -> bool:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of features: numbers, lists of numbers, or texts that have codes.
+    """A column of features: numbers, lists of numbers, or texts, each of which is a number 0 or 1.
 
     Attributes:
         name: in the header.
-        texts: that occurred; () for a column of numbers.
-        codes: integers, one a text.
-        width: 0: a text becomes its code; else as many numbers, 1 at the code and 0 elsewhere.
-        other: code of all other texts; -1: they are refused.
-        replaced: pairs of a number and the one that takes its place.
+        texts: that occurred, in the order of their numbers; () for a column of numbers.
         entries: numbers in each list; 0: a cell is one number or text.
         classes: names that stand for the numbers 0, 1, ... in the file; () if it has none.
         are_dates: cells are dates, which become days.
@@ -95,10 +91,6 @@ class Column:
 
     name: str
     texts: tuple[str, ...] = ()
-    codes: tuple[int, ...] = ()
-    width: int = 0
-    other: int = -1
-    replaced: tuple[tuple[float, float], ...] = ()
     entries: int = 0
     classes: tuple[str, ...] = ()
     are_dates: bool = False
@@ -109,12 +101,7 @@ class Column:
         """Names of the column's numbers: NAME=TEXT for texts that have one each, NAME[0] ... of lists."""
         if self.entries:
             return [f"{self.name}[{entry}]" for entry in range(self.entries)]
-        if not self.width:
-            return [self.name]
-        of_code: dict[int, list[str]] = {code: [] for code in range(self.width)}
-        for text, code in zip(self.texts, self.codes, strict=True):
-            of_code[code].append(text)
-        return [f"{self.name}={' or '.join(texts)}" for texts in of_code.values()]
+        return [f"{self.name}={text}" for text in self.texts] or [self.name]
 
     def cells(self, row: int, value: Any) -> list[str]:
         """Return a row's value as the texts that the reader of a file has: one, or one an entry of a list."""
@@ -129,18 +116,10 @@ class Column:
         return list(map(_text, values))
 
     def encoded(self, cells: Sequence[str]) -> np.ndarray:
-        """Return numbers [n, 1, width or entries] of the rows' cells, NaN where one is missing.
-
-        Raises:
-            UsageError: a text where a number belongs, or one that the training data do not have.
-        """
+        """Return numbers [n, 1 or more] of the rows' cells, NaN where one is missing."""
         if self.texts:
-            known = dict(zip(self.texts, self.codes, strict=True))
-            codes = [
-                known[cell] if cell in known else self._code(row, cell)
-                for row, cell in enumerate(cells)
-            ]
-            return np.eye(self.width)[codes] if self.width else np.array(codes, float)[:, None]
+            places = [self._place(row, cell) for row, cell in enumerate(cells)]
+            return np.eye(len(self.texts))[places]
         values = self._numbers(cells)
         if values is None:
             place = next(i for i, cell in enumerate(cells) if self._numbers([cell]) is None)
@@ -148,8 +127,6 @@ class Column:
             wanted = "date, such as 2024-01-31" if self.are_dates else wanted
             wrong = f"column {self.name!r} has {cells[place]!r}; give a {wanted}"
             raise UsageError(f"row {row}: {wrong}")
-        for old, new in self.replaced:
-            values[values == old] = new
         values = values if self.is_wide else values.astype(np.float32)
         return values.reshape(-1, max(1, self.entries))
 
@@ -162,17 +139,14 @@ class Column:
             is_beyond = values is not None and np.isinf(values.astype(np.float32)).any()
         return None if is_beyond else values
 
-    def _code(self, row: int, cell: str) -> int:
-        """The code of a text in another spelling: true and FALSE, as pandas reads them, or missing."""
-        is_truth = cell in ("True", "False")
-        alike = [
-            code
-            for text, code in zip(self.texts, self.codes, strict=True)
-            if (is_truth and text.casefold() == cell.casefold())
-            or (is_nothing(cell) and is_nothing(text))
-        ]
-        if len(alike) == 1 or self.other >= 0:
-            return alike[0] if len(alike) == 1 else self.other
+    def _place(self, row: int, cell: str) -> int:
+        """The place of a text, also in another spelling: true and FALSE, as pandas reads them, or missing."""
+        if cell in self.texts:
+            return self.texts.index(cell)
+        same = is_nothing if is_nothing(cell) else lambda text: text.casefold() == cell.casefold()
+        alike = [place for place, text in enumerate(self.texts) if same(text)]
+        if len(alike) == 1 and (is_nothing(cell) or cell in ("True", "False")):
+            return alike[0]
         meant = did_you_mean(nearest(cell, self.texts))
         known = meant or f"; choose one of {', '.join(map(repr, self.texts))}"
         wrong = f"column {self.name!r} has {cell!r}, which is not in the training data{known}"

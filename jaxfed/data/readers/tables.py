@@ -36,7 +36,7 @@ from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset, Encoder, dataset_of, has_gaps
 from jaxfed.data.labels import is_nothing, plain_text
 from jaxfed.data.mapped_rows import parts
-from jaxfed.data.readers.image_encoder import ImageEncoder
+from jaxfed.data.readers.encoders import ImageEncoder
 from jaxfed.data.readers.image_files import Encoded, common_shape, decode
 from jaxfed.data.readers.table_encoder import (
     LABELS,
@@ -78,21 +78,10 @@ def read(
     drop: Collection[str] | None = None,
     image_size: int | None = None,
 ) -> Dataset:
-    """Read the files of a table.
+    """Read the files of a table; `path` is the file, folder or pattern, for messages.
 
-    Args:
-        path: the file, folder or pattern, for messages.
-        splits: the files.
-        label_key: name of the label's column.
-        client_key: name of the clients' column.
-        drop: columns that are not features.
-        image_size: pixels a side of images.
-
-    Cost: a million cells of texts a second. Memory: twice that of x, and the text of CSV files.
-
-    Raises:
-        UsageError: names the file, column and line or row that cannot be read or, if the label column is
-            missing, all columns; a test row without a label; all labels are equal.
+    Errors name the file, column and line or row. Cost: a million cells of texts a second. Memory: twice that
+    of x, and the text of CSV files.
     """
     table = Table(path, splits)
     names = table.names
@@ -332,7 +321,7 @@ def _features(table: Table, places: Sequence[int]) -> _Examples:
     _log(table, "columns that are no features: %s (they number the rows)", identifiers)
     text = "features, because they have the same value in several rows: %s; dataset.drop leaves such a "
     _log(table, text + "column out", repeated)
-    if encoded := [f"{column.name} ({column.width})" for column in columns if column.texts]:
+    if encoded := [f"{column.name} ({len(column.texts)})" for column in columns if column.texts]:
         text = "%s: columns of text become one feature a text (0 or 1): %s"
         logging.warning(text, table.path, ", ".join(encoded))
     if not columns:
@@ -379,8 +368,7 @@ def _encoded(
         text = "%s: column %r: %s are one text, for a missing value"
         logging.warning(text, table.path, column.name, ", ".join(map(repr, missing)))
     codes = np.fromiter((code[cell] for cell in cells), np.uint8, len(cells))
-    column = replace(column, texts=tuple(texts), codes=tuple(range(len(texts))), width=len(texts))
-    return column, codes[:, None] == np.arange(len(texts))
+    return replace(column, texts=tuple(texts)), codes[:, None] == np.arange(len(texts))
 
 
 def _images(table: Table, place: int, image_size: int | None) -> tuple[np.ndarray, np.ndarray]:

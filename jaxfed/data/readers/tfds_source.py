@@ -42,14 +42,8 @@ def version_directory(root: Path, name: str) -> Path | None:
 def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
     """Read the prepared set in `folder` (ROOT/NAME[/CONFIG]/VERSION).
 
-    Args:
-        name: name of the `Dataset`.
-        folder: folder of dataset_info.json, features.json and array_record files.
-        label_key: feature to take as label, such as CIFAR-100's "coarse_label"; None is "label". With another
-            key, the usual label gives subclasses, if each of its classes lies in one class.
-
-    Raises:
-        UsageError: not array_record, no training split, or features that make no classification set.
+    `label_key` is the feature to take as label, such as CIFAR-100's "coarse_label"; None is "label". With
+    another key, the usual label gives subclasses, if each of its classes lies in one class.
     """
     files = sorted(file for file in folder.iterdir() if file.is_file())
     # The set's metadata are cached with its arrays: importing TFDS takes a fifth of a second.

@@ -21,7 +21,6 @@ from absl import logging
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset
 from jaxfed.data.readers.guard import guarded
-from jaxfed.data.readers.table_encoder import Column, TableEncoder
 from jaxfed.errors import UsageError
 
 ORIGINS = {  # name -> its files and their publisher
@@ -76,13 +75,13 @@ def wine_quality(folder: Path) -> Dataset:
     out, as in FedCT's code; 5,320 of 6,497 remain. FedCT has 5,295: it drops rows with missing values of a
     merged table, while the original files lack none.
     """
-    encoder = TableEncoder(tuple(map(Column, _WINE)), _WINE)
     kept = []
     for kind in WINES:
-        x = _coded(encoder, *_table(folder, f"winequality-{kind}.csv", _WINE))
+        file, table = _table(folder, f"winequality-{kind}.csv", _WINE)
+        x = np.stack([_numbers(file, table[name]) for name in _WINE], axis=1)
         kept.append(x[np.sort(np.unique(x, axis=0, return_index=True)[1])])
     x, y = np.concatenate(kept), np.repeat(np.arange(2, dtype=np.int32), list(map(len, kept)))
-    return Dataset("wine_quality", x, y, x[:0], y[:0], 2, WINES, encoder=encoder)
+    return Dataset("wine_quality", x, y, x[:0], y[:0], 2, WINES)
 
 
 def adult(folder: Path) -> Dataset:
@@ -100,46 +99,51 @@ def adult(folder: Path) -> Dataset:
     It replaces a missing value ("?") by the most frequent one, and treats the race "Other" as missing.
     """
     splits = [_table(folder, name, _ADULT) for name in ("adult.data", "adult.test")]
+    (x, y), (x_test, y_test) = (_adults(*split, splits[0][1]) for split in splits)
+    return Dataset("adult", x, y, x_test, y_test, 2, INCOMES)
 
-    def replaced(name: str, most: float) -> Column:
-        """Return a column of numbers whose largest value, which means this much or more, becomes the mean."""
-        with guarded(splits[0][0]):
-            mean = float(np.mean(np.array(splits[0][1][name], np.float64)))
-        return Column(name, replaced=((most, mean),))
 
+def _adults(
+    file: Path, table: Mapping[str, list[str]], train: Mapping[str, list[str]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """x float32 [n, 26] and y int32 [n] of one file's columns, by means of the training file's."""
+
+    def number(name: str, most: float | None = None) -> np.ndarray:
+        """The column's numbers; the largest, which means this much or more, becomes the mean."""
+        values, mean = _numbers(file, table[name]), 0.0
+        if most is not None:
+            mean = float(np.array(train[name], np.float64).mean())
+        return np.where(values == most, np.float32(mean), values)
+
+    def coded(name: str, *texts: str, **keywords: int) -> np.ndarray:
+        return _codes(file, name, table[name], *texts, **keywords)
+
+    occupation = coded("occupation", *_OCCUPATIONS[:9], f"? {_OCCUPATIONS[9]}", *_OCCUPATIONS[10:])
     columns = (
-        Column("age"),
-        _codes(
+        number("age"),
+        coded(
             "workclass",
             *("", "? Private", "State-gov", "Federal-gov", "Self-emp-not-inc", "Self-emp-inc"),
             *("Local-gov", "Without-pay", "Never-worked"),
         ),
-        Column("fnlwgt"),
-        Column("education-num"),
-        _codes(
+        number("fnlwgt"),
+        number("education-num"),
+        coded(
             "marital-status",
             *("Widowed", "Divorced", "Separated", "Never-married", "Married-civ-spouse"),
             *("Married-spouse-absent", "Married-AF-spouse"),
         ),
-        _codes("relationship", "Not-in-family Unmarried Own-child Other-relative", "Husband Wife"),
-        Column(
-            "race",
-            ("White", "Black", "Asian-Pac-Islander", "Amer-Indian-Eskimo", "Other"),
-            (0, 1, 2, 3, 0),
-        ),
-        _codes("sex", "Female", "Male"),
-        replaced("capital-gain", 99_999.0),
-        Column("capital-loss"),
-        replaced("hours-per-week", 99.0),
-        Column("native-country", ("United-States", "?"), (1, 1), other=0),
-        Column("occupation", ("?", *_OCCUPATIONS), (9, *range(14)), width=14),
+        coded("relationship", "Not-in-family Unmarried Own-child Other-relative", "Husband Wife"),
+        coded("race", "White Other", "Black", "Asian-Pac-Islander", "Amer-Indian-Eskimo"),
+        coded("sex", "Female", "Male"),
+        number("capital-gain", 99_999.0),
+        number("capital-loss"),
+        number("hours-per-week", 99.0),
+        coded("native-country", "", "United-States ?", other=0),
+        *(occupation == np.arange(14)[:, None]),
     )
-    encoder, income = TableEncoder(columns, _ADULT), _codes("income", *INCOMES)
-    for _, table in splits:
-        table["income"] = [cell.rstrip(".") for cell in table["income"]]  # dots end test rows
-    x, x_test = (_coded(encoder, *split) for split in splits)
-    y, y_test = (_labels(income, *split) for split in splits)
-    return Dataset("adult", x, y, x_test, y_test, 2, INCOMES, encoder=encoder)
+    income = [cell.rstrip(".") for cell in table["income"]]  # dots end test rows
+    return np.stack(columns, axis=1, dtype=np.float32), _codes(file, "income", income, *INCOMES)
 
 
 def mushroom(folder: Path) -> Dataset:
@@ -151,11 +155,11 @@ def mushroom(folder: Path) -> Dataset:
     """
     names = tuple(map(str, range(23)))
     file, table = _table(folder, "agaricus-lepiota.data", names)
-    y = _labels(_codes("0", "e", "p"), file, table)
-    columns = (_codes(name, *sorted(set(table[name]))) for name in names if name not in ("0", "16"))
-    encoder = TableEncoder(tuple(columns), names)
-    x, classes = _coded(encoder, file, table), ("edible", "poisonous")
-    return Dataset("mushroom", x, y, x[:0], y[:0], 2, classes, encoder=encoder)
+    y = _codes(file, "class", table["0"], "e", "p")
+    kept = [table[name] for name in names if name not in ("0", "16")]
+    x = np.stack([np.unique(cells, return_inverse=True)[1] for cells in kept], axis=1)
+    x, classes = x.astype(np.float32), ("edible", "poisonous")
+    return Dataset("mushroom", x, y, x[:0], y[:0], 2, classes)
 
 
 def covertype(folder: Path) -> Dataset:
@@ -182,11 +186,20 @@ def covertype(folder: Path) -> Dataset:
     return Dataset("covertype", x, y, x[:0], y[:0], len(FORESTS), FORESTS)
 
 
-def _codes(name: str, *texts: str) -> Column:
-    """A column whose texts count from 0 on; texts with a space between them have one code."""
-    pairs = [(text, code) for code, group in enumerate(texts) for text in group.split()]
-    found, codes = zip(*pairs, strict=True)
-    return Column(name, found, codes)
+def _numbers(file: Path, cells: list[str]) -> np.ndarray:
+    with guarded(file):
+        return np.array(cells, np.float64).astype(np.float32)
+
+
+def _codes(file: Path, name: str, cells: list[str], *texts: str, other: int = -1) -> np.ndarray:
+    """int32 [n], the places of the cells among the texts; texts with a space between them have one place."""
+    code = {text: place for place, group in enumerate(texts) for text in group.split()}
+    found = np.array([code.get(cell, other) for cell in cells], np.int32)
+    if (found < 0).any():
+        cell = cells[int((found < 0).argmax())]
+        wrong = f"column {name!r} has {cell!r}; choose one of {', '.join(map(repr, code))}"
+        raise UsageError(f"{file}: {wrong}")
+    return found
 
 
 def _found(folder: Path, *patterns: str) -> Path:
@@ -196,9 +209,7 @@ def _found(folder: Path, *patterns: str) -> Path:
     raise UsageError(f"{folder}: no {patterns[0]}; needed are {ORIGINS[folder.name]}")
 
 
-def _table(
-    folder: Path, name: str, columns: Sequence[str]
-) -> tuple[Path, dict[str, Sequence[str]]]:
+def _table(folder: Path, name: str, columns: Sequence[str]) -> tuple[Path, dict[str, list[str]]]:
     """A file and its columns, without a header and lines that begin with `|`."""
     file = _found(folder, name)
     with guarded(file), file.open(newline="", encoding="utf-8-sig") as stream:
@@ -207,7 +218,7 @@ def _table(
         if file.suffix == ".csv" and rows.pop(0) != list(columns):
             raise UsageError(f"{file}: its columns are not {', '.join(columns)}")
         _check_count(file, len(rows))
-        return file, dict(zip(columns, zip(*rows, strict=True), strict=True))
+        return file, dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True))
 
 
 def _check_count(file: Path, count: int) -> None:
@@ -218,16 +229,3 @@ def _check_count(file: Path, count: int) -> None:
             f"{file}: {count} rows, but the published file has {published}; download it again, or rename "
             "a part of it and load it as a CSV file"
         )
-
-
-def _coded(encoder: TableEncoder, file: Path, table: Mapping[str, Sequence[str]]) -> np.ndarray:
-    """The examples of a table's rows, as the encoder makes them of others; errors name the file."""
-    try:
-        found = [column.encoded(table[column.name]) for column in encoder.columns]
-    except UsageError as error:
-        raise UsageError(f"{file}: {error}") from error
-    return np.concatenate(found, axis=1).astype(np.float32)
-
-
-def _labels(column: Column, file: Path, table: Mapping[str, Sequence[str]]) -> np.ndarray:
-    return _coded(TableEncoder((column,), (column.name,)), file, table)[:, 0].astype(np.int32)

@@ -159,18 +159,18 @@ def test_what_is_missing_and_where_it_is_to_be_had(tmp_path, name):
 
 
 BAD = {
-    "wine: text": (write_wines, {"red": (1, "x")}, r"red\.csv: .*'x'; give a finite number"),
+    "wine: text": (write_wines, {"red": (1, "x")}, r"red\.csv: cannot be read.*'x'"),
     "adult: code": (
         write_adult,
         {"train": [{"sex": "male"}]},
-        r"adult\.data: row 0: column 'sex' has 'male', which is not",
+        r"adult\.data: column 'sex' has 'male'; choose one of 'Female'",
     ),
     "adult: width": (
         write_adult,
         {"train": [{}, {"age": "39, 3"}]},
         r"adult\.data: cannot be read, it is damaged",
     ),
-    "mushroom: class": (write_mushrooms, {"rows": ["x" * 23]}, r"column '0' has 'x'"),
+    "mushroom: class": (write_mushrooms, {"rows": ["x" * 23]}, r"column 'class' has 'x'"),
     "covertype: class": (write_forests, {"classes": (1, 8)}, "label 7 is not a class"),
 }
 
