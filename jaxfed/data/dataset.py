@@ -11,8 +11,6 @@ from jaxfed.data.labels import UNLABELED as UNLABELED
 from jaxfed.data.labels import read_labels
 from jaxfed.errors import UsageError
 
-_SUFFIXES = ("", "_test", "_validation")  # of each split's fields
-
 
 class Gaps(NamedTuple):
     """Columns with missing values, and the values that take their place.
@@ -94,7 +92,6 @@ class Dataset:
         origin: note on the examples' origin for reports; mostly empty.
         has_gaps: True if x of a table has NaN for missing cells; `gaps` fills them.
         encoder: converts other rows like x; None: they are arrays (`jaxfed.data.encoding`).
-        x_validation, y_validation: validation examples of the source, all labeled; None without any.
 
     Arrays that come from the cache are memory-mapped and read-only.
     """
@@ -114,8 +111,6 @@ class Dataset:
     has_gaps: bool = False
     encoder: Encoder | None = None
     client_names: tuple[str, ...] = ()
-    x_validation: np.ndarray | None = None
-    y_validation: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         """Check that lengths, shapes and classes agree, as every reader must ensure."""
@@ -126,9 +121,7 @@ class Dataset:
         if twice:
             raise self._refused(f"two classes are named {twice[0]!r}; use distinct names")
         first: np.ndarray | None = None
-        for split, suffix in zip(("train", "test", "validation"), _SUFFIXES, strict=True):
-            if split == "validation" and self.x_validation is None:
-                break
+        for split, suffix in (("train", ""), ("test", "_test")):
             where = f"data set {self.name!r}, {split}"
             given, labels = getattr(self, f"x{suffix}"), getattr(self, f"y{suffix}")
             features = self.names["features"]
@@ -151,13 +144,6 @@ class Dataset:
         return UsageError(f"data set {self.name!r}: {wrong}")
 
     @property
-    def validation(self) -> tuple[np.ndarray, np.ndarray]:
-        """`x_validation` and `y_validation`, 0 rows without any."""
-        if self.x_validation is None or self.y_validation is None:
-            return self.x[:0], self.y[:0]
-        return self.x_validation, self.y_validation
-
-    @property
     def is_labeled(self) -> np.ndarray:
         """bool [n], True for training examples with a label in the source."""
         return self.y != UNLABELED
@@ -176,8 +162,7 @@ class Dataset:
         """
         if not self.has_gaps:
             return None
-        splits = self.x, self.x_test, self.validation[0]
-        has_gap = np.logical_or.reduce([np.isnan(x).any(axis=0) for x in splits])
+        has_gap = np.isnan(self.x).any(axis=0) | np.isnan(self.x_test).any(axis=0)
         columns, medians = np.flatnonzero(has_gap).tolist(), []
         for column in columns:
             known = self.x[is_training, column]
@@ -220,36 +205,27 @@ def dataset_of(
 
     Args:
         name: of the data set.
-        splits: x [n, ...] and labels [n] of the training and the test split, then of the validation examples
-            if there are some; labels are numbers, texts, bytes or objects, masked or not.
+        splits: x [n, ...] and labels [n] of the training and the test split; labels are numbers, texts, bytes
+            or objects, masked or not.
         where: place of the labels, for messages; by default the name.
         class_names: C names, if the source has them; integers are then numbers of these classes.
         clients: [n] of the first two splits, names or numbers of natural clients; None where the source has
             no such column. A test split without one is for all clients together.
         **more: further fields of `Dataset`.
     """
-    ends = np.cumsum([len(y) for _, y in splits])[:-1]
-    given = [np.asanyarray(y) for _, y in splits]
+    (x, labels), (x_test, test_labels) = splits
+    given = [np.asanyarray(each) for each in (labels, test_labels)]
     joint = np.ma.concatenate(given) if any(map(np.ma.isMA, given)) else np.concatenate(given)
     values, is_labeled = read_labels(joint, where or str(name), are_known=class_names is not None)
-    for split, found in zip(("test", "validation"), np.split(is_labeled, ends)[1:], strict=False):
-        if missing := np.count_nonzero(~found):
-            raise UsageError(
-                f"{name}: {missing} {split} examples have no label, and nothing can be measured on them; "
-                "move them to the training examples, where they become clients' unlabeled examples"
-            )
+    if missing := np.count_nonzero(~is_labeled[len(labels) :]):
+        raise UsageError(
+            f"{name}: {missing} test examples have no label, and nothing can be measured on them; "
+            "move them to the training examples, where they become clients' unlabeled examples"
+        )
     numbers, names = class_numbers(values, is_labeled, class_names)
-    columns: dict[str, Any] = {}
-    for suffix, (x, _), y in zip(_SUFFIXES, splits, np.split(numbers, ends), strict=False):
-        columns |= {f"x{suffix}": x, f"y{suffix}": y}
-    return Dataset(
-        name=str(name),
-        num_classes=len(names),
-        class_names=names,
-        **columns,
-        **natural_clients(clients[0], clients[1], len(splits[1][1])),
-        **more,
-    )
+    y, y_test = np.split(numbers, [len(labels)])
+    found = natural_clients(clients[0], clients[1], len(y_test))
+    return Dataset(str(name), x, y, x_test, y_test, len(names), names, **found, **more)
 
 
 def natural_clients(

@@ -226,8 +226,6 @@ def _of_dataset(data: Dataset, given: dict[str, Any]) -> tuple[Iterable[Pair], d
     given["header"]["test_client"] = data.client_id_test
     if len(data.y_test):
         given["test"] = data.x_test, data.y_test
-    if len(data.validation[1]):
-        given["validation"] = data.validation
     return ((gathered(data.x, own), data.y[own]) for own in rows), given
 
 

@@ -194,12 +194,6 @@ ARRAYS = {
     "...labels are a quantity, ... is no integer": arrays(y=np.array([0.5, 1, 2])),
     "...labels or clients have shape (3, 2)": arrays(y=np.ones((3, 2), int)),
     "...1 test examples have no label": arrays(**TESTED | {"y_test": np.array([0, -1])}),
-    "...1 validation examples have no label": arrays(
-        **TESTED, x_val=np.ones((2, 2)), y_val=np.array([0, -1])
-    ),
-    "...validation: examples are an array [2, 3]; use [n, 2]": arrays(
-        **TESTED, x_val=np.ones((2, 3)), y_val=np.array([0, 1])
-    ),
     "...x: <U1 are no numbers": arrays(x=np.array(["a", "b", "c"])),
     "...3 of 3 examples": arrays(x=np.full((3, 2), np.nan)),
     "...examples are an array [3, 0]": arrays(x=np.ones((3, 0))),
@@ -502,8 +496,8 @@ FOLDERS = {
     "...y.npy has size and checksum": cut("y.npy"),
     "...y.npy has size and checksum  bit": opened(flip),
     "cannot read p/counts.npy": opened(lambda folder: (folder / "counts.npy").unlink()),
-    "...an array of Python objects": hostile(np.array([print], object)),
-    "...bytes for int32 [1000000000000000]": hostile(np.zeros(9, np.int32), 10**15),
+    "...Object arrays cannot be loaded": hostile(np.array([print], object)),
+    "...p: reading it takes more memory": hostile(np.zeros(9, np.int32), 10**15),
     "...a config draws these ...open_packed": opened(reading=load, server=TEST),
 }
 

@@ -68,30 +68,25 @@ def dealt(config: ConfigDict, data: Dataset, seed: int) -> Federation:
 
     Args:
         config: of the experiment.
-        data: the subsampled data set. If it has validation examples, none are drawn.
+        data: the subsampled data set.
         seed: of the repeat.
 
     Returns:
-        A federation whose `x` has no features. Its examples are the training split, the test split, and the
-        data set's own validation examples.
+        A federation whose `x` has no features. Its examples are the training split and the test split.
 
     Raises:
         UsageError: more examples, labels or clients are requested than exist, or none would be left for
             clients.
     """
     wanted, share = config.federation, config.dataset.validation_fraction
-    y = np.concatenate([data.y, data.y_test, data.validation[1]])
-    ends = len(data.y), len(data.y) + len(data.y_test)
-    train, test, validation = np.split(np.arange(len(y)), ends)
+    y = np.concatenate([data.y, data.y_test])
+    train, test = np.split(np.arange(len(y)), [len(data.y)])
     if not len(test):
         is_test = drawn_for_test(config, data, seed)
         train, test = train[~is_test], train[is_test]
-    if not len(validation):
-        known, rng = train[y[train] >= 0], np.random.default_rng((seed, 2))
-        validation = known[stratified(y[known], round(share * len(known)), rng)]
-        train = _without(train, validation)
-    elif not share:
-        validation = validation[:0]
+    known, rng = train[y[train] >= 0], np.random.default_rng((seed, 2))
+    validation = known[stratified(y[known], round(share * len(known)), rng)]
+    train = _without(train, validation)
     server = drawn_for_server(wanted, data, train, seed)
     train = _without(train, server)
     own = _drawn_own(wanted, train, seed)
@@ -311,23 +306,20 @@ def subsampled(dataset: Dataset, config: ConfigDict) -> tuple[Dataset, np.ndarra
 
 
 def _pooled(dataset: Dataset) -> Dataset:
-    """Append the test split and validation examples to the training examples.
+    """Append the test split to the training examples.
 
     Raises:
         UsageError: clients hold the training examples, and nobody the others.
     """
     is_nobodys = dataset.client_id_test is None and len(dataset.y_test)
-    if dataset.client_id is not None and (is_nobodys or len(dataset.validation[1])):
-        wrong = (
-            f"the test or validation examples of {dataset.name!r} belong to no client, unlike the training "
-            "examples"
-        )
+    if dataset.client_id is not None and is_nobodys:
+        wrong = f"the test examples of {dataset.name!r} belong to no client, unlike the training examples"
         raise UsageError(wrong, key="config.dataset.pooled", value=True, allowed="use False")
-    columns: dict[str, Any] = {"x_validation": None, "y_validation": None}
+    columns: dict[str, Any] = {}
     for name in _COLUMNS:
         if (train := getattr(dataset, name)) is not None:
-            others = (getattr(dataset, f"{name}_{split}", None) for split in ("test", "validation"))
-            there = [train, *(part for part in others if part is not None)]
+            of_test = getattr(dataset, f"{name}_test")
+            there = [train] if of_test is None else [train, of_test]
             columns |= {name: np.concatenate(there), f"{name}_test": train[:0]}
     return replace(dataset, **columns)
 

@@ -95,11 +95,6 @@ def warnings(
     `x` are the training examples without gaps; `federation` has the clients of the first repeat.
     """
     name, given = dataset.name, config.federation
-    if len(dataset.validation[1]) and not config.dataset.validation_fraction:
-        yield (
-            f"{name}: its validation examples are not used; set config.dataset.validation_fraction "
-            "above 0"
-        )
     is_other = ~np.isin(dataset.y_test, dataset.y[dataset.is_labeled])
     if is_other.any():
         others = [repr(dataset.class_names[c]) for c in np.unique(dataset.y_test[is_other])]

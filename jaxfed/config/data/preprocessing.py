@@ -60,21 +60,18 @@ class Parts(NamedTuple):
         train: the training split.
         test: the test split of a set that has one of its own.
         is_seen: bool [n] or a slice, training examples outside a drawn test split; used for statistics.
-        validation: the data set's own validation examples; None without any.
         gaps: what filled the gaps of all parts; None if no value is missing.
     """
 
     train: np.ndarray
     test: np.ndarray
     is_seen: np.ndarray | slice = slice(None)
-    validation: np.ndarray | None = None
     gaps: Gaps | None = None
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        """The training split, and all other parts that are not empty."""
-        others = self.test, self.validation
-        return [self.train, *(part for part in others if part is not None and len(part))]
+        """The training split, and the test split if it is not empty."""
+        return [self.train, self.test][: 1 + bool(len(self.test))]
 
 
 def preprocessed(

@@ -48,10 +48,7 @@ from jaxfed.host.checkpoint import Checkpoints
 _MOST_WITH_ROOM = 100  # repeats; each takes milliseconds
 _MOST_COUNTED = 10_000  # clients in partition.json
 _OPTIONS = ("label_key", "client_key", "image_size", "drop")
-_COLUMNS = (
-    *("y", "y_test", "client_id", "client_id_test", "subclass", "subclass_test"),
-    "y_validation",
-)
+_COLUMNS = (*("y", "y_test", "client_id", "client_id_test", "subclass", "subclass_test"),)
 
 
 class Simulation:
@@ -77,11 +74,9 @@ class Simulation:
         self._config = config
         self._newest: dict[str, tuple[int, Any]] = {}  # what -> seed and result
         dataset = dataset or clients_set(config)
-        self._labels = np.concatenate([dataset.y, dataset.y_test, dataset.validation[1]])
-        part, numbers = subsampled(dataset, config)
+        self._labels = np.concatenate([dataset.y, dataset.y_test])
+        part, self.numbers = subsampled(dataset, config)
         self._dataset = part
-        validation = len(dataset.y) + len(dataset.y_test) + np.arange(len(part.validation[1]))
-        self.numbers = np.concatenate([numbers, validation])
         feasibility.check_kind(part, config)
         notes.check_private(config, part)
         self._parts(config.seed)  # refuses gaps that nothing can fill
@@ -175,9 +170,8 @@ class Simulation:
         is_test = drawn_for_test(self._config, data, seed)
         gaps = data.gaps(~is_test)
         fill = gaps.filled if gaps else lambda x: x
-        validation = None if data.x_validation is None else fill(data.x_validation)
         is_seen = ~is_test if is_test.any() else slice(None)
-        return Parts(fill(data.x), fill(data.x_test), is_seen, validation, gaps)
+        return Parts(fill(data.x), fill(data.x_test), is_seen, gaps)
 
     def projection(self, seed: int) -> Projection | None:
         """Return the repeat's projection of pretrained features, if the config asks for one."""
@@ -215,7 +209,7 @@ class Simulation:
         """
         parts = self._parts(self._config.seed)
         arrays = {name: getattr(self._dataset, name) for name in _COLUMNS}
-        arrays |= {"x": parts.train, "x_test": parts.test, "x_validation": parts.validation}
+        arrays |= {"x": parts.train, "x_test": parts.test}
         found = {name: _checksum(array) for name, array in arrays.items() if array is not None}
         return found | checksums(self._config)
 

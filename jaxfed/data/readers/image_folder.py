@@ -1,7 +1,7 @@
 """Sets of image files by class: folders named after classes, or few-shot tables of file names.
 
     ROOT/CLASS/**/*.png                             one split
-    ROOT/{train,val,test}/CLASS/**/*.png            three; `val` (or `valid`, ...) is the test split without
+    ROOT/{train,test}/CLASS/**/*.png                two; `val` (or `valid`, ...) is the test split without
                                                     test; also as {Training,Testing}, {TRAIN,TEST}
     ROOT/{train,val,test}.csv and ROOT/images/*     Mini-ImageNet's few-shot splits: filename,label
 
@@ -14,7 +14,7 @@ as many, stratified, once for all repeats.)
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -41,8 +41,7 @@ from jaxfed.data.readers.image_files import (
 from jaxfed.errors import UsageError
 
 TRAIN_NAMES = ("train", "training")
-VALIDATION_NAMES = ("val", "valid", "validation")
-TEST_NAMES = ("test", "testing", *VALIDATION_NAMES)
+TEST_NAMES = ("test", "testing", "val", "valid", "validation")
 _FORMAT = 4
 _HIDDEN = (".", "__")  # prefixes of folders that hold no class: .ipynb_checkpoints, __MACOSX
 
@@ -57,15 +56,14 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
     of `image_size`; without it `common_shape` decides. uint8 [n, h, w, 3], or [n, h, w, 1] where all images
     are grey; classes in sorted order.
     """
-    train, validation, test = _splits(folder)
-    names = sorted({name for _, name in chain(train, validation, test)})
+    train, test = _splits(folder)
+    names = sorted({name for _, name in chain(train, test)})
     if not names:
         raise UsageError(
             f"{folder}: no images; use folders named after classes, with files *{', *'.join(ENDINGS[:3])}; "
             f"tables are read by a pattern, '{folder}/*.csv'"
         )
-    number = len(validation)
-    return decoded(folder, train + validation, test, names, image_size, num_validation=number)
+    return decoded(folder, train, test, names, image_size)
 
 
 def decoded(
@@ -77,13 +75,12 @@ def decoded(
     *,
     channels: int | None = None,
     share: float = 0.0,
-    num_validation: int = 0,
     **more: Any,
 ) -> Dataset:
     """The images of both splits, decoded once, in parallel, and cached as arrays.
 
     `channels` makes all of them grey (1) or RGB (3). A center crop keeps `share` of the shorter side; with 0
-    images are resized whole. Validation examples are the last of `train`; `more` are further fields.
+    images are resized whole. `more` are further fields of the data set.
     """
     number = {name: c for c, name in enumerate(class_names)}
     files = [file for file, _ in chain(train, test)]
@@ -103,13 +100,11 @@ def decoded(
     settings = str(folder.resolve()), train, test, image_size, channels, share
     key = files_key(files, _FORMAT, *settings)
     arrays = cached_arrays(f"images-{folder.name}", key, make)
-    (_, height, width, depth), own = arrays["x-train"].shape, len(train) - num_validation
-    if num_validation:
-        more |= {f"{name}_validation": arrays[f"{name}-train"][own:] for name in "xy"}
+    _, height, width, depth = arrays["x-train"].shape
     return Dataset(
         name=str(folder),
-        x=arrays["x-train"][:own],
-        y=arrays["y-train"][:own],
+        x=arrays["x-train"],
+        y=arrays["y-train"],
         x_test=arrays["x-test"],
         y_test=arrays["y-test"],
         num_classes=len(class_names),
@@ -119,8 +114,8 @@ def decoded(
     )
 
 
-def _splits(folder: Path) -> tuple[Examples, Examples, Examples]:
-    """The examples for training, and those for validation and for testing if there are any."""
+def _splits(folder: Path) -> tuple[Examples, Examples]:
+    """The examples for training, and those for testing if there are any."""
     tables = {path.stem: path for path in sorted(folder.glob("*.csv"))}
     places = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
     train = next((name for name in TRAIN_NAMES if name in places), "")
@@ -130,22 +125,16 @@ def _splits(folder: Path) -> tuple[Examples, Examples, Examples]:
     elif train and (places[train].name == "train" or not places.keys().isdisjoint(TEST_NAMES)):
         source = places
     else:  # a class may be named "test", and Train or Training without a test folder, too
-        return classes_in(folder), [], []
+        return classes_in(folder), []
     found = {name: of(source[name]) for name in (train, *TEST_NAMES) if name in source}
     own = found.pop(train)
     others = [*chain(*found.values())]
     if found and {name for _, name in own}.isdisjoint(name for _, name in others):
-        return sorted(own + others, key=lambda example: example[::-1]), [], []
-    test, validation = chosen_splits(found)
-    if unread := [source[name].name for name in found if name not in (test, validation)]:
+        return sorted(own + others, key=lambda example: example[::-1]), []
+    test, *unread = [*found, ""]  # without test names, `val` is the test split
+    if unread := [source[name].name for name in unread if name]:
         logging.warning("%s: not read: %s", folder, ", ".join(unread))
-    return own, found.get(validation, []), found.get(test, [])
-
-
-def chosen_splits(names: Collection[str]) -> tuple[str, str]:
-    """Return the names of the test and the validation split; without test names, `val` is the test split."""
-    test = next((name for name in TEST_NAMES if name in names), "")
-    return test, next((name for name in VALIDATION_NAMES if name in names and name != test), "")
+    return own, found.get(test, [])
 
 
 def classes_in(folder: Path) -> Examples:

@@ -33,6 +33,7 @@ _FLAMBY_TABLES = ("train_test_split", "train_test_split.csv")
 FED_ISIC2019 = f"FLamby's {_FLAMBY}/ and its repository's train_test_split"
 
 CHESTS = ("NORMAL", "PNEUMONIA")
+_MEDMNIST = (("train", "val"), ("test",))  # its parts of each split
 LESIONS = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 _CROP, _SHORTER_SIDE = 200, 224  # pixels of FLamby's test images, and of the prepared ones
 
@@ -96,10 +97,15 @@ def pneumonia_mnist(folder: Path) -> Dataset:
     file = folder / "pneumoniamnist.npz"
     if not file.is_file():
         raise UsageError(f"{folder}: no {file.name}; it is {PNEUMONIA_MNIST}")
-    data = npz.read(file)
-    x, y = map(np.concatenate, zip((data.x, data.y), data.validation, strict=True))
-    data = replace(data, x=x, y=y, x_validation=None, y_validation=None)
-    return replace(data, name="pneumonia_mnist", class_names=CHESTS)
+    with guarded(file):
+        arrays = npz.plain_arrays(file)
+        splits = [
+            [np.concatenate([arrays[f"{part}_{kind}"] for part in parts]) for parts in _MEDMNIST]
+            for kind in ("images", "labels")
+        ]
+        (x, x_test), (y, y_test) = splits
+        x, x_test, y, y_test = x[..., None], x_test[..., None], y[:, 0], y_test[:, 0]
+    return Dataset("pneumonia_mnist", x, y, x_test, y_test, 2, CHESTS)
 
 
 def is_fed_isic2019(folder: Path) -> bool:

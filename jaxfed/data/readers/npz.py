@@ -37,7 +37,7 @@ _OF_EXAMPLES = re.compile(r"(.*_)?(x|images?|data|examples?|features)(_.*)?")  #
 
 
 def read(path: Path, client_key: str | None = None) -> Dataset:
-    """Read x [n, ...] and y [n] (or [n, 1]); optionally x_test, y_test, x_val, y_val and others.
+    """Read x [n, ...] and y [n] (or [n, 1]); optionally x_test, y_test and others.
 
     uint8 [n, h, w] is read as grey images and gets a channel; other dtypes become float32, or float64 if that
     would make whole numbers above 2^24 equal. Names may be in any case, X_train and train_x too. The array
@@ -56,15 +56,15 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
         usual = {name for role in keys for name in _NAMES[role]}
         arrays = {name: each for name, each in arrays.items() if name not in usual} | chosen
     arrays = _by_role(path, arrays)
-    suffixes = [suffix for suffix in ("_test", "_validation") if arrays.keys() & _both(suffix)]
-    for suffix in ("", *suffixes):
+    suffixes = [suffix for suffix in ("_test", "_validation") if arrays.keys() & _both(suffix)][:1]
+    for suffix in ("", *suffixes):  # without test names, validation examples are the test split
         if lacking := _both(suffix) - arrays.keys():
             wrong = f"no array {' and no array '.join(sorted(lacking))}; there are {there_are}"
             raise UsageError(f"{path}: {wrong}; use the names x and y, x_test and y_test")
     x = [arrays[f"x{suffix}"] for suffix in ("", *suffixes)]
     y = [arrays[f"y{suffix}"] for suffix in ("", *suffixes)]
     if not suffixes:
-        x, y = [*x, x[0][:0]], [*y, y[0][:0]]  # else validation examples alone are the test split
+        x, y = [*x, x[0][:0]], [*y, y[0][:0]]
     y = [each[:, 0] if each.ndim == 2 and each.shape[1] == 1 else each for each in y]
     if odd := [each.shape for each in (*y, arrays.get("client_id", y[0])) if each.ndim != 1]:
         raise UsageError(f"{path}: labels or clients have shape {odd[0]}; use one an example, [n]")

@@ -24,7 +24,7 @@ from absl import logging
 
 from jaxfed.data.labels import plain_text
 from jaxfed.data.readers.guard import guarded
-from jaxfed.data.readers.image_folder import TEST_NAMES, TRAIN_NAMES, chosen_splits
+from jaxfed.data.readers.image_folder import TEST_NAMES, TRAIN_NAMES
 from jaxfed.data.readers.table_encoder import NO_NAME
 from jaxfed.errors import UsageError
 
@@ -38,14 +38,10 @@ _BUFFER = 2**16  # bytes of a Parquet column that are read at a time
 
 
 class Splits(NamedTuple):
-    """Files of a table, in the order of their rows; `test` may be empty.
-
-    The last `num_validation` files of `train` are for validation.
-    """
+    """Files of a table, in the order of their rows; `test` may be empty."""
 
     train: list[Path]
     test: list[Path]
-    num_validation: int = 0
 
 
 def matching(pattern: Path) -> list[Path]:
@@ -57,8 +53,8 @@ def matching(pattern: Path) -> list[Path]:
 def splits_by_name(files: Sequence[Path]) -> Splits:
     """Files train* (training*) and test* are splits; without the first all files are for training.
 
-    The first of test, testing, val, valid and validation that exists is the test split. The first of the last
-    three that exists beside a test split is for validation. Other files are not read, and a line names them.
+    The first of test, testing, val, valid and validation that exists is the test split. Other files are not
+    read, and a line names them.
     """
 
     def named(name: str) -> list[Path]:
@@ -72,10 +68,8 @@ def _chosen(splits: Mapping[str, list[Path]], files: Sequence[Path]) -> Splits:
     """Select the splits by their names, out of all files; the others are logged."""
     if not splits.get("train"):
         return Splits(list(files), [])
-    test, validation = (
-        splits.get(name, []) for name in chosen_splits([name for name in splits if splits[name]])
-    )
-    found = Splits([*splits["train"], *validation], test, len(validation))
+    test = next((splits[name] for name in TEST_NAMES if splits.get(name)), [])
+    found = Splits(splits["train"], test)
     others = [str(file) for file in files if file not in found.train and file not in found.test]
     if others:
         text = "%s: files of no split are not read: %s"
@@ -109,8 +103,7 @@ class TableFiles:
         path: the file, folder or pattern, for messages.
         files: of both splits.
         counts: rows of each file.
-        num_train: rows of the training split, those for validation last.
-        num_validation: number of these.
+        num_train: rows of the training split.
         names: names of the columns.
         types: of the columns.
         features: description of each column by Hugging Face's `datasets`; {} without one.
@@ -140,9 +133,7 @@ class TableFiles:
             raise UsageError(f"{path}: two columns are named {twice!r}; use different names")
         if sum(self.counts) < 2 - file.name.lower().endswith(TEXT_ENDINGS):
             raise UsageError(f"{path}: {sum(self.counts)} rows; use a table of two or more")
-        of_train = self.counts[: len(splits.train)]
-        self.num_train = sum(of_train)
-        self.num_validation = sum(of_train[len(of_train) - splits.num_validation :])
+        self.num_train = sum(self.counts[: len(splits.train)])
 
     def chunks(
         self, place: int, rows: int, files: Sequence[Path] | None = None

@@ -98,25 +98,22 @@ def read(
             raise UsageError(f"is the label's column in {path}", key=key, value=names[place])
     places = [place for place in range(len(names)) if place not in {label, client, *dropped}]
     clients: Sequence[np.ndarray | None] = (None, None)
-    own = table.num_train - table.num_validation
+    own = table.num_train
     if client is not None:
         named = _clients(table, client)
-        clients = (named[:own], named[table.num_train :])
+        clients = (named[:own], named[own:])
     elif is_by_file:
         clients = (_names_of_files(table), None)
     x, encoder = _examples(table, places, names[label], image_size)
     if image_size is not None and not isinstance(encoder, ImageEncoder):
         wrong = f"does not apply to {path}, which has no column of images"
         raise UsageError(wrong, key="image_size", value=image_size, allowed="leave it out")
-    x, x_test = x if isinstance(x, tuple) else (x[: table.num_train], x[table.num_train :])
+    x, x_test = x if isinstance(x, tuple) else (x[:own], x[own:])
     where = f"{path}: column {names[label]!r}"
-    y, y_test = np.split(np.array(table.texts(label), np.str_), [table.num_train])
-    pairs = [(x[:own], y[:own]), (x_test, y_test)]
-    if table.num_validation:
-        pairs.append((x[own:], y[own:]))
+    y, y_test = np.split(np.array(table.texts(label), np.str_), [own])
     data = dataset_of(
         path,
-        pairs,
+        [(x, y), (x_test, y_test)],
         where=where,
         class_names=table.classes(label) or None,
         clients=clients,
@@ -239,7 +236,7 @@ def _clients(table: Table, place: int) -> np.ndarray:
 
 def _names_of_files(table: Table) -> np.ndarray:
     """str [n], the name of each training row's file without its ending."""
-    files = table.files[: len(table.splits.train) - table.splits.num_validation]
+    files = table.splits.train
     names = [file.name.removesuffix(".gz").rpartition(".")[0] for file in files]
     if twice := next((name for name in names if names.count(name) > 1), None):
         wrong, allowed = f"two files are named {twice}", "give each client's file another name"
@@ -301,7 +298,7 @@ def _features(table: Table, places: Sequence[int]) -> _Examples:
                 continue
         else:
             cells = table.texts(place, table.classes(place))
-            own = cells[: table.num_train - table.num_validation]
+            own = cells[: table.num_train]
             if all(map(is_nothing, cells)):
                 empty.append(place)
                 continue

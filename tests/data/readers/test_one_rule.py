@@ -7,8 +7,6 @@ import pandas
 import pytest
 from PIL import Image
 
-from jaxfed.config import base
-from jaxfed.config.data.simulation import Simulation
 from jaxfed.data import load
 from jaxfed.data.encoding import RowEncoding, encoder_of
 from jaxfed.data.transforms import standardization
@@ -166,74 +164,3 @@ def test_an_array_of_another_length_is_left_out(tmp_path):
     x = np.ones((4, 2))
     np.savez(tmp_path / "a.npz", x=x, y=[0, 1, 0, 1], x_mean=x[0])
     load(tmp_path / "a.npz")
-
-
-SPLITS = {"train": 6, "val": 2, "test": 4}
-MADE = np.arange(12) % 2, np.arange(12.0)
-
-
-def rows_of(split):
-    start = {"train": 0, "val": 6, "test": 8}[split]
-    return slice(start, start + SPLITS[split])
-
-
-def of_arrays(splits, folder):
-    arrays = {}
-    for split in splits:
-        suffix = "" if split == "train" else f"_{split}"
-        arrays |= {f"x{suffix}": MADE[1][rows_of(split)], f"y{suffix}": MADE[0][rows_of(split)]}
-    np.savez(folder / "a.npz", **arrays, client_id=np.arange(6))
-    return folder / "a.npz"
-
-
-def of_tables(splits, folder, ending="csv"):
-    for split in splits:
-        y, x = (part[rows_of(split)] for part in MADE)
-        frame = pandas.DataFrame({"f": x, "client": "c", "label": y})
-        frame.to_csv(folder / f"{split}.csv", index=False) if ending == "csv" else frame.to_parquet(
-            folder / f"{split}.parquet"
-        )
-    return folder / f"*.{ending}"
-
-
-def of_parquet(splits, folder):
-    return of_tables(splits, folder, "parquet")
-
-
-def of_images(splits, folder):
-    for split in splits:
-        for label, level in zip(*(part[rows_of(split)] for part in MADE), strict=True):
-            (folder / "f" / split / str(label)).mkdir(parents=True, exist_ok=True)
-            image = Image.fromarray(np.full((4, 4), level, np.uint8))
-            image.save(folder / "f" / split / str(label) / f"{int(level):02}.png")
-    return folder / "f"
-
-
-def values(x):
-    return sorted(each.ravel()[0] for each in np.asarray(x, float))
-
-
-@pytest.mark.parametrize("reader", [of_arrays, of_tables, of_parquet, of_images])
-def test_validation_examples_select_models(reader, tmp_path, monkeypatch):
-    """They are nobody's to train on, in place of drawn ones; without a test split they are that."""
-    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
-    path = reader(SPLITS, tmp_path)
-    data = load(path)
-    for split, x in (("train", data.x), ("val", data.x_validation), ("test", data.x_test)):
-        assert values(x) == MADE[1][rows_of(split)].tolist()
-    config = base.get_config()
-    config.dataset.name, config.dataset.validation_fraction = str(path), 0.5
-    config.federation.update(num_clients=2, test="central", labeled_fraction=0.5)
-    config.federation.partition = "iid"
-    for share, expected in ((0.5, [6, 7]), (0.0, [])):
-        config.dataset.validation_fraction = share
-        simulation = Simulation(config)
-        federation = simulation.federation(0)
-        assert values(federation.x[federation.validation]) == expected
-        assert values(federation.x[federation.test]) == [8, 9, 10, 11]
-        assert values(federation.x[federation.partition.joined.joined]) == [0, 1, 2, 3, 4, 5]
-        np.testing.assert_array_equal(federation.y, federation.x.reshape(12, -1)[:, 0] % 2)
-        assert len(simulation.numbers) == 12
-    (tmp_path / "alone").mkdir()
-    alone = load(reader(("train", "val"), tmp_path / "alone"))
-    assert (values(alone.x_test), alone.x_validation) == ([6, 7], None)

@@ -55,8 +55,6 @@ def test_train_and_test_are_splits_by_their_names(tmp_path, caplog):
     np.testing.assert_array_equal(data.client_id_test, [1, 2])
     assert "files of no split are not read" in caplog.text
     assert "trainers.csv" in caplog.text
-    np.testing.assert_array_equal(data.x_validation, [[1, 0, 0, 1]])
-    np.testing.assert_array_equal(data.y_validation, [0])
 
     gaps = data.gaps(np.array([True, True, True]))
     np.testing.assert_array_equal(gaps.filled(data.x)[:, [0, -1]], [[1, 0], [2, 1], [3, 0]])
