@@ -82,7 +82,7 @@ class Unresumable(UsageError):
 
 
 class BeyondMemory(UsageError):
-    """A request that exceeds the memory limit; nothing has been computed."""
+    """A request that exceeds the memory; nothing has been computed."""
 
 
 class ProtocolError(ValueError):

@@ -328,7 +328,7 @@ def innermost(factory: Any) -> types.FunctionType:
     return factory
 
 
-PARTS = {"model", "local", "server", "labels", "map_clients", "host", "memory_limit", "max_labels"}
+PARTS = {"model", "local", "server", "labels", "map_clients", "host", "num_devices", "max_labels"}
 
 
 def flat_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:

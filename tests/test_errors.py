@@ -37,9 +37,9 @@ def test_a_long_value_is_shortened():
 
 
 def test_a_kind_of_error_has_parts_too():
-    error = BeyondMemory("too large", key="execution.memory_limit", value=1)
-    assert str(error) == "execution.memory_limit=1: too large"
-    assert repr(error) == "BeyondMemory('execution.memory_limit=1: too large')"
+    error = BeyondMemory("too large", key="training.epochs", value=1)
+    assert str(error) == "training.epochs=1: too large"
+    assert repr(error) == "BeyondMemory('training.epochs=1: too large')"
 
 
 @pytest.mark.parametrize(

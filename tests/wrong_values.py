@@ -428,8 +428,6 @@ TOGETHER: tuple[tuple[str, ...], ...] = (
     _with("fedavg", "model.name=cnn", "model.norm=layer"),
     _with("fedavg", "model.name=cnn", "model.hidden=-1"),
     _with("fedavg", "model.name=resnet9", "model.pools=(2, 2)"),
-    ("execution.memory_limit=much",),
-    ("execution.memory_limit=-1",),
     ("execution.workers=1025",),
     ("deployment.nodes=('a', 'a')",),
     ("deployment.nodes=0",),

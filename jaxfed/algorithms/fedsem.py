@@ -73,11 +73,10 @@ class FrozenTeacher(Hook):
 
     def __init__(self, training: Training) -> None:
         self._first_round = training.labeled_only_rounds
-        self._host = training.execution.host
 
     def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
         """Return the state with the initial model as its teacher."""
-        holders = rows_for(federation.num_clients, jnp.bool_(False), self._host)
+        holders = rows_for(federation.num_clients, jnp.bool_(False))
         return state._replace(teacher=_teacher(state.model, key, holders))
 
     def before(

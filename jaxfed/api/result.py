@@ -188,7 +188,7 @@ class Result:
     ) -> Step:
         """Return a method's function of examples, with the state that the run has saved."""
         federation = clients_for(self.config, name, federation)
-        algorithm = make_algorithm(self.config, name, federation, repeat, folder=self._files.path)
+        algorithm = make_algorithm(self.config, name, federation, repeat)
         init = algorithm.init
         if isinstance(self._source, NetworkRun):
             assert algorithm.sides is not None

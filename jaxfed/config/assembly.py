@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -63,17 +62,14 @@ def make_algorithm(
     repeat: int = 0,
     progress: ReportProgress | None = None,
     map_clients: MapClients | None = None,
-    tell: Callable[[str], None] | None = None,
-    folder: Path | None = None,
     call: Callable[[Factory, dict[str, Any]], FederatedAlgorithm] = lambda make, given: make(
         **given
     ),
 ) -> FederatedAlgorithm:
     """Build the method of this name for clients such as the federation's.
 
-    `progress` is called within its rounds. `tell` receives a line on the memory of its rounds before the
-    first one. Clients are executed by `map_clients` if given, else according to `config.execution`. States of
-    clients that exceed the memory lie in `folder`. `call` calls the factory with ingredients and settings.
+    `progress` is called within its rounds. Clients are executed by `map_clients` if given, else according to
+    `config.execution`. `call` calls the factory with ingredients and settings.
 
     Raises:
         UsageError: the method or its ingredients cannot work with a value.
@@ -85,9 +81,6 @@ def make_algorithm(
         progress,
         # Of a graph; 0 selects the fastest number.
         num_devices={"auto": 0, "shard_map": jax.device_count()}.get(config.execution.strategy, 1),
-        tell=tell,
-        memory_limit=config.execution.memory_limit,
-        folder=folder,
     )
 
     def make(settings: Mapping[str, Any], execution: Execution) -> FederatedAlgorithm:

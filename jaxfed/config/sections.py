@@ -32,7 +32,6 @@ from jaxfed.data.partitioning.schemes import Rows
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.clock import Clock
 from jaxfed.federation.execution.client_map import STRATEGIES
-from jaxfed.federation.execution.settings import Limit
 from jaxfed.federation.sampling import SAMPLINGS
 from jaxfed.learners import LEARNERS
 from jaxfed.models import MODELS
@@ -488,8 +487,6 @@ class ExecutionSection(Section):
         convolution: convolution algorithm.
         precision: number type in which networks compute.
         workers: processes for xclp.hamming='phe' and for fitting estimators; 0: none.
-        memory_limit: limit of a step's device memory, and of per-client states in host memory: bytes, or
-            text such as '4 GiB'; None: all the memory of the device and the host.
         compilation_cache: folder of compiled programs, 'auto' or 'off'.
         plots: draw plots at the end; launch.report draws them as well.
     """
@@ -498,7 +495,6 @@ class ExecutionSection(Section):
     convolution: Convolution = "auto"
     precision: Annotated[str, OneOf(DTYPES)] = "float32"
     workers: Annotated[int, Ge(0), Le(1024), Note("0 is none")] = 0
-    memory_limit: Limit = None
     compilation_cache: Annotated[str, Allowed(bool, "'auto', 'off' or a folder")] = "auto"
     plots: bool = True
 

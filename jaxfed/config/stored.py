@@ -18,6 +18,7 @@ GONE: dict[str, Any] = {
     "dp_fedavg_records.chunk": 16,
     "dp_fedavg_records.records": "poisson",
     "execution.chunk_size": 0,
+    "execution.memory_limit": None,
     "federation.public_dataset": "",
     "federation.quantity": "default",
     "federation.quantity_parameter": 1.0,
@@ -80,7 +81,7 @@ def without_gone(config: Any) -> Any:
     for key, only in GONE.items():
         section, _, name = key.rpartition(".")
         own = (config.get(section) if section else config) if isinstance(config, dict) else None
-        if isinstance(own, dict) and own.get(name) == only:
+        if isinstance(own, dict) and name in own and own[name] == only:
             del own[name]
             if not own:
                 del config[section]

@@ -293,7 +293,7 @@ class WeightsAndBiases:
             "name": run.name,
             "id": run.id,
             "config": dict(run.config),
-            "allow_val_change": True,  # a resumed run may have another memory limit
+            "allow_val_change": True,  # a resumed run may have more workers
             "mode": mode,
             "resume": None if mode == "offline" else "allow",
             "reinit": "create_new",

@@ -212,19 +212,16 @@ class Federation:
     @property
     def server_examples(self) -> tuple[np.ndarray, np.ndarray] | None:
         """x [n_s, ...] and labels int32 [n_s] of the server; None if it has none."""
-        return (self._copied(self.server), self.y[self.server]) if len(self.server) else None
+        return (gathered(self.x, self.server), self.y[self.server]) if len(self.server) else None
 
     @property
     def public_examples(self) -> np.ndarray:
         """The public examples [n_u, ...], a copy, without their classes; 0 rows if there are none."""
-        return self._copied(self.public)
+        return gathered(self.x, self.public)
 
     def examples(self, indices: np.ndarray) -> Any:
         """Return x[indices]; if `x` lies in a file, rows are read as they are asked for."""
         return MappedRows(self.x, indices) if is_mapped(self.x) else self.x[indices]
-
-    def _copied(self, indices: np.ndarray) -> np.ndarray:
-        return gathered(self.x, indices)
 
     @cached_property
     def normalization(self) -> tuple[np.ndarray, np.ndarray]:

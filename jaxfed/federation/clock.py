@@ -15,7 +15,6 @@ import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -25,7 +24,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Timed
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.rounds import CohortOf, Played
-from jaxfed.federation.sampling import Sampling, sample_clients, strata_of
+from jaxfed.federation.sampling import Sampling, sample_clients
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Ge, NotNegative, check
 
@@ -140,14 +139,8 @@ def schedule_of(
 ) -> tuple[FederatedAlgorithm, Schedule | None]:
     """Return a method in simulated time, and the schedule of its rounds; None if the clock is off.
 
-    Args:
-        clock: speeds and over-selection.
-        algorithm: the method. One with asynchronous rounds receives their schedule.
-        federation: the clients.
-        sampling: not "groups".
-        seed: of the repeat.
-        rounds: their number.
-        processed: number of examples that a client trains on, int [M] -> that it processes in a round.
+    A method with asynchronous rounds receives their schedule. `processed` maps the numbers of examples that
+    clients train on, int [M], to those that they process in a round.
 
     Raises:
         UsageError: incompatible settings, or asynchronous rounds for which clients are too few.
@@ -163,19 +156,17 @@ def schedule_of(
                 allowed="set it, such as to 0.01",
             )
         return algorithm, None
-    over = partial(UsageError, key="over_selection", owner="Clock", value=clock.over_selection)
-    if clock.over_selection > 1 and course.check_participation is not None:
-        wrong = f"the privacy of {name} counts on cohorts that are drawn from all clients"
-        raise over(wrong, allowed="use 1")
-    if clock.over_selection > 1 and sampling.cohort_size in (0, federation.num_clients):
-        raise over("all clients take part already", allowed="use 1, or a smaller cohort_size")
-    if sampling.sampling == "groups":
-        raise UsageError(
-            "clients of a fixed turn have no others to replace them",
-            key="sampling",
-            value="groups",
-            allowed="use 'uniform'",
-        )
+    refusals = {
+        f"the privacy of {name} counts on cohorts that are drawn from all clients": (
+            course.check_participation is not None
+        ),
+        "all clients take part already": sampling.cohort_size in (0, federation.num_clients),
+        "clients of a fixed turn have no others to replace them": sampling.sampling == "groups",
+    }
+    for wrong, applies in refusals.items():
+        if applies and clock.over_selection > 1:
+            given, key = clock.over_selection, "over_selection"
+            raise UsageError(wrong, key=key, owner="Clock", value=given, allowed="use 1")
     workers = _Workers(clock, algorithm, federation, seed, processed)
     if course.asynchronous is None:
         timed = _synchronous(workers, sampling, clock.over_selection, rounds)
@@ -196,30 +187,23 @@ class _Workers:
         processed: Callable[[np.ndarray], np.ndarray],
     ) -> None:
         self.federation, self.seed = federation, seed
-        self.needs_labels = algorithm.course.needs_labels_in
+        self._needs_labels = algorithm.course.needs_labels_in
         labeled, *others = (sizes_of(kind) for kind in federation.partition)
         at_clients = labeled * (len(federation.server) == 0)
-        self._rounds = {
-            needs_labels: (examples > 0, seconds_of(clock, seed, processed(examples)))
-            for needs_labels, examples in ((True, at_clients), (False, sum(others, labeled)))
-        }
+        self._rounds = [
+            (examples > 0, seconds_of(clock, seed, processed(examples)))
+            for examples in (sum(others, labeled), at_clients)
+        ]
 
     def in_round(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Return bool [M], which clients have work, and float64 [M], the seconds that each takes."""
-        return self._rounds[self.needs_labels(number)]
+        return self._rounds[self._needs_labels(number)]
 
     def drawn(self, sampling: Sampling, number: int) -> np.ndarray:
         """Return the clients of a round as without simulated time."""
-        needs_labels = self.needs_labels(number)
-        return np.array(
-            sample_clients(sampling, self.federation, self.seed, number, needs_labels=needs_labels)
-        )
-
-    def size(self, sampling: Sampling, number: int) -> int:
-        """Return the number of clients of a round."""
-        needs_labels = self.needs_labels(number)
-        strata = strata_of(sampling, self.federation, needs_labels=needs_labels)
-        return sum(count for _, count in strata)
+        needs = self._needs_labels(number)
+        drawn = sample_clients(sampling, self.federation, self.seed, number, needs_labels=needs)
+        return np.array(drawn)
 
 
 def draw_free(
@@ -230,11 +214,8 @@ def draw_free(
 ) -> np.ndarray:
     """Draw `count` distinct free clients from a pool, uniformly; all free clients if there are fewer.
 
-    Args:
-        rng: the generator; if every client is free, the draw is `rng.choice(pool, count, replace=False)`.
-        pool: numbers of clients, or the number of all clients.
-        count: clients wanted.
-        is_free: clients int [K] -> bool [K].
+    `pool` has the numbers of clients, or is the number of all; `is_free` maps some, int [K], to bool [K]. If
+    every client is free, the draw is `rng.choice(pool, count, replace=False)`.
 
     Cost: O(count) if many are free, else one call of `is_free` for the whole pool.
     """
@@ -269,12 +250,14 @@ def _synchronous(
     timed, time, num_clients = list[Timed](), 0.0, workers.federation.num_clients
     for number in range(1, rounds + 1):
         has_work, seconds = workers.in_round(number)
-        wanted = workers.size(sampling, number)
+        clients = workers.drawn(sampling, number)
         if not has_work.any():
-            timed.append(Timed(tuple(workers.drawn(sampling, number).tolist()), time))
+            timed.append(Timed(tuple(clients.tolist()), time))
             continue
-        drawn = min(num_clients, math.ceil(wanted * over_selection))
-        clients = workers.drawn(sampling._replace(cohort_size=drawn), number)
+        wanted = len(clients)
+        if over_selection > 1:
+            drawn = min(num_clients, math.ceil(wanted * over_selection))
+            clients = workers.drawn(sampling._replace(cohort_size=drawn), number)
         finish, works = time + seconds[clients], has_work[clients]
         wanted = min(wanted, len(clients))
         share = math.ceil(wanted * int(works.sum()) / len(clients))
@@ -310,7 +293,7 @@ def _asynchronous(
             allowed="use 'uniform'",
         )
     num_clients, num_workers = workers.federation.num_clients, int(workers.in_round(1)[0].sum())
-    size = workers.size(sampling, 1)
+    size = len(workers.drawn(sampling, 1))
     if not size <= min(concurrency, num_workers) or concurrency > num_clients:
         raise UsageError(
             f"the server's step takes {size} arrivals, and {num_workers} clients have examples to train on",

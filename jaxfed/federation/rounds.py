@@ -27,15 +27,7 @@ CohortOf = Callable[[int], Cohort]  # number of a round -> its cohort
 
 
 class Played(NamedTuple):
-    """One finished round.
-
-    Fields:
-        round: its number.
-        before, after: the server's state.
-        metrics: of this round.
-        cohort: its clients.
-        key: its key.
-    """
+    """One finished round: its number, the server's state before and after it, metrics, cohort and key."""
 
     round: int
     before: ServerState
@@ -53,17 +45,10 @@ def play(
     cohort_of: CohortOf,
     key: jax.Array,
 ) -> Generator[Played]:
-    """Run rounds one after another, each from the state after the one before.
+    """Run rounds with these numbers, ascending, each from the state after the one before.
 
-    Args:
-        algorithm: the method.
-        state: the state before the first of these rounds.
-        rounds: their numbers, ascending.
-        cohort_of: makes a round's cohort; a thread calls it one round ahead.
-        key: typed; round t has `fold_in(key, t)`.
-
-    Yields:
-        Each round once the device has finished it. Close the generator to end the thread.
+    A thread calls `cohort_of` one round ahead; round t has the key `fold_in(key, t)`. Yields each round once
+    the device has finished it; close the generator to end the thread.
     """
     numbers = list(rounds)
     with closing(prefetched(cohort_of, numbers)) as cohorts:
@@ -97,8 +82,7 @@ def cohorts_of(
 ) -> CohortOf:
     """Return the function that draws a method's cohorts from a federation (`sample_clients`).
 
-    Raises:
-        UsageError: the method's guarantee assumes other cohorts, or fewer rounds.
+    A method whose guarantee assumes other cohorts, or fewer rounds, raises a UsageError.
     """
     if (check := algorithm.course.check_participation) is not None:
         check(participation(sampling, federation, seed, rounds))

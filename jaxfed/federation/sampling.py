@@ -91,29 +91,16 @@ def sample_clients(
         count = num_groups(num_clients, size)
         return sorted(_groups(num_clients, count, seed)[(round_number - 1) % count].tolist())
     rng = np.random.default_rng((seed, round_number))
-    strata = strata_of(config, federation, needs_labels=needs_labels)
-    drawn = [rng.choice(pool, count, replace=False) for pool, count in strata]
+    pools: list[tuple[int | np.ndarray, int]] = [(num_clients, size)]
+    if config.sampling == "proportional":
+        labeled, unlabeled = federation.by_labels
+        # Enough clients of both kinds exist.
+        num_labeled = math.ceil(size * len(labeled) / num_clients)
+        pools = [(labeled, num_labeled), (unlabeled, size - num_labeled)]
+        if needs_labels and len(labeled):
+            pools = [(labeled, min(size, len(labeled)))]
+    drawn = [rng.choice(pool, count, replace=False) for pool, count in pools]
     return sorted(np.concatenate(drawn).tolist())
-
-
-def strata_of(
-    config: Sampling | ConfigDict, federation: Federation, *, needs_labels: bool
-) -> list[tuple[int | np.ndarray, int]]:
-    """Return the pools that a round's clients are drawn from, and the number of clients out of each.
-
-    A pool is clients' numbers, or the number of all clients; "groups" has none. Arguments as those of
-    `sample_clients`.
-    """
-    num_clients, size = federation.num_clients, config.cohort_size
-    if not 0 < size < num_clients:
-        return [(num_clients, num_clients)]
-    if config.sampling == "uniform":
-        return [(num_clients, size)]
-    labeled, unlabeled = federation.by_labels
-    if needs_labels and len(labeled):
-        return [(labeled, min(size, len(labeled)))]
-    num_labeled = math.ceil(size * len(labeled) / num_clients)  # enough clients of both kinds exist
-    return [(labeled, num_labeled), (unlabeled, size - num_labeled)]
 
 
 def cohort_sizes(config: Sampling | ConfigDict, num_clients: int) -> set[int]:

@@ -45,14 +45,8 @@ class Ask(Protocol):
     ) -> Mapping[int, Any]:
         """Return {client: reply}; a client that is missing has left the round.
 
-        Args:
-            step: name of the step.
-            requests: {client: pytree of arrays}.
-            reply: the form of a reply, a pytree of `jax.ShapeDtypeStruct`.
-            round_number: from 1.
-            check: check of each reply.
-            in_session: the step is one of a session, whose states serve once. A client that leaves goes on,
-                in its next round, from its state before the session.
+        `reply` is the form of a reply, a pytree of `jax.ShapeDtypeStruct`; rounds count from 1. States of
+        steps `in_session` serve once: a client that leaves goes on from its state before the session.
         """
         ...
 

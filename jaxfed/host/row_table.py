@@ -9,10 +9,8 @@ old values of rows that have changed since. A version without references costs n
 tables is therefore immutable like any other, but a round copies the rows of its cohort, not those of all
 clients.
 
-The array lies in memory, or in an unnamed file in a folder. Its rows are in the order in which places are
-first written, so those of a cohort are adjacent, and memory is allocated only for rows that have been
-written. The whole file is reserved on the disk at the first write, so that later writes cannot fill the disk.
-The file disappears with the process. A table of typed PRNG keys stores their words.
+Rows of the array are in the order in which places are first written, so those of a cohort are adjacent, and
+memory is allocated only for rows that have been written. A table of typed PRNG keys stores their words.
 
 Cost: `replaced` copies K old rows and writes K new ones, for any M. Reading an old version searches the rows
 that have changed since.
@@ -21,14 +19,11 @@ that have changed since.
 from __future__ import annotations
 
 import mmap
-import os
-import tempfile
 import threading
 import weakref
 from collections.abc import Iterator
 from functools import cached_property
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -50,29 +45,20 @@ class RowTable:
         dtype: type of the rows; a key type for typed keys.
     """
 
-    def __init__(
-        self,
-        num_rows: int,
-        first: Any,
-        folder: Path | None = None,
-        beside: Interleaved | None = None,
-    ) -> None:
-        """Make a table with `first` in every row; with a folder its array is a file there.
-
-        Tables with the same `beside` share one array or file.
-        """
+    def __init__(self, num_rows: int, first: Any, beside: Interleaved | None = None) -> None:
+        """Make a table with `first` in every row; tables with the same `beside` share one array."""
         self.dtype = first.dtype
         self.is_keys = jnp.issubdtype(first.dtype, jax.dtypes.prng_key)
         self._impl = jax.random.key_impl(first) if self.is_keys else None
         words = np.asarray(jax.random.key_data(first) if self.is_keys else first)
         self.shape = (num_rows, *first.shape)
-        self._array = _Array(num_rows, words, folder, beside)
+        self._array = _Array(num_rows, words, beside)
         self._version, self._patches, self._merged = 0, list[_Patch](), _MERGED_FROM
 
     @classmethod
-    def of(cls, rows: Any, folder: Path | None = None) -> RowTable:
+    def of(cls, rows: Any) -> RowTable:
         """Make a table with these rows [M, ...], copied once."""
-        return cls(len(rows), rows[0], folder).replaced(np.arange(len(rows)), rows)
+        return cls(len(rows), rows[0]).replaced(np.arange(len(rows)), rows)
 
     @property
     def ndim(self) -> int:
@@ -156,7 +142,7 @@ class RowTable:
 
     def anew(self, first: np.ndarray) -> RowTable:
         """Return a table of the same form with `first` (of keys, the words) in every row."""
-        return RowTable(len(self), self.from_words(first), self._array.folder)
+        return RowTable(len(self), self.from_words(first))
 
     def _add(self, patch: _Patch) -> None:
         self._patches.append(patch)
@@ -181,11 +167,11 @@ def rows_at_once(row: np.ndarray) -> int:
 class Interleaved:
     """Storage of several tables in which their rows of one place are adjacent.
 
-    One client's rows of all tables then take few memory pages, or few disk reads.
+    One client's rows of all tables then take few memory pages.
     """
 
-    def __init__(self, num_rows: int, folder: Path | None) -> None:
-        self._num_rows, self._folder, self._stride = num_rows, folder, 0
+    def __init__(self, num_rows: int) -> None:
+        self._num_rows, self._stride = num_rows, 0
 
     def reserved(self, num_bytes: int) -> int:
         """Reserve bytes of each row, before any row is written; return their offset."""
@@ -202,20 +188,14 @@ class Interleaved:
 
     @cached_property
     def _bytes(self) -> np.ndarray:
-        return _allocated((self._num_rows, self._stride), np.dtype(np.uint8), self._folder)
+        return _allocated((self._num_rows, self._stride), np.dtype(np.uint8))
 
 
 class _Array:
     """The array that all versions share."""
 
-    def __init__(
-        self,
-        num_rows: int,
-        first: np.ndarray,
-        folder: Path | None,
-        beside: Interleaved | None,
-    ) -> None:
-        self.shape, self.first, self.folder = (num_rows, *first.shape), first, folder
+    def __init__(self, num_rows: int, first: np.ndarray, beside: Interleaved | None) -> None:
+        self.shape, self.first = (num_rows, *first.shape), first
         self.beside, self.offset = beside, 0 if beside is None else beside.reserved(first.nbytes)
         self.rows: np.ndarray | None = None
         self.slots = np.zeros(0, np.int32)  # of each place one more than its row's, 0 = not written
@@ -235,7 +215,7 @@ class _Array:
     def write(self, places: np.ndarray, rows: np.ndarray) -> None:
         if self.rows is None:
             if self.beside is None:
-                self.rows = _allocated(self.shape, self.first.dtype, self.folder)
+                self.rows = _allocated(self.shape, self.first.dtype)
             else:
                 self.rows = self.beside.rows(self.offset, self.first)
             self.slots = np.zeros(self.shape[0], np.int32)
@@ -251,14 +231,9 @@ class _Array:
         self.version += 1
 
 
-def _allocated(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None) -> np.ndarray:
-    """Return an array whose pages are allocated when written, or one in a file."""
+def _allocated(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return an array whose pages are allocated when written."""
     num_bytes = max(1, prod(shape) * dtype.itemsize)
-    if folder is None:
-        # NumPy asks for huge pages, and a round would clear 2 MiB for each new row.
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        return np.ndarray(shape, dtype, mmap.mmap(-1, num_bytes, flags=flags))
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        os.posix_fallocate(file.fileno(), 0, num_bytes)
-        return np.memmap(file, dtype, "r+", shape=shape).view(np.ndarray)
+    # NumPy asks for huge pages, and a round would clear 2 MiB for each new row.
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return np.ndarray(shape, dtype, mmap.mmap(-1, num_bytes, flags=flags))

@@ -475,19 +475,6 @@ def propagate(
     return _solved(graph, y, alpha, tolerance, max_steps, None, start, is_small=is_small)
 
 
-def propagation_bytes(n: int, k: int, columns: int) -> int:
-    """Bound of the bytes of `propagate` over a graph of k neighbors and n / 6 overflow rows.
-
-    It is from XLA's analysis of systems of many shapes.
-    """
-    wide = FEW if columns <= FEW else -(-columns // LANES) * LANES
-    block = min(64, wide)
-    graph = 4 * k + 1 + 2 * k // 6
-    vectors = 8 if block <= LANES else 7  # those that share directions keep their products, too
-    arrays = vectors * wide if block == wide else 4 * wide + vectors * block
-    return 4 * n * (graph + 2 * wide + arrays + 80)
-
-
 def propagate_centered(
     graph: Graph,
     found: Components,

@@ -144,15 +144,6 @@ def normalized_graph(indices: ArrayLike, weights: ArrayLike) -> Graph:
     return _place(edges, listed, capacity, mesh)
 
 
-def graph_bytes(n: int, k: int) -> int:
-    """Bound of the bytes of `normalized_graph`: 25 numbers an edge, while edges are matched and placed.
-
-    The rows beyond the graph's table are known only once it is built. So this bound is from XLA's analysis of
-    graphs of many shapes.
-    """
-    return 4 * 25 * n * k
-
-
 def _capacity(num_rows: int, num_needed: int) -> int:
     """Overflow rows for a graph, at least `num_needed`; few different numbers, and so few programs."""
     if num_rows <= _ONE_SHAPE:

@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import sequential_vmap
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming
 from jaxfed.kernels.arrays import as_float32
-from jaxfed.kernels.devices import ROWS, Footprint, SpreadRows, by_rows, footprint, mesh_of, spread
+from jaxfed.kernels.devices import SpreadRows, by_rows, mesh_of, spread
 from jaxfed.kernels.neighbors import cosines, nearest, symmetric_knn
 from jaxfed.kernels.neighbors.cosines import COSINES
 from jaxfed.kernels.neighbors.distances import can_number, hamming_distances, no_distance
@@ -148,19 +148,6 @@ def check(n: int, num_neighbors: int, valid: jax.Array | None) -> jax.Array:
 
 def _along(valid: jax.Array, mesh: Mesh | None) -> jax.Array:
     return valid if mesh is None else spread(valid, mesh)
-
-
-def hamming_knn_footprint(
-    num_points: int, num_words: int, num_neighbors: int, *, mesh: Mesh | None = None
-) -> Footprint:
-    """Device memory of `hamming_knn` for a number of points, with `backend="auto"`.
-
-    Cost: compiling the search; a later call reuses the program.
-    """
-    sharding = None if mesh is None else NamedSharding(mesh, ROWS)
-    bits = jax.ShapeDtypeStruct((num_points, num_words), jnp.uint32, sharding=sharding)
-    valid = jax.ShapeDtypeStruct((num_points,), jnp.bool_, sharding=sharding)
-    return footprint(_hamming_knn, bits, valid, num_neighbors, "auto", mesh)
 
 
 def hamming_nearer(num_words: int) -> Nearer:

@@ -22,8 +22,8 @@ from jax import lax
 
 from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming
-from jaxfed.kernels.devices import Footprint, footprint, padded_length, padded_to
-from jaxfed.kernels.knn import hamming_knn, hamming_knn_among, hamming_knn_footprint
+from jaxfed.kernels.devices import padded_length, padded_to
+from jaxfed.kernels.knn import hamming_knn, hamming_knn_among
 from jaxfed.kernels.neighbors import column_minima, nearest
 from jaxfed.kernels.neighbors.distances import no_distance
 from jaxfed.kernels.neighbors.nearest import Nearest
@@ -85,16 +85,6 @@ def extended_hamming_knn(
             _merge(of_all, some_old, some_new, of_old, missing)
     there, ids = of_all >> 32, (of_all & _NO_ID).astype(np.int32)
     return np.where(there < missing, ids, -1), there.astype(np.int32)
-
-
-def footprint_of_extension(num_new: int, num_words: int, num_neighbors: int) -> Footprint:
-    """Device memory of `extended_hamming_knn` for any number of old points; compiles its largest program."""
-    if num_new > _OLD_AT_ONCE:
-        return hamming_knn_footprint(padded_length(num_new), num_words, num_neighbors)
-    codes = [jax.ShapeDtypeStruct((n, num_words), jnp.uint32) for n in (_NEW_AT_ONCE, _OLD_AT_ONCE)]
-    are_there = [jax.ShapeDtypeStruct(own.shape[:1], jnp.bool_) for own in codes]
-    farthest = jax.ShapeDtypeStruct((_OLD_AT_ONCE,), jnp.int32)
-    return footprint(_between, *codes, *are_there, farthest, num_neighbors)
 
 
 def _key(distance: np.ndarray | int, number: np.ndarray | int) -> np.ndarray:

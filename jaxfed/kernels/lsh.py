@@ -212,13 +212,6 @@ def rows_of_block(num_rows: int, dim: int) -> int:
     return min(rows, padded_length(num_rows))
 
 
-def codes_bytes(num_rows: int, dim: int, num_bits: int) -> int:
-    """Device memory of `streamed_bits`: Pi, projections of 256 rows, and the blocks with their codes."""
-    planes, projections = 4 * num_bits * dim, 4 * num_bits * SMALLEST_BLOCK
-    blocks = _BLOCKS_AT_ONCE * rows_of_block(num_rows, dim) * (4 * dim + num_bits // 8)
-    return planes + projections + blocks
-
-
 def _write(codes: np.ndarray, first: int, block: jax.Array) -> None:
     rows = codes[first : first + len(block)]
     rows[:] = np.asarray(block)[: len(rows)]

@@ -25,7 +25,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxfed.kernels import hamming, knn, lsh
-from jaxfed.kernels.devices import Footprint, footprint
 from jaxfed.kernels.neighbors import nearest
 
 NUM_TABLES = 4
@@ -71,20 +70,6 @@ def approximate_hamming_knn(
         return knn.hamming_knn(bits, num_neighbors, valid=valid)
     valid = knn.check(n, num_neighbors, valid)
     return _search(bits, valid, num_neighbors, NUM_ROUNDS)
-
-
-def approximate_hamming_knn_footprint(
-    num_points: int, num_words: int, num_neighbors: int
-) -> Footprint:
-    """Device memory of `approximate_hamming_knn` for a number of points.
-
-    Cost: compiling the search; a later call reuses the program.
-    """
-    if num_points <= 2 * BLOCK:
-        return knn.hamming_knn_footprint(num_points, num_words, num_neighbors)
-    bits = jax.ShapeDtypeStruct((num_points, num_words), jnp.uint32)
-    valid = jax.ShapeDtypeStruct((num_points,), jnp.bool_)
-    return footprint(_search, bits, valid, num_neighbors, NUM_ROUNDS)
 
 
 @partial(jax.jit, static_argnames=("num_neighbors", "num_rounds"))

@@ -44,13 +44,19 @@ _ROUNDING = 1e-3
 
 
 class ClientFit(NamedTuple):
-    """The learner's state in a round after local steps; `metrics` are `failed_clients` and the fit's own."""
+    """The state of a round after local steps.
+
+    Fields:
+        state: of the learner.
+        client_id: int32 [K], ascending; -1 for rows without a client, and for clients that sit out.
+        failed: int32 [F], the clients that sit out since their learners failed.
+        metrics: `failed_clients`, and the metrics of the learner's fit: `clients`, the number fitted,
+            `train_loss` if there is one, `fit_accuracy` on the training rows.
+    """
 
     state: State
-    client_id: (
-        np.ndarray
-    )  # int32 [K], ascending; -1 for rows without a client, and clients that sit out
-    failed: np.ndarray  # int32 [F], the clients that sit out since their learners failed
+    client_id: np.ndarray
+    failed: np.ndarray
     metrics: Metrics
 
     def without(self, clients: Iterable[int]) -> ClientFit:
@@ -88,7 +94,10 @@ def take_turn(
 def asked(
     turn: ClientFit, learner: Learner, question: Question, x: Array, num_classes: int
 ) -> tuple[ClientFit, np.ndarray]:
-    """Return the turn without clients that fail, and answers [K, n, ...]; -1 or 0 of those that sit out."""
+    """Return the clients' answers for examples x; clients that fail at it sit out from here on.
+
+    Returns the turn and answers [K, n, ...]; rows of clients that sit out hold -1, or zeros.
+    """
     answers, failed = answers_of(learner, question, turn.state, turn.client_id, x, num_classes)
     tell(failed)
     return turn.without(failed), answers
@@ -113,10 +122,11 @@ def answers_of(
     x: Array,
     num_classes: int,
 ) -> tuple[np.ndarray, dict[int, str]]:
-    """Return the valid answers of clients int32 [K], and the reasons of those that failed, in one line.
+    """Return the valid answers of clients int32 [K], and the reasons of those that failed.
 
-    Labels int32 [K, n], else float32 [K, n, C]; -1, or zeros, for clients that failed and rows without a
-    client (id -1).
+    Returns:
+        int32 [K, n] of labels, else float32 [K, n, C]; -1, or zeros, for clients that failed and rows without
+        a client (id -1). And client -> reason, in one line.
     """
     ids, failed = np.asarray(client_id, np.int32), dict[int, str]()
     given = getattr(learner, question)(state, ids, x)
@@ -189,12 +199,19 @@ def with_turns(turns: np.ndarray, client_id: np.ndarray) -> np.ndarray:
 
 
 class PublicMean(NamedTuple):
-    """The mean, and the clients present, without those that could not answer."""
+    """The mean, and the clients after they answered.
+
+    Fields:
+        turn: the models and the clients present, without those that could not answer.
+        voters: int32 [K], the clients in the sum.
+        mean: float32 [U, C], z; 0 outside of d.
+        weight: float32 [U], 1 in d where there is a z.
+    """
 
     turn: ClientFit
-    voters: np.ndarray  # int32 [K], the clients in the sum
-    mean: np.ndarray  # float32 [U, C], z; 0 outside of d
-    weight: np.ndarray  # float32 [U], 1 in d where there is a z
+    voters: np.ndarray
+    mean: np.ndarray
+    weight: np.ndarray
 
     @property
     def num_voters(self) -> int:

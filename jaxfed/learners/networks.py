@@ -97,13 +97,21 @@ PUBLIC_LOSSES = ("label", *SOFT_DISTANCES)
 
 
 class NetworkState(NamedTuple):
-    """The networks of all clients, [M, ...]."""
+    """The networks of all clients.
 
-    model: nnx.State  # parameters and running statistics
-    optimizer: Any  # states that the clients' optimizers resume from
-    order: jax.Array  # typed keys [M], for shuffling own examples
-    steps: jax.Array  # int32 [M], local steps done
-    fits: jax.Array  # int32 [M], rounds that the client trained in; the clock of its learning rate
+    Fields:
+        model: parameters and running statistics, [M, ...].
+        optimizer: states that the clients' optimizers resume from, [M, ...].
+        order: typed keys [M], for shuffling own examples.
+        steps: int32 [M], local steps done.
+        fits: int32 [M], rounds that the client trained in; the clock of its learning rate.
+    """
+
+    model: nnx.State
+    optimizer: Any
+    order: jax.Array
+    steps: jax.Array
+    fits: jax.Array
 
 
 class _Client(NamedTuple):
@@ -184,7 +192,6 @@ class _Networks:
         state: NetworkState = rows_of_clients(
             federation.num_clients,
             lambda numbers: self.of_clients(key, numbers),
-            self.training.execution.host,
         )
         return state
 

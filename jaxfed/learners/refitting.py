@@ -2,10 +2,6 @@
 
     h_t <- A(D u P),    rows of D with weight 1,    u of P with  lambda w_u
 
-They are those of FedCT's Table 2, or any class with scikit-learn's interface. FedCT (arXiv 2310.05696, E.3)
-states these settings: trees split by the Gini index, with at least 2 samples to split; RuleFit has a tree
-size of 4 and at most 200 rules. All others are the libraries' defaults, as in the authors' code.
-
 A pickled estimator may run code when it is read, and one of another version may not be readable. So a state
 holds no estimators. It holds the training data of each estimator's last fit, which with the seed determines
 the estimator. The estimators are cached in memory by a digest of that data. They are fitted again for a state
@@ -21,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,144 +25,17 @@ import numpy as np
 from absl import logging
 from threadpoolctl import threadpool_limits
 
-from jaxfed.estimators.client_model import (
-    RULE_FIT,
-    ClientModel,
-    Recipe,
-    Task,
-    fitted_or_why,
-    reason,
-)
+from jaxfed.errors import UsageError
+from jaxfed.estimators.client_model import ClientModel, Recipe, Task, fitted_or_why, reason
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, own_examples
 from jaxfed.federation.execution.settings import HERE, Execution, digest_of
 from jaxfed.host.parallel.workers import Mapped, worker_processes
 from jaxfed.host.row_table import RowTable
 from jaxfed.learners.learner import SPOILED, Fitted, Learner, Taught, check_classes
-from jaxfed.settings import Count, Ge, Note, NotNegative, Positive, hinted
 from jaxfed.training.server.client_rows import rows_for
 
 _KEPT_PER_CLIENT = 2  # the newest model, and that of an older state
-
-
-_Depth = Annotated[int, Ge(0), Note("0 is no bound")]
-
-
-@hinted
-def decision_tree(
-    *,
-    num_classes: int,
-    max_depth: _Depth = 0,
-    pseudo_weight: NotNegative = 1.0,
-    execution: Execution = HERE,
-) -> Learner:
-    """One tree (CART by the Gini index; scikit-learn's).
-
-    Args:
-        max_depth: largest depth; 0: no bound.
-        pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
-    """
-    settings = {"max_depth": max_depth or None}
-    recipe = Recipe("decision_tree", "sklearn.tree.DecisionTreeClassifier", settings)
-    return refitting(recipe, num_classes, pseudo_weight, execution)
-
-
-@hinted
-def random_forest(
-    *,
-    num_classes: int,
-    num_trees: Count = 100,
-    max_depth: _Depth = 0,
-    pseudo_weight: NotNegative = 1.0,
-    execution: Execution = HERE,
-) -> Learner:
-    """Trees on bootstrap samples, with random features at each split (Breiman 2001; scikit-learn's).
-
-    Args:
-        num_trees: number of trees.
-        max_depth: largest depth; 0: no bound.
-        pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
-    """
-    settings = {"n_estimators": num_trees, "max_depth": max_depth or None}
-    recipe = Recipe("random_forest", "sklearn.ensemble.RandomForestClassifier", settings)
-    return refitting(recipe, num_classes, pseudo_weight, execution)
-
-
-@hinted
-def xgboost(
-    *,
-    num_classes: int,
-    num_trees: Count = 100,
-    max_depth: Count = 6,
-    learning_rate: Positive = 0.3,
-    pseudo_weight: NotNegative = 1.0,
-    execution: Execution = HERE,
-) -> Learner:
-    """Gradient boosting of trees (Chen, Guestrin, KDD 2016; XGBoost's, whose defaults these are).
-
-    Needs requirements-learners.txt. The authors' code sets the objective for two classes, whatever their
-    number; here XGBoost chooses it.
-
-    Args:
-        num_trees: number of boosting rounds.
-        max_depth: largest depth of a tree.
-        learning_rate: shrinkage of each tree.
-        pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
-    """
-    settings = {"n_estimators": num_trees, "max_depth": max_depth, "learning_rate": learning_rate}
-    recipe = Recipe("xgboost", "xgboost.XGBClassifier", settings)
-    return refitting(recipe, num_classes, pseudo_weight, execution)
-
-
-@hinted
-def rulefit(
-    *,
-    num_classes: int,
-    tree_size: Annotated[int, Ge(2)] = 4,
-    max_rules: Count = 200,
-    pseudo_weight: NotNegative = 1.0,
-    execution: Execution = HERE,
-) -> Learner:
-    """Rules of boosted trees under an L1-penalized logistic regression (Friedman, Popescu 2008; imodels').
-
-    Needs requirements-learners.txt. More than two classes are fitted one against the rest. It takes no
-    weights: public rows of any weight above 0 count as much as the client's own. The authors use another
-    implementation, the package rulefit, without linear terms.
-
-    The penalty is the smallest one that leaves `max_rules` rules, as in imodels, found in fewer fits
-    (`jaxfed.estimators.rule_fit`). imodels' documentation has cross-validation as the default; up to 3.0.4
-    the result of its folds is not used.
-
-    Args:
-        tree_size: number of leaves of the trees that give the rules.
-        max_rules: largest number of rules.
-        pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
-    """
-    recipe = Recipe("rulefit", RULE_FIT, {"tree_size": tree_size, "max_rules": max_rules})
-    return refitting(recipe, num_classes, pseudo_weight, execution)
-
-
-@hinted
-def estimator(
-    *,
-    num_classes: int,
-    estimator: str,
-    pseudo_weight: NotNegative = 1.0,
-    execution: Execution = HERE,
-    **settings: Any,
-) -> Learner:
-    """Any classifier, by the dotted name of its class, such as "sklearn.svm.SVC", and its keywords.
-
-    Only classes of `sklearn`, `xgboost` and `imodels` are allowed, so a config cannot run arbitrary code.
-    Features are as `config.preprocessing` makes them, standardized or not.
-
-    Args:
-        estimator: dotted name of the class; keywords of this class are further keys.
-        pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
-        **settings: keywords of the class.
-    """
-    recipe = Recipe(estimator.rpartition(".")[2], estimator, settings)
-    return refitting(recipe, num_classes, pseudo_weight, execution)
 
 
 class Lesson(NamedTuple):
@@ -210,6 +79,9 @@ def refitting(
     `metrics` have `fit_accuracy`: the mean over fitted clients, on the rows that each was fitted on.
 
     A client whose estimator cannot answer has no valid answers, and the reason is logged.
+
+    Raises:
+        UsageError: in `fit`, a process that died.
     """
     estimators = _Estimators(recipe, num_classes, pseudo_weight, execution)
     return Learner(
@@ -335,7 +207,7 @@ class _Estimators:
         if lesson.label.shape[1] == num_public:
             return lesson
         none = np.full(num_public, -1, np.int32), np.zeros(num_public, np.float32)
-        tables: tuple[Any, Any] = rows_for(len(lesson.seed), none, self.execution)
+        tables: tuple[Any, Any] = rows_for(len(lesson.seed), none)
         rooms: list[Any] = [own if isinstance(own, RowTable) else np.array(own) for own in tables]
         return lesson._replace(label=rooms[0], weight=rooms[1])
 
@@ -405,8 +277,13 @@ class _Estimators:
         try:
             return list(_processes(workers)(fitted_or_why, tasks))
         except BrokenProcessPool:
-            _processes.cache_clear()  # a later run has others
-            raise
+            _processes.cache_clear()
+            raise UsageError(
+                f"{self.recipe.name}: a process died, perhaps out of memory",
+                key="execution.workers",
+                value=workers,
+                allowed="use fewer",
+            ) from None
 
 
 def _of_one(lesson: Lesson, client: int) -> Lesson:

@@ -37,7 +37,7 @@ class ClientExecution:
             outside of `jax.jit`; None: by `map_clients`. By default `core_each` if one CPU's cores are
             devices and `map_clients` is not given.
         map_labeling: execution of clients while they are labeled; by default `map_clients`.
-        host: where the host computes, and the memory that a round may take.
+        host: processes and devices of the host's computations.
     """
 
     map_clients: _Map = _FASTEST
@@ -47,11 +47,7 @@ class ClientExecution:
     host: Execution = HERE
 
     def __post_init__(self) -> None:
-        """Check the types, and choose the fastest execution for the present devices if none is given.
-
-        Raises:
-            UsageError: the first field of another type.
-        """
+        """Check the types, and choose the fastest execution for the present devices if none is given."""
         check(self)
         if self.map_clients is None:
             # It is not known here whether a round's clients share a CPU's cores evenly.

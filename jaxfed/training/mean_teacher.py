@@ -97,16 +97,11 @@ def taught_steps(
     average: float,
     kept: Callable[[nnx.State], nnx.State] = lambda network: network,
 ) -> tuple[Trained, Teacher]:
-    """Local steps on states {online, target} beside the client's own teacher.
+    """Local steps on states {online, target} beside the client's own teacher, its state.
 
-    Args:
-        client: the client, whose state is a `Teacher`; the online network starts as the received model.
-        loss: a function of states {online, target}.
-        average: the target keeps the weight min(1 - 1/n, average) in its n-th step of all rounds.
-        kept: the part of a network that the teacher keeps; the rest is received in each round.
-
-    Returns:
-        The result of the steps with the online network alone, and the teacher after them.
+    The online network starts as the received model. The target keeps the weight min(1 - 1/n, `average`) in
+    its n-th step of all rounds. `kept` is the part of a network that the teacher keeps; the rest is received
+    in each round. Returns the result of the steps with the online network alone, and the teacher.
     """
     own, received, plain = client.state, client.model, client.training.local.optimizer
     teacher = nnx.merge_state(received, kept_or_first(own.steps, own.model, kept(received)))

@@ -45,12 +45,7 @@ _OfTheRun = Annotated[
 
 
 def check_private(training: Training, participation: Participation | None, method: str) -> None:
-    """Check that noise covers all that a client sends, and that all clients of a cohort train.
-
-    Raises:
-        UsageError: `participation` is of another type; the model has running statistics, which would leave a
-            client without noise; or clients of a cohort do not train, although the guarantee counts them.
-    """
+    """Check that noise covers all that a client sends, and that all clients of a cohort train."""
     check_value("participation", participation, _OfTheRun | None)
     if training.training_cohort_size:
         raise UsageError(
@@ -127,11 +122,7 @@ class Budget:
 
     @cached_property
     def most_rounds(self) -> int:
-        """Largest number of rounds that a client may take part in under `target_epsilon`.
-
-        Raises:
-            UsageError: `participation` is not given.
-        """
+        """Largest number of rounds that a client may take part in under `target_epsilon`."""
         if self.participation is None:
             raise UsageError(
                 "it is not known how often a client takes part",
@@ -188,20 +179,12 @@ class Budget:
         return plain._replace(round=round, course=course)
 
     def check(self, played: Participation) -> None:
-        """Check that a run has the cohorts that the guarantee assumes.
-
-        Raises:
-            UsageError: it has others, or more rounds than the noise was computed for.
-        """
+        """Check that a run has the cohorts that the guarantee assumes, and not more rounds."""
         assumed = self.participation
         if assumed is None:
             return
-        names = (
-            "num_clients",
-            "cohort_size",
-            *("sampling",) * (assumed.cohort_size < assumed.num_clients),
-        )
-        for name in names:
+        is_part = assumed.cohort_size < assumed.num_clients
+        for name in ("num_clients", "cohort_size", *("sampling",) * is_part):
             wanted, actual = getattr(assumed, name), getattr(played, name)
             if wanted != actual:
                 raise _mismatch(f"it has {name}={wanted!r}, but the run has {name}={actual!r}")
@@ -218,8 +201,4 @@ class Budget:
 
 
 def _mismatch(wrong: str) -> UsageError:
-    return UsageError(
-        wrong,
-        key="participation",
-        allowed=advice(_OfTheRun),
-    )
+    return UsageError(wrong, key="participation", allowed=advice(_OfTheRun))

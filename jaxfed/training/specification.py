@@ -47,9 +47,8 @@ class ServerTraining:
     Attributes:
         aggregate: the server's step; None: FedAvg's (`jaxfed.training.round.round.server_optimizer` of SGD
             with rate 1).
-        weighting: a client's weight in the server's mean, a number from 0 on; one of one's own is checked
-            after each round. None: that of the method's paper (`jaxfed.federation.method`), by examples for a
-            method that declares none.
+        weighting: a client's weight in the server's mean, a number from 0 on. None: that of the method's
+            paper (`jaxfed.federation.method`), by examples for a method that declares none.
         examples: x [n_s, ...] and labels int [n_s] that the server holds (`Federation.server_examples`);
             None: labels are at clients.
         batches: of the server's own training; by default `LocalTraining.labeled_batches`.
@@ -72,11 +71,7 @@ class ServerTraining:
     presence: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the types, and the server's examples by `jaxfed.data.given_examples`.
-
-        Raises:
-            UsageError: the first field of another type; examples that `pair_of` refuses.
-        """
+        """Check the types, and the server's examples by `jaxfed.data.given_examples`."""
         if self.examples is not None:
             pair = pair_of(self.examples, "ServerTraining.examples", is_labeled=True)
             object.__setattr__(self, "examples", pair)
@@ -88,11 +83,7 @@ class ServerTraining:
         return self.weighting or by_examples
 
     def require_labels(self) -> None:
-        """Check that the server has labels.
-
-        Raises:
-            UsageError: it has none.
-        """
+        """Raise a UsageError if the server has no labels."""
         if self.examples is None:
             raise UsageError(
                 "this method needs labels at the server",
@@ -142,11 +133,7 @@ class Training:
     is_shared: bool = False
 
     def __new__(cls, *values: Any, **named: Any) -> Training:
-        """Refuse a part's fields, and say which part has them.
-
-        Raises:
-            UsageError: a field of a part is given to `Training` itself.
-        """
+        """Refuse a part's fields, and say which part has them."""
         del values
         for part, kind in _PARTS.items():
             for name in named.keys() & {each.name for each in fields(kind)}:
@@ -157,12 +144,7 @@ class Training:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        """Check the parts' types, and give the server the clients' batches if it has none of its own.
-
-        Raises:
-            UsageError: `model` is no `Model`, but a Flax module, say; a part is something else, or a number
-                out of range.
-        """
+        """Check the parts' types, and give the server the clients' batches if it has none of its own."""
         if not isinstance(self.model, Model):
             raise UsageError(
                 f"Training: model is a {type(self.model).__name__}; from_flax(module, input_shape) makes a "
@@ -191,11 +173,8 @@ class Training:
         Args:
             method: its name.
             unread: fields of `local` and `server` that it does not read; of a shared training these get their
-                defaults.
+                defaults, else a field with another value is a UsageError.
             weighting: key of `WEIGHTINGS`, used if the training has no weighting; None: leave it out.
-
-        Raises:
-            UsageError: the first of these fields that is not at its default, of a training of its own.
         """
         read = self.with_defaults(unread) if self.is_shared else self
         for part in () if self.is_shared else (self.local, self.server):
@@ -236,11 +215,7 @@ class Training:
 def num_outputs(
     apply: Callable[[Any, jax.Array], jax.Array], state: Any, federation: Federation
 ) -> int:
-    """Return the number of outputs of a network, or a classifier, for the clients' examples.
-
-    Raises:
-        UsageError: it does not take them.
-    """
+    """Return the number of outputs of a network, or a classifier, for the clients' examples."""
     x = jax.ShapeDtypeStruct((1, *federation.x.shape[1:]), jnp.float32)
     try:
         return int(jax.eval_shape(apply, state, x).shape[-1])

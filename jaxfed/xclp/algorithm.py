@@ -39,9 +39,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.federation.execution.settings import HERE, Execution, require
 from jaxfed.xclp.inputs import checked_run
-from jaxfed.xclp.memory_plan import planned_part
 from jaxfed.xclp.result import Result, artifacts_of, communication_of, without_labels
 from jaxfed.xclp.selection.choice import choose, largest_settings
 from jaxfed.xclp.settings.parameters import INFLUENCE, PROJECTIONS, Parameters
@@ -74,7 +73,8 @@ def cross_client_label_propagation(
     if not n:
         return without_labels(vectors, p)
     largest = largest_settings(p, n)
-    part_points = planned_part(f"labeling of {n:,} points", n, dim, largest, execution)
+    num_bits = largest.num_bits
+    require(4 * num_bits * dim, "hyperplanes", key="num_bits", value=num_bits, owner="xclp")
 
     # 1-XS   setup: clients exchange keys, agree on a random seed
     session = open_session(len(vectors), p, presence, client_ids)
@@ -87,7 +87,7 @@ def cross_client_label_propagation(
     codes = execution.once(client_codes, vectors, planes)
     # extension: noise on codes and labels; settings chosen by leave-one-out
     codes, labels = randomized(codes, labels, p, session)
-    graphs = KnnGraphs(codes, labels, largest, session, execution, part_points)
+    graphs = KnnGraphs(codes, labels, largest, session, execution)
     choice = choose(p, graphs)
     p = choice.p if choice else p
     # 5-XS   H <- SecureHamming((B^(j)) for j in P)

@@ -36,8 +36,6 @@ def digits(*overrides: str) -> ConfigDict:
         ("training.class_weights=(1, 2.5)", "training.class_weights", (1, 2.5)),
         ("training.class_weights=1, 2.5", "training.class_weights", (1, 2.5)),
         ("training.augmentation=flip,cutout:3", "training.augmentation", ("flip", "cutout:3")),
-        ("execution.memory_limit=4 GiB", "execution.memory_limit", "4 GiB"),
-        ("execution.memory_limit=None", "execution.memory_limit", None),
         ("deployment.nodes=('a', 'b')", "deployment.nodes", ("a", "b")),
         ("deployment.nodes=3", "deployment.nodes", 3),
         (

@@ -49,7 +49,7 @@ def test_asynchronous_rounds_need_time(tmp_path):
             "clock.over_selection=2",
             "config.clock.over_selection=2.0: all clients take part already",
         ),
-        ("sampling=groups", "config.sampling='groups': clients of a fixed turn"),
+        ("sampling=groups", "config.sampling='groups': concurrency=10 replaces"),
         (
             "fedbuff.concurrency=4",
             "config.fedbuff.concurrency=4: the server's step takes 20 arrivals",

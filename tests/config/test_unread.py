@@ -35,7 +35,7 @@ LABELS, BY_SHARE = "federation.labeled_fraction=0.05", "federation.num_labeled=0
             DIGITS,
             ["checkpoint_every=3", "paper_table=xclp/1", "dataset.root=x", "execution.plots=false"],
         ),
-        (DIGITS, ["execution.workers=1", "execution.memory_limit=4 GiB"]),
+        (DIGITS, ["execution.workers=1"]),
         (DIGITS, ["deployment.deadline=5", "deployment.nodes=3"]),  # of a network's server
         (DIGITS, ["cohort_size=5", "rounds=5"]),
         (DIGITS, ["xclp.alpha=0.5", "algorithm=pooled_lp", "baselines="]),  # which refers to it

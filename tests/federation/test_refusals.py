@@ -1,9 +1,7 @@
-"""What federations, the simulated clock and memory limits refuse."""
+"""What federations, the simulated clock and execution refuse."""
 
 from functools import partial
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import refusals
 
@@ -11,7 +9,6 @@ from jaxfed.federation.algorithm import Asynchronous, Course, FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock import Clock, schedule_of
 from jaxfed.federation.execution.client_map import client_map
-from jaxfed.federation.execution.settings import Execution
 from jaxfed.federation.sampling import Sampling
 
 X, Y = np.arange(5, dtype=np.float32)[:, None], np.arange(5) % 3
@@ -78,7 +75,10 @@ CLOCK = {
     "Clock.over_selection=0.5: use numbers from 1 on": rounds(over_selection=0.5),
     "Clock.over_selection=2.0: all clients take part already": rounds(over_selection=2.0),
     "Clock.speed_spread=nan: use numbers from 0 on": rounds(speed_spread=float("nan")),
-    "sampling='groups': clients of a fixed turn": rounds(SIX, 3, sampling="groups"),
+    "Clock.over_selection=1.5: clients of a fixed turn": rounds(
+        SIX, 3, sampling="groups", over_selection=1.5
+    ),
+    "sampling='groups': concurrency=4 replaces": rounds(SIX, 3, 4, "groups"),
     "concurrency=2: the server's step takes 3 arrivals, and 6 clients have examples to train on; use 3 to "
     "6, or a smaller cohort_size": rounds(SIX, 3, 2),
     "concurrency=7: ...use 3 to 6": rounds(SIX, 3, 7),
@@ -91,23 +91,7 @@ CLOCK = {
 }
 
 
-def beyond_memory():
-    def program(map_clients):
-        return jax.jit(map_clients(lambda shared, client: client + shared))
-
-    vmap = partial(client_map, strategy="vmap")
-    run = LITTLE.fitted("a round", program, vmap, lambda _, x: len(x))
-    run(jnp.float32(1), np.ones((8, 200), np.float32))
-
-
-LITTLE = Execution(memory_limit="1 kB", tell=[].append)
 EXECUTION = {
-    f"execution.memory_limit={given!r}: use bytes": partial(Execution, memory_limit=given)
-    for given in ("", "-1", 0, "0.1", "4 QB", True, 1.5, "1e9")
-} | {
-    "...'1 kB': a step takes ... least; use 1001 bytes": lambda: LITTLE.take("a step", 1001),
-    "...the device has": lambda: Execution(tell=[].append).take("a step", 1 << 60),
-    "...a round, 1 client at a time, takes": beyond_memory,
     "...'loop'...'vmap', 'map', 'shard_map'": lambda: client_map(len, strategy="loop"),
 }
 

@@ -18,13 +18,12 @@ def plain(table):
     return np.asarray(table)
 
 
-@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
 @pytest.mark.parametrize("merged_from", [1, 4096])
-def test_every_version_stays_a_value(tmp_path, monkeypatch, on_disk, merged_from):
+def test_every_version_stays_a_value(monkeypatch, merged_from):
     """Versions of a tree of futures, drawn at random, beside arrays that are copied whole."""
     monkeypatch.setattr(row_table, "_MERGED_FROM", merged_from)
     rng = np.random.default_rng(0)
-    start = RowTable(NUM, FIRST, tmp_path if on_disk else None)
+    start = RowTable(NUM, FIRST)
     versions = [(start, np.tile(FIRST, (NUM, 1)))]
     for step in range(60):
         is_newest = rng.random() < 0.7
@@ -42,7 +41,6 @@ def test_every_version_stays_a_value(tmp_path, monkeypatch, on_disk, merged_from
         np.testing.assert_array_equal(table[4], array[4])
         unchanged = np.setdiff1d(np.arange(NUM), table.changed())
         np.testing.assert_array_equal(array[unchanged], np.tile(FIRST, (len(unchanged), 1)))
-    assert os.listdir(tmp_path) == []  # the file has no name
 
 
 def test_rows_are_written_in_place_and_nobody_keeps_what_nobody_holds():
@@ -139,15 +137,6 @@ def test_a_save_in_the_background_copies_no_table_and_has_its_version(tmp_path):
     np.testing.assert_array_equal(plain(restored), before)
 
 
-def test_a_disk_without_room_says_so_before_a_row_is_written(tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(OSError, match="No space left"):
-        RowTable(NUM, FIRST, tmp_path).replaced([0], FIRST[None])
-
-
 @pytest.mark.parametrize(
     ("num_rows", "size", "step"), [(100_000, 1_000, 1_000), (1_000_000, 25, 50)]
 )
@@ -173,12 +162,10 @@ def test_a_place_that_occurs_twice_has_the_last_row():
     assert table._array.num_written == 3
 
 
-@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
-def test_tables_beside_each_other_do_not_touch(tmp_path, on_disk):
-    folder = tmp_path if on_disk else None
-    beside = Interleaved(NUM, folder)
+def test_tables_beside_each_other_do_not_touch():
+    beside = Interleaved(NUM)
     firsts = [FIRST, np.int8(3), np.zeros((0, 2), np.float32), jnp.bfloat16([[1, 2], [3, 4]])]
-    tables = [RowTable(NUM, first, folder, beside) for first in firsts]
+    tables = [RowTable(NUM, first, beside) for first in firsts]
     places = np.array([0, 7, NUM - 1])
     new = [np.full((3, *np.shape(first)), 9 - i, first.dtype) for i, first in enumerate(firsts)]
     after = [table.replaced(places, rows) for table, rows in zip(tables, new, strict=True)]

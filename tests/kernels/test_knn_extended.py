@@ -94,8 +94,3 @@ def test_equals_the_search_among_all():
         for ours, theirs in zip(found, whole, strict=True):
             np.testing.assert_array_equal(ours, theirs)
     assert knn_extended._between._cache_size() - compiled <= 1
-
-
-def test_its_memory_does_not_grow_with_points():
-    """Codes of a call twice, distances of its pairs twice, and the lists."""
-    assert knn_extended.footprint_of_extension(10_000, 128, 10).total < 180 * 2**20

@@ -17,7 +17,6 @@ from jaxfed.kernels.convolution.winograd import winograd_conv
 from jaxfed.kernels.devices import points_mesh
 from jaxfed.kernels.graph import normalized_graph
 from jaxfed.kernels.knn_extended import extended_hamming_knn
-from jaxfed.kernels.knn_in_parts import hamming_knn_in_parts
 from jaxfed.kernels.nn_descent import approximate_hamming_knn
 from jaxfed.kernels.ring_product import ring_product
 
@@ -75,10 +74,6 @@ def extended(k, shape):
     return partial(extended_hamming_knn, codes, np.arange(6) > 3, lists, lists, k)
 
 
-def parts(codes=CODES, k=1, part_points=8):
-    return partial(hamming_knn_in_parts, codes, k, part_points=part_points)
-
-
 def bits(vectors, num_bits=32):
     return partial(lsh.project_bits, vectors, KEY, num_bits)
 
@@ -114,11 +109,6 @@ NEIGHBORS = {
     "...vectors must be real, got dtype complex": bits(COMPLEX),
     "...vectors must be real, got dtype": jax.jit(lambda v=COMPLEX: bits(v)()),
     "...num_neighbors must be at least 1": partial(approximate_hamming_knn, CODES, 0),
-    "num_neighbors and part_points must be at least 1, got 1 and 0": parts(part_points=0),
-    "num_neighbors and part_points must be at least 1, got 0 and 8": parts(k=0),
-    "...must be...int32": parts(CODES.astype(np.int32)),
-    "...must be...(3,)": parts(CODES[:, 0]),
-    "...must be...(3, 0)": parts(CODES[:, :0]),
     "num_devices=-1: use 0 ": devices(-1),
     f"num_devices={MANY + 1}: use 0 (all) and 1 to": devices(MANY + 1),
     f"num_devices={MANY + 1}: use 0 (all) and {MANY} to {MANY}": devices(MANY + 1, 2),

@@ -29,7 +29,6 @@ from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.experiment.run.simulate import simulate
-from jaxfed.federation.execution.settings import Execution
 from jaxfed.federation.method import method
 from jaxfed.testing.method_checks import SEED, arranged
 from jaxfed.training.consensus.consensus import change_probability, rounds_needed
@@ -77,7 +76,9 @@ def strong(method):
 PARTS = {
     "LocalTraining.optimizer='adam': use a function such as optax.adam": local(optimizer="adam"),
     "LocalTraining.learning_rate=0.1: use a schedule such as optax.c": local(learning_rate=0.1),
-    "...learning_rate=...a schedule of": local(learning_rate=lambda t: 0.1 if t < 3 else 0.01),
+    "...learning_rate=...gives no rate for a traced": local(
+        learning_rate=lambda t: 0.1 if t < 3 else 0.01
+    ),
     "LocalTraining.learning_rate=...gives no rate": local(learning_rate=lambda t: "fast"),
     "LocalTraining.batches='joint': use Batches": local(batches="joint"),
     "LocalTraining.client_optimizer='keep': choose one of": local(client_optimizer="keep"),
@@ -250,9 +251,10 @@ def labeled_on_a_network(*settings):
     return lambda: network_in_process.both("fedavg_xclp", [2, 3], settings, rounds=0)
 
 
-def population(number, **given):
+def population(number):
     one = {"w": jnp.float32([1, 2]), "n": jnp.int32(3)}
-    return lambda: rows_for(number, one, Execution(memory_limit="1 MB", **given))
+    little = mock.patch("jaxfed.training.server.client_rows.host_bytes", return_value=10**6)
+    return little(lambda _: rows_for(number, one))
 
 
 SIDES = {
@@ -269,9 +271,9 @@ SIDES = {
     "...hamming=...does not run on a network; use 'masked'": labeled_on_a_network(
         "xclp.hamming=plaintext", "xclp.influence=columns", "xclp.row_sums=masked"
     ),
-    "...the states of 1,000,000 clients take 12 MB, the memory for them is 1 MB; use 12000000 bytes "
-    "or more, or give Execution a folder on a disk": population(10**6),
-    "...and the disk of ...b has": population(10**15, folder=Path("a/b")),
+    "the states of 1,000,000 clients take 12 MB, the host's memory is 1 MB; use a": population(
+        10**6
+    ),
 }
 
 FEW = dataclasses.replace(PLAIN, training_cohort_size=2)

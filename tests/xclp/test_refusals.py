@@ -40,8 +40,8 @@ INPUTS = {
     "...labels are a list_iterator: use": one(iter([Y])),
     "...vectors are a dict: use lists of one array": of({"a": X}),
     "xclp: execution='fast': use a ...Execution": one(execution="fast"),
-    "execution.workers=-1: use integers from 0": lambda: Execution(workers=-1),
-    "execution.num_devices=None: use integers": lambda: Execution(num_devices=None),
+    "Execution.workers=-1: use integers from 0": lambda: Execution(workers=-1),
+    "Execution.num_devices=None: use integers": lambda: Execution(num_devices=None),
     "...num_devices=5: use": lambda: Execution(num_devices=5).mesh,
     "xclp.num_classes: is missing; give the number of cl": lambda: propagate_labels([X], [Y]),
     "xclp.presence: client 9: at most 3 of 4 clients": of(
@@ -183,12 +183,6 @@ def labeled_later(vectors):
     return label_later(result(), vectors, Parameters(**SMALL, **MASKED))
 
 
-def beyond_memory():
-    grown = propagate_labels(VECTORS, LABELS, **SMALL)
-    grown._execution = Execution(memory_limit="1 KiB")
-    grown.with_later([GOOD])
-
-
 LATER = {
     "...vectors of 3 entries; use 4": added([np.ones((2, 3))]),
     "...one client at least": added([]),
@@ -198,7 +192,6 @@ LATER = {
     "...compared_clients=4 compares drawn pairs": lambda: propagate_labels(
         VECTORS[:1] * 6, LABELS[:1] * 6, **SMALL, compared_clients=4
     ).with_later([GOOD]),
-    "...2 more points of a labeling": beyond_memory,
     "...vectors have 3 entries; use 4": later([np.ones((2, 3))]),
     "...xclp.row_sums='masked' no party has both...set both to": lambda: labeled_later([GOOD]),
 }

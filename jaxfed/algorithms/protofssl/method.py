@@ -104,7 +104,6 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.federation.method import method
 from jaxfed.privacy.gaussian import epsilon_of, mean_sensitivity
 from jaxfed.random_streams import Stream
@@ -294,8 +293,7 @@ class _ProtoFSSL:
         chosen = helpers.num_helpers, helpers.helper_interval
         if helpers.shares_mean:
             return mean_store(*of_model, *chosen, helpers.prototype_sums)
-        host = self.training.execution.host
-        return prototype_store(*of_model, *chosen, self.released_code.helper_choice, host)
+        return prototype_store(*of_model, *chosen, self.released_code.helper_choice)
 
     def classifier(self) -> Classifier:
         return by_prototypes(
@@ -408,7 +406,6 @@ def prototype_store(
     num_helpers: int,
     interval: int,
     choice: HelperChoice = "previous_round",
-    host: Execution = HERE,
 ) -> UploadStore:
     """The store as the server's memory; helpers are chosen after rounds 1, 1 + R_H, 1 + 2 R_H, ..."""
 
@@ -416,7 +413,7 @@ def prototype_store(
         del key
         dim, clients = embedding_size(model, state, federation), federation.num_clients
         nothing = jax.tree.map(lambda leaf: leaf[0], nothing_shown(1, num_classes, dim))
-        latest, newest = client_rows.rows_for(clients, (nothing, jnp.int32(0)), host)
+        latest, newest = client_rows.rows_for(clients, (nothing, jnp.int32(0)))
         return Store(nothing_shown(min(num_helpers, clients), num_classes, dim), latest, newest)
 
     choose = jax.jit(chosen, static_argnames="num_helpers")

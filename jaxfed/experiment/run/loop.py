@@ -53,7 +53,7 @@ from jaxfed.config import methods
 from jaxfed.config.assembly import in_time, make_algorithm
 from jaxfed.config.data.preprocessing import Report
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.errors import BeyondMemory, UsageError
+from jaxfed.errors import UsageError
 from jaxfed.experiment.run.processes import agree
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.run.save_outputs import save_predictions, save_states
@@ -212,20 +212,12 @@ class Experiment:
                 if repeat == 0:
                     self.workdir.write_partition(self.simulation.class_counts(federation))
                 for leg in legs_of_repeat:
-                    try:
-                        self._run_leg(leg, federation, saved, saves)
-                    except BeyondMemory as error:
-                        raise BeyondMemory(f"config.{error}") from error
+                    self._run_leg(leg, federation, saved, saves)
         return summarize(self.config, self.workdir.read_metrics())
 
     def maker(self, name: str) -> Callable[..., FederatedAlgorithm]:
         """Return the function that makes the algorithm of the method `name`, with the arguments of `make`."""
-        return partial(
-            self.make or make_algorithm,
-            progress=self.progress.within,
-            tell=lambda line: self.progress.note(f"{name}: {line}"),
-            folder=self.workdir.path,
-        )
+        return partial(self.make or make_algorithm, progress=self.progress.within)
 
     def _run_leg(
         self,

@@ -54,11 +54,8 @@ from jaxfed.host.safe_files import Damaged, content_of, json_object
 _CONFIG, _METRICS, _SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 _PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "states", "plots"
 _MOST_NAMED = 4  # keys that differ
-# Keys that may change when an unfinished run resumes. Results depend only on the memory limit among them, by
-# rounding (chunk sizes of columns and clients). Being able to resume is worth more than the last bits.
-_FREE = tuple(
-    f"execution.{key}" for key in ("memory_limit", "workers", "compilation_cache", "plots")
-)
+# Keys that may change when an unfinished run resumes; no result depends on them.
+_FREE = tuple(f"execution.{key}" for key in ("workers", "compilation_cache", "plots"))
 _OF_A_NETWORK = "deployment."  # limits of waiting; no result depends on them
 _PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
 _PREDICTIONS = "predictions"
@@ -214,9 +211,9 @@ def open_workdir(
     """Create or re-open the directory of this config's experiment and hold its lock.
 
     A directory made by another config is refused. Keys that may change in an unfinished run
-    (`execution.memory_limit`, ...) are updated in its config.json. With `overwrite` the results of an earlier
+    (`execution.workers`, ...) are updated in its config.json. With `overwrite` the results of an earlier
     experiment are deleted first. A directory created here is removed if the first round exceeds the memory
-    limit (`BeyondMemory`).
+    (`BeyondMemory`).
 
     Raises:
         Unresumable: the directory belongs to another config.

@@ -1,4 +1,4 @@
-"""Execution of a cohort's clients: strategies, chunk sizes under a memory limit, cached results.
+"""Execution of a cohort's clients: strategies, devices, cached results.
 
 It changes speed and memory, never results beyond rounding. `settings` has `Execution` and `HERE`.
 """

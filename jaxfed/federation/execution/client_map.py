@@ -7,7 +7,6 @@ lifted here over the stacked clients. The strategy changes speed, never results 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -89,27 +88,6 @@ def client_map(
         # Loops that start from shared values would need a cast in every client's step.
         check_vma=False,
     )
-
-
-def at_once(map_clients: MapClients, num_clients: int) -> int:
-    """Number of clients executed at a time, if that can be changed; else 1."""
-    if not (isinstance(map_clients, partial) and map_clients.func is client_map):
-        return 1
-    strategy = map_clients.keywords.get("strategy", "vmap")
-    return num_clients if strategy == "vmap" else map_clients.keywords.get("chunk_size") or 1
-
-
-def in_chunks(map_clients: MapClients, number: int) -> MapClients:
-    """The same `map_clients` with `number` clients at a time; "vmap" becomes "map" over chunks."""
-    assert isinstance(map_clients, partial)
-    given = {
-        "strategy": "vmap",
-        **map_clients.keywords,
-        "chunk_size": number if number > 1 else None,
-    }
-    if given["strategy"] == "vmap":
-        given["strategy"] = "map"
-    return partial(client_map, **given)
 
 
 def jitted(program: Callable[..., Any], **options: Any) -> Callable[..., Any]:

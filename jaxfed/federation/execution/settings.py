@@ -1,13 +1,6 @@
-"""Execution settings: the speed, memory and progress reports of a computation.
+"""Execution settings: processes, devices, cache and progress reports of a computation; they change no result.
 
-    execution.take("a step", num_bytes)                            report a step; refuse it above the limit
-    execution.sized("a round", program)                            the same before a program's first run
-    execution.fitted("a round", program_of, map_clients, number)   with as many clients at once as fit
-    require(8 * k * n, "neighbors", key="num_neighbors", value=k)  refuse a setting before its array is made
-
-Settings change results by rounding at most. Arguments, results and temporaries of programs count as memory,
-as XLA reports them before they run (`jaxfed.kernels.devices`). On a CPU the device's memory is the
-host's; data sets, Python and compilation need memory in addition.
+require(8 * k * n, "neighbors", key="num_neighbors", value=k)  refuse a setting before its array is made
 """
 
 from __future__ import annotations
@@ -15,46 +8,21 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
-from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxfed.errors import BeyondMemory, UsageError
+from jaxfed.errors import BeyondMemory
 from jaxfed.federation.communication import bytes_unit
-from jaxfed.federation.execution.client_map import MapClients, at_once, in_chunks, is_one_cpu
-from jaxfed.kernels.devices import everywhere, footprint, points_mesh, spread
-from jaxfed.settings import Allowed, check_value
-
-_T = TypeVar("_T")
-
-_ALLOWED = "bytes, as a number or as text such as '4 GiB' or '500 MB', or None: what the device has"
-_KEY = "execution.memory_limit"
-_UNITS = {"": 1, "b": 1}
-_UNITS |= {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)}
-_UNITS |= {f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)}
-_TEXT = re.compile(r"(\d+(?:\.\d+)?) *([a-z]*)", re.IGNORECASE)
-
-
-def _bytes_of(given: int | str | None) -> int | None:
-    """Bytes that a value or a text means; None if that is no number from 1 to 2**63 - 1."""
-    found = _TEXT.fullmatch(str(given).strip()) if type(given) in (int, str) else None
-    unit = _UNITS.get(found[2].lower(), 0) if found else 0
-    size = float(found[1]) * unit if found else 0.0
-    return int(size) if 1 <= size < 2**63 else None
-
-
-# None stays None: reading the device's memory would start JAX before its devices are set.
-Limit = Annotated[
-    int | str | None, Allowed(lambda given: given is None or _bytes_of(given), _ALLOWED)
-]
+from jaxfed.federation.execution.client_map import is_one_cpu
+from jaxfed.kernels.devices import everywhere, points_mesh, spread
+from jaxfed.settings import CountOrZero, check
 
 
 def available_bytes() -> int:
@@ -114,28 +82,15 @@ class Execution:
             same points again and again, and most of the work (codes, neighbors) depends on them alone.
         num_devices: devices over which one graph's points are spread (`jaxfed.kernels.devices`); 0: all,
             unless they are one CPU's. With several processes: 0, 1 or the devices of all.
-        tell: receives a line with a step's memory before its first run.
-        memory_limit: bytes of a device's memory that a step may take, or text such as "4 GiB"; None: the
-            device's memory. Block sizes are reduced to keep the limit. Blocks of a system's columns, and of
-            clients at once, change rounding; all others change nothing.
-        folder: on a disk, for clients' states that exceed the memory; None: there is none.
     """
 
-    workers: int = 0
+    workers: CountOrZero = 0
     progress: ReportProgress | None = None
     memory: dict[Any, Any] | None = None
-    num_devices: int = 0
-    tell: Callable[[str], None] | None = None
-    memory_limit: int | str | None = None
-    folder: str | Path | None = None
+    num_devices: CountOrZero = 0
 
     def __post_init__(self) -> None:
-        """Check the numbers of processes and devices, and the limit."""
-        for name, least in (("workers", "none"), ("num_devices", "all")):
-            number = getattr(self, name)
-            if not isinstance(number, int | np.integer) or number < 0:
-                raise UsageError(f"execution.{name}={number!r}: use integers from 0 ({least}) on")
-        check_value(_KEY, self.memory_limit, Limit)
+        check(self)
 
     def counting(self, what: str) -> Callable[[int, int], None] | None:
         """Progress reporter for `what`, a function of (done, total); None if progress is not reported."""
@@ -166,95 +121,6 @@ class Execution:
         """Spread rows [n, ...] over the mesh, padded to a multiple of its devices; as is without a mesh."""
         mesh = self.mesh
         return jnp.asarray(array) if mesh is None else spread(array, mesh, fill=fill)
-
-    @cached_property
-    def device_bytes(self) -> int:
-        """The limit on a device's memory in bytes; without one, its memory."""
-        return _bytes_of(self.memory_limit) or available_bytes()
-
-    @property
-    def rows_limit(self) -> int:
-        """Bytes of the host's memory for the rows of clients' states: the limit, or all that it has."""
-        return host_bytes() if self.memory_limit is None else self.device_bytes
-
-    @property
-    def is_watched(self) -> bool:
-        """True if the memory of steps is reported or limited."""
-        return self.memory_limit is not None or self.tell is not None
-
-    def take(self, what: str, num_bytes: int) -> None:
-        """Report the memory of a step; raise a BeyondMemory if that is more than the limit."""
-        given, limit = self.memory_limit, bytes_text(self.device_bytes)
-        if num_bytes > self.device_bytes:
-            refused = f"{_KEY}={given!r}: {what} takes {bytes_text(num_bytes)} at least"
-            if given is None:
-                raise BeyondMemory(f"{refused}, the device has {limit}")
-            raise BeyondMemory(f"{refused}; use {num_bytes} bytes or more")
-        if self.tell is not None:
-            source = "the device's" if given is None else f"{_KEY}={given!r}"
-            self.tell(f"memory: {what} takes {bytes_text(num_bytes)} of {limit} ({source})")
-
-    def take_stages(self, what: str, stages: dict[str, int]) -> None:
-        """Report the memory of stages that run one after another, of which the largest counts (`take`)."""
-        texts = ", ".join(f"{name} {bytes_text(size)}" for name, size in stages.items())
-        self.take(f"{what} ({texts})", max(stages.values()))
-
-    def sized(self, what: str, program: Callable[..., _T]) -> Callable[..., _T]:
-        """Return a jitted program whose memory is reported and checked (`take`) before its first run."""
-        if not self.is_watched:
-            return program
-        known: set[Any] = set()
-
-        def run(*arguments: Any) -> _T:
-            leaves, structure = jax.tree.flatten(arguments)
-            forms = ((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves)
-            shapes = (structure, *forms)
-            if shapes not in known:
-                self.take(what, footprint(program, *arguments).total)
-                known.add(shapes)
-            return program(*arguments)
-
-        return run
-
-    def fitted(
-        self,
-        what: str,
-        program_of: Callable[[MapClients], Callable[..., _T]],
-        map_clients: MapClients,
-        num_clients: Callable[..., int],
-    ) -> Callable[..., _T]:
-        """Return the `sized` program of a round, with fewer clients at once if the limit requires that.
-
-        A program's temporaries grow nearly in proportion to the clients that it executes at once: XLA's
-        analysis of the first program predicts how many fit, and that of the next one checks it. Chunks of
-        different sizes give the same results up to rounding.
-
-        Args:
-            what: name of the step, for the line that reports its memory.
-            program_of: makes the program, under `jax.jit`, from a `map_clients`.
-            map_clients: the first one to try, `client_map` with its settings; any other is left as it is.
-            num_clients: the program's arguments -> number of clients.
-        """
-        if not self.is_watched:
-            return program_of(map_clients)
-        chosen: list[Callable[..., _T]] = []
-
-        def run(*arguments: Any) -> _T:
-            if not chosen:
-                program, said = program_of(map_clients), ""
-                number = at_once(map_clients, num_clients(*arguments))
-                while number > 1:
-                    taken = footprint(program, *arguments)
-                    if taken.total <= self.device_bytes:
-                        break
-                    left = self.device_bytes - taken.arguments - taken.results
-                    number = max(1, min(number - 1, number * left // max(taken.working, 1)))
-                    said = f", {number} client{'s' * (number > 1)} at a time,"
-                    program = program_of(in_chunks(map_clients, number))
-                chosen.append(self.sized(f"{what}{said}", program))
-            return chosen[0](*arguments)
-
-        return run
 
 
 HERE = Execution()  # in this process, without reports

@@ -24,7 +24,7 @@ from jaxfed.flower.messages.records import BadMessage, Record, Value
 # Sections that describe a simulation's data, or the server's own affairs.
 NOT_SENT = ("dataset", "federation", "preprocessing", "deployment", "paper_table", "audit")
 # Keys of `execution` that belong to a machine; they change no result.
-OF_A_MACHINE = ("workers", "memory_limit", "compilation_cache", "plots")
+OF_A_MACHINE = ("workers", "compilation_cache", "plots")
 _MOST_CLIENTS, _MOST_CLASSES = 1_000_000, 100_000
 
 

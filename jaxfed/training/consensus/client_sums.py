@@ -61,17 +61,9 @@ def fewest_clients(sums: ConsensusSums) -> int:
 def in_fresh_session(
     protocol: Callable[..., R], own: Sequence[Any], communication: Communication, **settings: Any
 ) -> R:
-    """Run a secure protocol among simulated clients, in a new session with keys from the system.
+    """Run a secure protocol, (session, {address: input}, **settings), among simulated clients.
 
-    Args:
-        protocol: (session, {address: input}, **settings) -> the server's result.
-        own: the clients' inputs; their addresses are 0, 1, ...
-        communication: all bytes that the session sends are counted here, its setup included.
-
-    Raises:
-        UsageError: no clients; and errors of the protocol.
-
-    Cost: setup (`jaxfed.secure.session.parties.Session`) and the protocol's.
+    The session is new, with keys from the system; all its bytes are counted, its setup included.
     """
     from jaxfed.secure.session.parties import Session
 
@@ -109,10 +101,7 @@ class Attendance:
     """Planned departures and final outcome among the clients of one masked sum.
 
     Clients go by `client_id`, int32 [K], the federation's ids; -1 in rows without one. `key` draws shares.
-
-    Attributes:
-        summed: int32, ids of the clients in the sum; all participants until `note` is called.
-        left: int32, ids of the clients that left.
+    `summed` and `left` are the ids of the clients in the sum, and of those that left, once `note` is called.
     """
 
     def __init__(
@@ -133,11 +122,7 @@ class Attendance:
 
 
 def departures_of(entries: Sequence[str], sums: str, key: str, owner: str = "") -> list[Departure]:
-    """Parse the departures listed in setting `key`, and check that `sums` has their stages.
-
-    Raises:
-        UsageError: an entry that is no departure, or a stage that these sums do not have.
-    """
+    """Parse the departures listed in setting `key`, and check that `sums` has their stages."""
     departures = parsed(entries, STAGES, key, owner)
     for departure in departures:
         is_there = sums == "masked_resilient" or (

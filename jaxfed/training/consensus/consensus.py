@@ -125,15 +125,9 @@ def largest_share(tally: jax.Array, *, threshold: Share = 0.0) -> Agreed:
 
 
 def staple(votes: jax.Array, num_classes: int, *, threshold: Share = 0.0) -> Agreed:
-    """The most likely class under a separate error model for each client.
+    """The most likely class under a separate error model for each client, of votes int32 [K, U], -1 for none.
 
-    Args:
-        votes: int32 [K, U]; -1 for none.
-        num_classes: C.
-        threshold: the least posterior probability of the label.
-
-    Raises:
-        UsageError: fewer than two classes.
+    `threshold` is the least posterior probability of the label.
     """
     if num_classes < 2:
         raise UsageError(
@@ -211,19 +205,9 @@ def staple_performance(
 
 
 def change_probability(num_clients: int, num_public: int, rounds: int, rate: float) -> float:
-    """delta: the bound on the probability that a consensus label changes after round t_0.
+    """delta: the bound on the probability that a consensus label changes after round t_0 = `rounds`.
 
-    Args:
-        num_clients: m, 3 or more.
-        num_public: |U|.
-        rounds: t_0.
-        rate: c.
-
-    Returns:
-        A number of 0 or more; from 1 on the bound is vacuous.
-
-    Raises:
-        UsageError: a number out of its range.
+    m = `num_clients` is 3 or more, |U| = `num_public`, c = `rate`. From 1 on the bound is vacuous.
     """
     _check(num_clients, num_public, rate)
     if rounds < 0 or rounds + 1 < 2 * rate:
@@ -238,11 +222,7 @@ def change_probability(num_clients: int, num_public: int, rounds: int, rate: flo
 
 
 def rounds_needed(num_clients: int, num_public: int, rate: float, delta: float) -> int:
-    """The smallest t_0 after which labels change with a probability of at most `delta`.
-
-    Raises:
-        UsageError: delta outside of (0, 1), and as `change_probability`.
-    """
+    """The smallest t_0 after which labels change with a probability of at most `delta`."""
     _check(num_clients, num_public, rate)
     if not 0 < delta < 1:
         raise UsageError(f"delta={delta}: use numbers above 0 and below 1")

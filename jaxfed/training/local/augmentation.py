@@ -32,12 +32,7 @@ _GRAY = (0.299, 0.587, 0.114)  # ITU-R 601: PIL's weights for the brightness of 
 def compose(names: Sequence[str]) -> Augment | None:
     """Return the augmentation of batches by each change in turn, drawn per image; None for no names.
 
-    Args:
-        names: `NAME` or `NAME:NUMBER[:NUMBER]`, NAME in `AUGMENTATIONS`, numbers its arguments.
-
-    Raises:
-        UsageError: an unknown name, or numbers that do not fit it; when called, examples that are not
-            images.
+    `names` are `NAME` or `NAME:NUMBER[:NUMBER]`, NAME in `AUGMENTATIONS`, numbers its arguments.
     """
     changes = [_find(name) for name in names]
     if not changes:
@@ -64,11 +59,7 @@ def compose(names: Sequence[str]) -> Augment | None:
 
 
 def check_levels(augment: Augment | None, x: np.ndarray) -> None:
-    """Check that images are bytes or from 0 to 1, if the augmentation depends on the levels of their pixels.
-
-    Raises:
-        UsageError: other values; the gray of `cutout` and most changes of `randaugment` assume these.
-    """
+    """Check that images are bytes or from 0 to 1, which `cutout` and changes of `randaugment` assume."""
     text = getattr(augment, "level_dependent", None)
     if text is None or x.dtype == np.uint8 or not x.size:
         return

@@ -103,11 +103,8 @@ def after_steps(
 ) -> Carry:
     """Run all steps of a plan, and return the final carry.
 
-    Args:
-        plan: the steps.
-        key: typed; a step's own is folded in from it.
-        step_of: plan with the draws of these steps -> step function, number and carry -> carry.
-        carry: the value before the first step.
+    A step's key is folded in from `key`; `step_of` makes the step function, (number, carry) -> carry, from
+    the plan with the draws of these steps.
     """
     if plan.ahead == 1:
         return jax.lax.fori_loop(0, plan.num_steps, step_of(plan), carry)
@@ -156,11 +153,7 @@ class Batches:
     episodes: Episodes | None = None
 
     def __post_init__(self) -> None:
-        """Check the fields, and the size, which episodes have of their own.
-
-        Raises:
-            UsageError: the first field that is not allowed.
-        """
+        """Check the fields, and the size, which episodes have of their own."""
         check(self)
         if self.episodes is None:
             check_value("size", self.size, Count, owner="Batches")
@@ -209,12 +202,11 @@ def _joint(
 
 def _paired(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:
     labeled_key, unlabeled_key = jax.random.split(key)
-    is_labeled = usable(data) & data.is_labeled
-    is_unlabeled = usable(data) & ~data.is_labeled
+    is_labeled, without_label = usable(data) & data.is_labeled, is_unlabeled(data)
     labeled = _orders(data, is_labeled, labeled_key, batches.epochs)
-    unlabeled = _orders(data, is_unlabeled, unlabeled_key, batches.epochs)
+    unlabeled = _orders(data, without_label, unlabeled_key, batches.epochs)
     num_labeled = jnp.sum(is_labeled, dtype=jnp.int32)
-    num_unlabeled = jnp.sum(is_unlabeled, dtype=jnp.int32)
+    num_unlabeled = jnp.sum(without_label, dtype=jnp.int32)
 
     rows_labeled = jnp.minimum(batches.size, num_labeled)  # |B_L|
     ratio = batches.unlabeled_ratio
@@ -271,19 +263,15 @@ def _beside_all(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan
 def _episodes(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:
     sizes = batches.episodes
     assert sizes is not None
-    is_labeled = usable(data) & data.is_labeled
-    is_unlabeled = usable(data) & ~data.is_labeled
+    is_labeled, without_label = usable(data) & data.is_labeled, is_unlabeled(data)
 
     def rows(step: jax.Array) -> tuple[jax.Array, jax.Array]:
         step_key = jax.random.fold_in(key, step)
 
         def drawn(length: int) -> tuple[jax.Array, jax.Array]:
-            label, labeled, unlabeled = (
-                data.label[:length],
-                is_labeled[:length],
-                is_unlabeled[:length],
-            )
-            return draw(step_key, label, labeled, unlabeled, sizes)
+            places = slice(length)
+            given, others = is_labeled[places], without_label[places]
+            return draw(step_key, data.label[places], given, others, sizes)
 
         return by_extent(data.x, extent(data), drawn)
 
@@ -351,12 +339,6 @@ class Episodes(NamedTuple):
     A step's rows stand in this order, class after class: S_1 .. S_C, Q_1 .. Q_C, Q_U. A loss knows a row's
     role by its position. If a client has fewer examples, the spare rows hold other examples of it and are not
     used.
-
-    Fields:
-        num_classes: C.
-        support: n_S, of each class.
-        query: n_Q, of each class.
-        unlabeled: n_U.
     """
 
     num_classes: int
@@ -385,8 +367,8 @@ def draw(
 ) -> tuple[jax.Array, jax.Array]:
     """Draw one episode of one client: index int32 [B] into its examples, and used bool [B].
 
-    Support and labeled query are drawn from the examples `is_labeled`, bool [N], with `label` int32 [N]; the
-    unlabeled query from those `is_unlabeled`. Cost: two sorts of N numbers.
+    Support and labeled query are drawn from the examples `is_labeled`, bool [N], the unlabeled query from
+    those `is_unlabeled`. Cost: two sorts of N numbers.
     """
     labeled_key, unlabeled_key = jax.random.split(key)
     # Class by class, within a class in random order; others behind them.

@@ -81,11 +81,11 @@ def train(
     after_step: AfterStep | None = None,
     gradient: MakeGradient | None = None,
 ) -> Trained:
-    """Train a model on one client's examples.
+    """Train a model on one client's examples, [N, ...].
 
     Args:
         state: the model as received; also the loss's anchor.
-        data: the client's examples, [N, ...].
+        data: the client's examples.
         key: the client's typed key of this round.
         loss: see `jaxfed.training.local.losses`.
         optimizer: gradient -> update.
@@ -95,8 +95,6 @@ def train(
         correction: added to every gradient (of the form of the parameters); None adds nothing.
         after_step: changes the parameters after each step (a moving average, say); None leaves them.
         gradient: makes the function that computes a step's gradient; None: of `loss` over the batch.
-
-    Cost: one sort of N numbers per epoch in addition to the steps.
     """
     plan_key, step_key = jax.random.split(key)
     plan = batches
@@ -193,13 +191,12 @@ class LocalTraining:
 
     Attributes:
         optimizer: learning rate -> the clients' optimizer.
-        client_optimizer: treatment of its state (momentum, second moments) after a client's round.
+        client_optimizer: its state (momentum, second moments) after a client's round.
 
             - "fresh": it is dropped; an optimizer starts anew in every round (FedAvg, and most papers).
             - "kept": each client keeps its own for its next round, across stages 1 and 2; the learning
-              rate is still the round's. M clients keep M optimizer states: one more number per parameter
-              for RMSprop, two for Adam, none for plain SGD. (ProtoFSSL's code has one optimizer for all
-              clients, which train one after another; here a round's clients train side by side.)
+              rate is still the round's. (ProtoFSSL's code has one optimizer for all clients, which train one
+              after another; here a round's clients train side by side.)
         learning_rate: rounds done -> the round's rate, jit-traceable (`jnp.where` in place of `if`). Counted
             anew after `Training.labeled_only_rounds`.
         batches: of labeled and pseudo-labeled examples.
@@ -207,10 +204,9 @@ class LocalTraining:
         pointwise: l(logits, label), from which `Training.loss` and methods' own losses are built.
         augment: random changes of a batch that keep its classes; `Training.loss` includes them.
         strong_augment: stronger ones, for methods that compare the two.
-        batch_statistics: treatment of BatchNorm's running statistics. While training, BatchNorm
-            always uses its batch; running statistics matter when a model is evaluated or embeds. Where the
-            batch size does not divide the client's examples, some of them fill the last batch of an epoch a
-            second time. They have no weight in the loss, but statistics count them.
+        batch_statistics: BatchNorm's running statistics, which matter when a model is evaluated or embeds;
+            training always uses the batch's. Examples that fill up the last batch of an epoch have no
+            weight in the loss, but statistics count them.
 
             - "averaged": through the server with the parameters, in the same mean (XCLP's code).
             - "static": none are kept; after each round the cohort's clients measure the new model's
@@ -230,26 +226,13 @@ class LocalTraining:
     batch_statistics: BatchStatistics = "averaged"
 
     def __post_init__(self) -> None:
-        """Check the types, and use `batches` for rounds on given labels too if they have none of their own.
-
-        Raises:
-            UsageError: a name or a number in place of a function, another name than those above, a rate that
-                is no number or that JAX cannot trace, or no `Batches`.
-        """
+        """Check the types, and use `batches` for rounds on given labels too if these have no other."""
         check(self)
         try:
             jax.eval_shape(self.rate_in, jax.ShapeDtypeStruct((), jnp.int32))
-        except jax.errors.ConcretizationTypeError as error:
-            raise UsageError(
-                "its rounds are a number of JAX, which `if` and `float` cannot read",
-                key="learning_rate",
-                owner="LocalTraining",
-                value=self.learning_rate,
-                allowed="use a schedule of optax, such as optax.piecewise_constant_schedule, or jnp.where",
-            ) from error
         except (TypeError, ValueError) as error:
             raise UsageError(
-                f"gives no rate for a round: {' '.join(str(error).split())[:300]}",
+                f"gives no rate for a traced round: {' '.join(str(error).split())[:300]}",
                 key="learning_rate",
                 owner="LocalTraining",
                 value=self.learning_rate,
@@ -321,14 +304,11 @@ def measured_statistics(
     Args:
         model: its `train_apply` is called; dropout is on, as in training.
         state: parameters to measure; its statistics are ignored.
-        x: [N, ...], examples; the valid ones come first.
-        mask: bool [N], False on padding.
+        x: [N, ...], examples; the valid ones, by `mask` bool [N], come first.
+        mask: False on padding.
         key: typed key of the dropout.
         batch_size: B. The client's first examples fill the last batch: its statistics count them, its weight
-            does not.
-
-    Returns:
-        The statistics part of a state; zeros for a client without examples.
+            does not. The statistics of a client without examples are zeros.
     """
     parameters, statistics = nnx.split_state(state, nnx.Param, ...)
     zeros = jax.tree.map(jnp.zeros_like, statistics)
@@ -361,10 +341,7 @@ _AT_ONCE = 256
 def client_logits(
     model: Model, state: nnx.State, data: ClientData, key: jax.Array, weak: Augment | None
 ) -> jax.Array:
-    """Logits float32 [N, C] for each of the client's examples, on one weak view; 0 on padding behind them.
-
-    An example's view depends on its number and the key alone. Cost: one forward pass over the client's data.
-    """
+    """Logits float32 [N, C] for each of the client's examples, on one weak view; 0 on padding behind them."""
 
     def classify(number: jax.Array) -> jax.Array:
         x = view(weak, jax.random.fold_in(key, number), taken(data.x, number[None]))

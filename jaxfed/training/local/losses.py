@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -80,9 +80,6 @@ def view(augment: Augment | None, key: jax.Array, x: jax.Array) -> jax.Array:
     """Return one view of a batch as floats: augment(x), or x. All methods make their views here.
 
     Bytes are read as [0, 1], also those that an augmentation returns.
-
-    Raises:
-        UsageError: the augmentation returns other integers that are no bytes, or another shape.
     """
     seen = x if augment is None else augment(key, x)
     has_scale = seen.dtype in (x.dtype, jnp.uint8) or jnp.issubdtype(seen.dtype, jnp.floating)
@@ -97,18 +94,11 @@ def view(augment: Augment | None, key: jax.Array, x: jax.Array) -> jax.Array:
     return as_float(seen)
 
 
-# The value to minimize, float32 scalar, and the state with its batch statistics moved on.
 ValueAndState = tuple[jax.Array, nnx.State]
 
 
-class Loss(Protocol):
-    """The value to minimize, and the state with its batch statistics moved on."""
-
-    def __call__(
-        self, state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
-    ) -> ValueAndState:
-        """Return (float32 scalar, state)."""
-        ...
+# state, anchor, batch, key -> the value to minimize, and the state with its batch statistics moved on
+Loss = Callable[[nnx.State, nnx.State, Batch, jax.Array], ValueAndState]
 
 
 def softmax_cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
@@ -276,19 +266,8 @@ def _bytes_made(model: Model, state: nnx.State, count: int, x: jax.Array) -> int
 def few_at_a_time(function: Callable[..., jax.Array], size: int) -> Callable[..., jax.Array]:
     """f(parameters, *rows) -> scalar, a sum over rows, with value and gradient summed over blocks of rows.
 
-    Args:
-        function: f; `rows` are arrays of one length.
-        size: rows of a block; the last may have fewer.
-
-    Returns:
-        The same function. Only its first derivative by `parameters`, in reverse mode, is available. It is
-        computed together with the value, one block after another.
-
-    Raises:
-        NotImplementedError: when it is differentiated by `rows`.
-
-    Cost: that of f and its gradient, and one addition of gradients per block; memory for one block's
-    activations.
+    A block has `size` rows, the last may have fewer. Only the first derivative by `parameters`, in reverse
+    mode, is available, computed together with the value. Memory: one block's activations.
     """
 
     @jax.custom_vjp

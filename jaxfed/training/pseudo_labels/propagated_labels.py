@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
 from typing import Any
 
 import jax
@@ -39,7 +38,6 @@ from jaxfed.kernels.conjugate_gradient import Convergence
 from jaxfed.training.pseudo_labels.prototypes import class_means
 from jaxfed.training.pseudo_labels.pseudo_label import Embed, PseudoLabel, PseudoLabels, completed
 from jaxfed.training.server.server_state import ServerState
-from jaxfed.xclp.memory_plan import planned_part
 from jaxfed.xclp.one_shot.cosine_propagation import label_each, propagate_over_cosines
 from jaxfed.xclp.settings.parameters import NEIGHBORS
 from jaxfed.xclp.steps.propagation_matrix import (
@@ -118,11 +116,7 @@ class XclpLabels:
     def __call__(
         self, state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
     ) -> PseudoLabels:
-        """Return labels and weights for every example of the cohort.
-
-        Raises:
-            UsageError: labels at the server with protocols, noise or columns of influence.
-        """
+        """Return labels and weights for every example of the cohort."""
         entered = self.points(state, cohort, key)
         # The seed of line 1: shared by the clients, drawn anew every round.
         seed = xclp.drawn_seed(key)
@@ -152,10 +146,6 @@ class _InOneProgram:
     def __init__(self, parameters: xclp.Parameters, execution: Execution) -> None:
         self._p, self._execution = parameters, execution
         self._is_spread = execution.mesh is not None
-        # Of a graph over several devices; on one device `sized` reports the memory.
-        self._report_memory = cache(
-            partial(planned_part, "labeling in a round", p=parameters, execution=execution)
-        )
         self._label_cohort = self._compiled(self._padded_labels)
         self._label_rows = self._compiled(self._ragged_labels)
 
@@ -177,15 +167,13 @@ class _InOneProgram:
     def _compiled(self, program: Callable[..., Any]) -> Callable[..., Any]:
         if self._is_spread:  # a jitted program would run on one device
             return program
-        return self._execution.sized("labeling in a round", jax.jit(program))
+        return jax.jit(program)
 
     def _labels(
         self, vectors: jax.Array, y: jax.Array, valid: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, jax.Array, Convergence]:
         p, execution = self._p, self._execution
         num_points = len(y)
-        if self._is_spread:
-            self._report_memory(*vectors.shape)
         # Over several devices, padded with empty rows to a multiple of their number.
         codes = execution.spread(lsh.project_bits(vectors, key, p.num_bits))
         inside = execution.spread(valid, fill=False)

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -130,14 +130,8 @@ class PseudoLabels(NamedTuple):
     metrics: Metrics
 
 
-class PseudoLabel(Protocol):
-    """Function that labels one cohort with the server's current state, and counts the bytes sent for it."""
-
-    def __call__(
-        self, state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
-    ) -> PseudoLabels:
-        """Return labels and weights for every example of the cohort."""
-        ...
+# state, cohort, key, communication -> labels of the cohort; the bytes sent for them are counted
+PseudoLabel = Callable[[ServerState, Cohort, jax.Array, Communication], PseudoLabels]
 
 
 def labeled_only(

@@ -26,14 +26,7 @@ from jaxfed.training.specification import Training
 
 
 class Shared(NamedTuple):
-    """Data that all clients of a round receive alike.
-
-    Fields:
-        model: the server's parameters and statistics.
-        control: defined by the method (`ServerState.control`).
-        learning_rate: float32 scalar.
-        round: int32 scalar, rounds done in this stage.
-    """
+    """Data that all clients of a round receive alike; `round` is the number of rounds done in this stage."""
 
     model: nnx.State
     control: Any
@@ -122,14 +115,8 @@ class ClientRound(NamedTuple):
     ) -> Trained:
         """Take local steps; the optimizer resumes or starts afresh (`LocalTraining.client_optimizer`).
 
-        Args:
-            loss: the loss to minimize.
-            start: the model to start from; None: `model`.
-            batches: other batches, or a plan of each step's rows; None: the round's.
-            optimizer: another optimizer than the specification's.
-            correction: see `jaxfed.training.local.local_training.train`.
-            after_step: see there.
-            gradient: see there.
+        `start`, `batches` and `optimizer` are by default the received model and those of the round;
+        `correction`, `after_step` and `gradient` as in `jaxfed.training.local.local_training.train`.
         """
         kept, rate = self.optimizer_state, self.shared.learning_rate
         return train(

@@ -32,14 +32,7 @@ _STEPS, _MODEL = "local_steps", "parameters"
 
 
 class RoundCosts(NamedTuple):
-    """Costs of one client in one round, averaged over clients and rounds.
-
-    Fields:
-        operations: floating-point operations that it computes.
-        steps: local steps.
-        upload_bytes: bytes that it sends.
-        download_bytes: bytes that it receives.
-    """
+    """Floating-point operations, local steps and bytes of one client in one round, on average."""
 
     operations: float
     steps: float
@@ -93,15 +86,11 @@ def round_costs(
     *,
     rounds: int = 10,
 ) -> RoundCosts:
-    """Return the operations, steps and bytes of a client per round.
+    """Return the operations, steps and bytes of a client per round, in which all of `federation` take part.
 
-    Args:
-        algorithm: built with a training that has these `clients`; its local update has one loop, over steps.
-        clients: see above.
-        federation: all its clients take part.
-        key: typed.
-        rounds: number of rounds over which bytes are averaged, after a first one in which nobody has shared
-            anything yet. A multiple of ten counts FedMatch's helpers, sent in every tenth round, in full.
+    Bytes are means over `rounds`, after a first one in which nobody has shared anything yet; a multiple of
+    ten counts FedMatch's helpers, sent in every tenth round, in full. The algorithm's training has these
+    `clients`, and its local update one loop, over steps.
     """
     state = algorithm.init(key, federation)
     sent, received, steps = [], [], 0.0

@@ -108,12 +108,7 @@ def _embed(state: ServerState, key: jax.Array) -> Request:
 
 @dataclass(frozen=True, eq=False)
 class JointlyLabelingClient:
-    """A client that labels with the others, then trains: the functions of a `ClientSide`.
-
-    Attributes:
-        training: its training.
-        source: the simulation's labeling.
-    """
+    """A client that labels with the others, by the simulation's `source`, then trains."""
 
     training: TrainingClient
     source: XclpLabels
@@ -144,11 +139,7 @@ class JointlyLabelingClient:
     def answer(
         self, step: str, own: Mapping[str, Any], request: Any, cohort: Cohort
     ) -> tuple[dict[str, Any], Any]:
-        """Return the client's new state and its reply.
-
-        Raises:
-            ProtocolError: a letter that does not belong to the state, or no labels of the round.
-        """
+        """Return the new state and the reply; a letter that does not belong to it is a ProtocolError."""
         if step in (UPDATE, *AFTER_MEAN):
             source = self._labels_of(own, request) if step == UPDATE else None
             after, reply = self.training.answer(step, own["training"], request, cohort, source)

@@ -38,16 +38,11 @@ ServerMetrics = dict[str, jax.Array]
 
 
 class ServerWithLabels:
-    """A server that holds all labels; no client takes part in rounds on given labels alone.
-
-    Attributes:
-        examples: its examples as data of local updates. Programs receive them as the argument `own`.
-    """
+    """A server that holds all labels, in `examples`; no client takes part in rounds on given labels alone."""
 
     def __init__(
         self, training: Training, update: LocalUpdate, examples: ClientData, *, joins: bool
     ) -> None:
-        """Train by `update`: before the clients, or beside them if it `joins`."""
         self._training, self._update, self.examples = training, update, examples
         self._joins = joins
         self._train = jax.jit(self._trained, static_argnames="first_round")
@@ -57,8 +52,7 @@ class ServerWithLabels:
     ) -> tuple[ServerState, ServerMetrics]:
         """Train before the clients, by the round's key; a server that joins them does not.
 
-        Learning rates count from `first_round` on, as the clients'. With "static" statistics the server
-        measures the new model's on its own examples; the clients receive these.
+        With "static" statistics the server measures the new model's on its own examples.
         """
         if self._joins:
             return state, {}
@@ -108,10 +102,7 @@ class ServerWithLabels:
     def beside_clients(
         self, updates: ClientUpdate, state: ServerState, shared: Shared, own: Any, key: jax.Array
     ) -> tuple[nnx.State, jax.Array, ServerMetrics]:
-        """Return deltas and weights [K + 1, ...] with the server's own if it joins the clients, and metrics.
-
-        Jit-traceable, as `measured`; `key` is that of the round's training.
-        """
+        """Return deltas and weights [K + 1, ...] with the server's own if it joins, and its metrics."""
         if not self._joins:
             return updates.delta, updates.weight, {}
         found = self._updated(state, shared, own, jax.random.fold_in(key, Stream.SERVER_TRAINING))
@@ -119,18 +110,11 @@ class ServerWithLabels:
         return delta, weight, _metrics_of(found)
 
     def measured(
-        self,
-        statistics: nnx.State,
-        counts: jax.Array,
-        model: nnx.State,
-        own: Any,
-        key: jax.Array,
+        self, statistics: nnx.State, counts: jax.Array, model: nnx.State, own: Any, key: jax.Array
     ) -> tuple[nnx.State, jax.Array]:
         """Append the server's statistics [K + 1, ...] and number of examples [K + 1] to the clients'."""
-        key = jax.random.fold_in(
-            jax.random.fold_in(key, Stream.SERVER_TRAINING), Stream.BATCH_STATISTICS
-        )
-        found = self._statistics(model, own, key)
+        key = jax.random.fold_in(key, Stream.SERVER_TRAINING)
+        found = self._statistics(model, own, jax.random.fold_in(key, Stream.BATCH_STATISTICS))
         count = jnp.sum(own.mask).astype(jnp.float32)
         return _appended(statistics, found), _appended(counts, count)
 
@@ -156,13 +140,7 @@ class ServerWithLabels:
 def server_of(
     training: Training, update: LocalUpdate | None, pseudo_label: str, *, joins: bool
 ) -> ServerWithLabels | None:
-    """Return the server of a method that has labels, or None.
-
-    Args:
-        training: the training specification.
-        update: the server's training on its labels; None: the method needs labels at clients.
-        pseudo_label: the method's source of labels.
-        joins: True if it trains beside the clients.
+    """Return the server of a method that has labels, or None; arguments as `federated_training` has them.
 
     Raises:
         UsageError: the server has labels, and the method or its source of labels needs them at clients.
@@ -181,10 +159,7 @@ def server_of(
 
 
 def beside(cohort: Cohort, own: ClientData, multiple: int) -> Cohort:
-    """Append the server's examples to the cohort, in as many further rows as they fill.
-
-    Empty rows pad it to a multiple (devices).
-    """
+    """Append the server's examples in as many further rows as they fill, padded to a multiple (devices)."""
     capacity, count = cohort.mask.shape[1], len(own.label)
     num_rows = -(-count // capacity)
     padding = -(len(cohort.client_id) + num_rows) % multiple

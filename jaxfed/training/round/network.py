@@ -53,12 +53,7 @@ _ROUNDED = 1 + 1e-5  # a sum of probabilities may be a little above 1
 
 
 class OwnState(NamedTuple):
-    """A client's state between rounds, which stays with it; leaves [1, ...], a row of the simulation's state.
-
-    Fields:
-        client: defined by the method (`ServerState.clients`; SCAFFOLD's c_k).
-        optimizer: the state its optimizer resumes from, if it is kept.
-    """
+    """A client's `ServerState.clients` and kept optimizer state, which stay with it; leaves [1, ...]."""
 
     client: Any
     optimizer: Any
@@ -72,7 +67,7 @@ class Request(NamedTuple):
         control: `ServerState.control` if clients receive it, else ().
         round: int32, rounds done; after the mean, this one too.
         received: the server's message to this client alone, else ().
-        keys: uint32, data of the keys that the step needs: of the round's labeling, of its training.
+        keys: uint32, data of the keys of the round's labeling and training; after the mean, of the latter.
     """
 
     model: nnx.State
@@ -83,14 +78,7 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """A client's answer to an "update".
-
-    Fields:
-        update: its update, without its own new state.
-        trains: bool, False if it has nothing to train on.
-        labels: metrics of its labeling.
-        unlabeled: float32, the number of examples that these are means over.
-    """
+    """A client's update, whether it trains, and metrics of its labeling, means over `unlabeled` examples."""
 
     update: ClientUpdate
     trains: jax.Array
@@ -99,13 +87,7 @@ class Reply(NamedTuple):
 
 
 class LabeledByClients(NamedTuple):
-    """Stands for the labels of a round at a server that does not see them.
-
-    Fields:
-        key: typed, of the labeling.
-        metrics: of a labeling that the server takes part in; clients reply with theirs.
-        clients: those that have labels; None: all.
-    """
+    """Key and metrics of a labeling that the server does not see; `clients` have labels, None: all."""
 
     key: jax.Array
     metrics: Mapping[str, Any]
@@ -114,12 +96,7 @@ class LabeledByClients(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TrainingClient:
-    """A client of a method that `federated_training` makes: the functions of a `ClientSide`.
-
-    Attributes:
-        parts: the method.
-        labels: the labelings of the two stages.
-    """
+    """A client of a method that `federated_training` makes, with the labelings of the two stages."""
 
     parts: Parts
     labels: tuple[PseudoLabel, PseudoLabel]
@@ -140,15 +117,7 @@ class TrainingClient:
         cohort: Cohort,
         label: PseudoLabel | None = None,
     ) -> tuple[OwnState, Any]:
-        """Return the client's new own state and its reply.
-
-        Args:
-            step: name of the step.
-            own: the client's state.
-            message: the server's.
-            cohort: the client alone.
-            label: labels of the round, if not the stage's own.
-        """
+        """Return the new own state and the reply of `cohort`'s one client; `label`: labels of the round."""
         parts, cohort, state = self.parts, arranged(cohort), client_view(message, own)
         keys = jax.random.wrap_key_data(jnp.asarray(message.keys))
         done = int(message.round) - (step != UPDATE)  # rounds before this one
@@ -167,11 +136,7 @@ class TrainingClient:
         return after, Reply(update, trains, dict(labels.metrics), number)
 
     def form(self, step: str, federation: Federation) -> Any:
-        """Return the form of a message of the server, a pytree of `jax.ShapeDtypeStruct`.
-
-        Raises:
-            UsageError: the method has no such step.
-        """
+        """Return the form of a message of the server, a pytree of `jax.ShapeDtypeStruct`."""
         messages = self.parts.messages
         steps = {
             UPDATE: True,
@@ -192,11 +157,7 @@ class TrainingClient:
 
     @cached_property
     def compiled(self) -> Callable[..., Any]:
-        """The compiled part of a step.
-
-        Its arguments are step, stage, state, cohort, labels, received, key and learning rate. After the mean
-        it returns the reply, else the client's own state, update, and whether it trains.
-        """
+        """The compiled part of a step: a reply after the mean, else own state, update, whether it trains."""
 
         def answered(
             step: str,
@@ -252,13 +213,9 @@ def training_sides(
     one_round: Callable[..., Any],
     joint: JointLabeling | None,
 ) -> Sides:
-    """Return the server's side and a client's.
+    """Return the server's side and a client's, by `trained` and `one_round` of `jaxfed.training.round.round`.
 
-    Args:
-        parts: the method.
-        trained: `jaxfed.training.round.round.trained`.
-        one_round: `jaxfed.training.round.round.one_round`.
-        joint: the labeling of stage 2 by all clients together; None: each labels its own examples.
+    `joint` is the labeling of stage 2 by all clients together; None: each labels its own examples.
 
     Raises:
         UsageError: not all clients of a cohort are to train; at the server, a labeling that needs more than a
@@ -336,7 +293,7 @@ class JointLabeling(NamedTuple):
 def labels_at_clients(
     state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
 ) -> LabeledByClients:
-    """Return the key that each client will label with, in place of labels that the server does not see."""
+    """Return the key that each client will label with."""
     del state, cohort, communication
     return LabeledByClients(key, {})
 
@@ -345,17 +302,8 @@ def labels_at_clients(
 class AskedClients:
     """The clients of a round on a network: the methods of `CohortClients`, by requests to each.
 
-    Attributes:
-        client: their programs, of which the server needs the form of the replies.
-        stage: 1 or 2.
-        ask: reaches the clients.
-        federation: as the server knows it; it has the form of examples.
-        at_server: compiles a function of the server's with these first arguments.
-        cohort: the clients that are asked.
-        labels: of those that take part.
-
     `client_id`, int32 [K], has the clients that are still there, and -1 for others; `metrics` those of the
-    labels that they made.
+    labels that they made; `federation` is as the server knows it.
     """
 
     client: TrainingClient
@@ -418,8 +366,7 @@ class AskedClients:
     ) -> Any:
         """Ask the clients that are still there; replies in their order, [K, ...].
 
-        Who does not reply has left the round. Its row has zeros, its weight included, so that it changes no
-        mean.
+        Who does not reply has left the round: its row has zeros, its weight included.
         """
         messages, form = self.requests(step, state, received, key)
         number = int(state.round) + (step == UPDATE)
@@ -467,11 +414,7 @@ class AskedClients:
 
 
 def _in_range(name: str, values: Any, most: float) -> None:
-    """Refuse weights and numbers of examples that would let one client dominate the mean.
-
-    Raises:
-        Unusable: one is below 0, or above `most` by more than rounding.
-    """
+    """Raise `Unusable` for a weight or number by which one client would dominate the mean."""
     if np.any(np.asarray(values) < 0):
         raise Unusable(f"{name} is below 0")
     if (largest := np.max(np.asarray(values), initial=0)) > most * _ROUNDED:

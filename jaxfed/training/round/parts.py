@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Course
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.execution.settings import require
 from jaxfed.random_streams import Stream
 from jaxfed.training.pseudo_labels.pseudo_label import WITHIN_CLIENTS
 from jaxfed.training.round.client_round import LocalUpdate
@@ -80,7 +82,7 @@ class Parts:
             self.init_client(model, federation, client_key),
             local.optimizer(jnp.float32(0)).init(parameters) if keeps_optimizer else (),
         )
-        clients, optimizers = rows_for(num_rows, rows, training.execution.host)
+        clients, optimizers = rows_for(num_rows, rows)
         state = ServerState(
             model=model,
             optimizer=self.aggregate.init(model, key),
@@ -99,12 +101,7 @@ class Parts:
         return state._replace(num_training=np.maximum(numbers, 1).astype(np.float32))
 
     def checked_state(self, key: jax.Array, federation: Federation) -> ServerState:
-        """Return the state before the first round of a federation that the method can train on.
-
-        Raises:
-            UsageError: a federation without clients to train, with labels elsewhere, with examples that the
-                network does not take, or with more classes than its outputs.
-        """
+        """Return the state before the first round, or raise a UsageError: no training on this federation."""
         given = self.training.server.examples
         if self.training.training_cohort_size and given is not None:
             raise UsageError(
@@ -123,6 +120,8 @@ class Parts:
                 "the server of these clients has labels: use "
                 "Training(model, server=ServerTraining(examples=federation.server_examples))"
             )
+        rows, dim = self.training.local.batches.capacity, math.prod(federation.x.shape[1:])
+        require(4 * rows * dim, "a batch", key="batches", value=rows, owner="LocalTraining")
         if given is not None:
             federation.check_arrays(given[0], "ServerTraining.examples", given[1])
         state = self.first_state(federation.num_clients, key, federation)

@@ -69,12 +69,7 @@ def placed(cohort: Cohort, execution: ClientExecution) -> Cohort:
 
 
 def simulated(parts: Parts, trained: Callable[..., Outcome]) -> list[Stage]:
-    """Return the two stages of a run in this process.
-
-    Args:
-        parts: the method.
-        trained: `jaxfed.training.round.round.trained`.
-    """
+    """Return the two stages of a run in this process, by `jaxfed.training.round.round.trained`."""
     return [_simulated(parts, trained, stage) for stage in (1, 2)]
 
 
@@ -84,26 +79,15 @@ def _simulated(parts: Parts, trained: Callable[..., Outcome], stage: int) -> Sta
     if parts.server is not None:
         label = parts.server.label(source, label)
 
-    def program_of(map_clients: MapClients) -> Callable[..., Outcome]:
-        def whole(
-            state: ServerState, cohort: Cohort, labels: PseudoLabels, *others: Any
-        ) -> Outcome:
-            clients = CohortClients(parts, stage, map_clients, cohort, labels)
-            return trained(parts, stage, clients, state, *others)
+    clients_of = partial(CohortClients, parts, stage, execution.map_clients)
 
-        return jitted(whole)
+    def whole(state: ServerState, cohort: Cohort, labels: PseudoLabels, *others: Any) -> Outcome:
+        return trained(parts, stage, clients_of(cohort, labels), state, *others)
 
-    if parts.training.server.sums == "plaintext":
-        program = execution.host.fitted(
-            "training in a round",
-            program_of,
-            execution.map_clients,
-            lambda state, cohort, *others: len(cohort.client_id),
-        )
-    else:
+    program = jitted(whole)
+    if parts.training.server.sums != "plaintext":
         from jaxfed.training.round.masked_sums import masked
 
-        clients_of = partial(CohortClients, parts, stage, execution.map_clients)
         program = masked(parts, trained, clients_of, stage)
 
     def run(state: ServerState, cohort: Cohort, *others: Any) -> Outcome:

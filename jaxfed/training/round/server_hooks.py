@@ -52,11 +52,7 @@ class Hook:
         key: jax.Array,
         communication: Communication,
     ) -> ServerState:
-        """Return the state after the round.
-
-        `state` is the one after the server's step, `uploads` [K, ...] the clients' `ClientUpdate.upload` or
-        `AfterMean`, `key` that of the round's training.
-        """
+        """Return the state after the round, from that after the server's step and the clients' uploads."""
         del cohort, uploads, key, communication
         return state
 
@@ -119,15 +115,7 @@ class Control(NamedTuple):
         anyone: jax.Array,
         num_training: jax.Array,
     ) -> tuple[nnx.State, Any]:
-        """Return the model after this step, and the new control; jit-traceable.
-
-        Args:
-            model: the model after the aggregate's step.
-            state: the state before the round.
-            corrections: the clients' corrections [K, ...].
-            anyone: bool scalar; False leaves the model as it is.
-            num_training: M, float32 scalar.
-        """
+        """Return the model after this step, and the new control; without `anyone` the model stays."""
         control = jax.tree.map(
             lambda control, change: control + change.sum(axis=0) / num_training,
             state.control,
@@ -167,10 +155,7 @@ def nothing_sent(state: ServerState, cohort: Cohort, communication: Communicatio
 def sent_to_all(
     kind: str, part: Callable[[Any], Any], num_bytes: Callable[[Any], Any] = num_bytes_of
 ) -> Send:
-    """Send each client of a cohort the same `part` of the server's memory, [K, ...].
-
-    `kind` is that of the message; `num_bytes` are those of one.
-    """
+    """Send each client of a cohort the same `part` of the server's memory, [K, ...], and count its bytes."""
 
     def send(state: ServerState, cohort: Cohort, communication: Communication) -> Any:
         sent, client_id = part(state.memory), np.asarray(cohort.client_id)
@@ -205,10 +190,9 @@ class Messages(NamedTuple):
         control: Control,
         batch_statistics: BatchStatistics,
     ) -> None:
-        """Count the models that a cohort receives and sends, and the clients' further messages.
+        """Count the models that a cohort receives and sends, and the clients' further messages, `sent`.
 
-        `state` is the one that the clients received, `sent` their `ClientUpdate.sent`, each [K]. For
-        `after_mean` uploads, and "static" statistics, clients also receive the round's new model.
+        For `after_mean` uploads, and "static" statistics, clients also receive the round's new model.
         """
         num_clients = int(np.sum(np.asarray(client_id) >= 0))
         parameters, statistics = nnx.split_state(state.model, nnx.Param, ...)

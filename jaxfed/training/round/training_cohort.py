@@ -40,10 +40,7 @@ def divided(
     key: jax.Array,
     communication: Communication,
 ) -> tuple[Cohort, PseudoLabels]:
-    """Return the clients of a labeled cohort that train, and their labels; all of them if all train.
-
-    The model that the others receive to be labeled is counted.
-    """
+    """Return the clients of a labeled cohort that train, and their labels; counts the others' model."""
     places = places_of(parts, state, cohort, key)
     num_others = int(np.sum(np.asarray(cohort.client_id) >= 0)) - len(places)
     if not num_others:
@@ -71,11 +68,7 @@ def training_places(
 ) -> np.ndarray:
     """Return the places of the clients that train, ascending: `size` or all, at least one with labels.
 
-    Args:
-        cohort: the clients that are labeled.
-        size: number of clients that train.
-        key: the round's key; with a client's number it decides if the client trains, in any order of clients.
-        needs_labels: True if clients without labels have nothing to train on.
+    The round's key and a client's number decide if it trains, in any order of clients.
     """
     ids = jnp.asarray(cohort.client_id)
     draws = np.asarray(client_draws(jax.random.fold_in(key, Stream.TRAINING_COHORT), ids))

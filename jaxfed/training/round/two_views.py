@@ -26,14 +26,7 @@ def two_view_update(
     unlabeled_weight: float = 1.0,
     mu: float = 0.0,
 ) -> LocalUpdate:
-    """A client's local steps on `consistency` with a term that is built anew in each round.
-
-    Args:
-        term_of: makes a client's term for this round.
-        asks_received: see `consistency`.
-        unlabeled_weight: see `consistency`.
-        mu: proximal weight; FedProx.
-    """
+    """A client's local steps on `consistency` with a round's term, and FedProx's term of weight `mu`."""
 
     def local_update(client: ClientRound) -> ClientUpdate:
         loss = consistency(

@@ -10,10 +10,8 @@ copied as a whole if rows change; a table is updated in place (`jaxfed.host.row_
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,7 +20,7 @@ import numpy as np
 
 from jaxfed.errors import BeyondMemory
 from jaxfed.federation.cohort import Array
-from jaxfed.federation.execution.settings import Execution, bytes_text
+from jaxfed.federation.execution.settings import bytes_text, host_bytes
 from jaxfed.host.row_table import Interleaved, RowTable
 
 # Bytes of all clients' states that are copied in a tenth of a millisecond.
@@ -33,12 +31,7 @@ _BLOCK = 2**25  # bytes of states that are made at a time
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class CohortRows:
-    """The rows [K, ...] of a cohort, in place of those of all M clients.
-
-    Attributes:
-        rows: in the cohort's order; row 0 of the table for a padding client.
-        num_clients: M.
-    """
+    """The rows [K, ...] of a cohort, in place of those of all M clients; a table's row 0 for padding."""
 
     rows: Any
     num_clients: int = field(metadata={"static": True})
@@ -65,33 +58,30 @@ def stacked_for(num_clients: int, state: Any) -> Any:
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_clients, *leaf.shape)), state)
 
 
-def rows_for(num_clients: int, state: Any, host: Execution) -> Any:
-    """The same state for each of M clients; tables if that takes more memory than is quickly copied.
-
-    Raises:
-        BeyondMemory: the states exceed the memory limit, and there is no folder or its disk is full.
-    """
+def rows_for(num_clients: int, state: Any) -> Any:
+    """The same state for each of M clients; tables if that takes more memory than is quickly copied."""
     every = jax.tree.leaves(state)
     num_bytes = num_clients * sum(map(_bytes_of, every))
     is_form = any(isinstance(leaf, jax.core.Tracer) for leaf in every)  # under `jax.eval_shape`
     if num_clients < 2 or num_bytes <= _quickly_copied() or is_form:
         return stacked_for(num_clients, state)
-    folder = None if num_bytes <= host.rows_limit else _disk(num_clients, num_bytes, host)
-    beside = Interleaved(num_clients, folder)
-    return jax.tree.map(lambda leaf: RowTable(num_clients, leaf, folder, beside), state)
+    if num_bytes > (available := host_bytes()):
+        raise BeyondMemory(
+            f"the states of {num_clients:,} clients take {bytes_text(num_bytes)}, the host's memory is "
+            f"{bytes_text(available)}; use a smaller model or fewer clients"
+        )
+    beside = Interleaved(num_clients)
+    return jax.tree.map(lambda leaf: RowTable(num_clients, leaf, beside), state)
 
 
-def rows_of_clients(num_clients: int, make: Callable[[np.ndarray], Any], host: Execution) -> Any:
+def rows_of_clients(num_clients: int, make: Callable[[np.ndarray], Any]) -> Any:
     """States [M, ...] that differ between clients, stored as `rows_for` stores them.
 
-    Args:
-        num_clients: M.
-        make: returns the states [K, ...] of clients with these numbers, int [K]. Tables are filled some
-            clients at a time, because all states together may exceed the memory.
-        host: as for `rows_for`.
+    `make` returns the states [K, ...] of clients with these numbers, int [K]. Tables are filled some clients
+    at a time, because all states together may exceed the memory.
     """
     one = jax.tree.map(lambda leaf: leaf[0], make(np.arange(1)))
-    kept = rows_for(num_clients, one, host)
+    kept = rows_for(num_clients, one)
     if not any(isinstance(leaf, RowTable) for leaf in leaves(kept)):
         return make(np.arange(num_clients))
     size = max(1, _BLOCK // sum(map(_bytes_of, jax.tree.leaves(one))))
@@ -119,10 +109,7 @@ def gather(stacked: Any, client_id: Array) -> Any:
 
 
 def scatter(stacked: Any, client_id: Array, updated: Any) -> Any:
-    """States [M, ...] with the cohort's rows replaced; rows of padding clients are dropped.
-
-    If a client holds only its own state, [1, ...], this is row 0 for every number.
-    """
+    """States [M, ...] with the cohort's rows replaced, as `gather` reads them; padding is dropped."""
 
     def put(leaf: Any, rows: Any) -> Any:
         if isinstance(leaf, CohortRows):
@@ -196,21 +183,3 @@ def _bytes_of(leaf: Any) -> int:
 
 def _quickly_copied() -> int:
     return COPIED_ON_CPU if jax.default_backend() == "cpu" else COPIED_ON_ACCELERATOR
-
-
-def _disk(num_clients: int, num_bytes: int, host: Execution) -> Path:
-    given, limit = host.memory_limit, bytes_text(host.rows_limit)
-    start = (
-        f"execution.memory_limit={given!r}: the states of {num_clients:,} clients take "
-        f"{bytes_text(num_bytes)}, the memory for them is {limit}"
-    )
-    if host.folder is None:
-        raise BeyondMemory(
-            f"{start}; use {num_bytes} bytes or more, or give Execution a folder on a disk"
-        )
-    folder = Path(host.folder)
-    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(place).free
-    if num_bytes > free:
-        raise BeyondMemory(f"{start} and the disk of {folder} has {bytes_text(free)}")
-    return folder

@@ -39,13 +39,7 @@ class ClippedMean(NamedTuple):
 
 
 def clipped_mean(inner: Aggregate, *, clip: float, noise_multiplier: float) -> Aggregate:
-    """The server's step; clients with a positive weight count equally.
-
-    Args:
-        inner: takes the step; it receives the noisy mean as its only update.
-        clip: S.
-        noise_multiplier: z; 0 draws no noise.
-    """
+    """The server's step, taken by `inner`; S is `clip`. Clients with a positive weight count equally."""
 
     def init(model: nnx.State, key: jax.Array) -> ClippedMean:
         noise_key, zero = jax.random.fold_in(key, Stream.NOISE), jnp.float32(0)

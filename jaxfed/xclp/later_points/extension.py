@@ -48,7 +48,6 @@ from jaxfed.random_streams import Stream
 from jaxfed.xclp.algorithm import cross_client_label_propagation
 from jaxfed.xclp.inputs import checked
 from jaxfed.xclp.later_points.out_of_sample import later_codes
-from jaxfed.xclp.memory_plan import planned_part
 from jaxfed.xclp.result import Result, ServerArtifacts, artifacts_of, count_messages
 from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.codes import rows_of_clients, setup
@@ -115,10 +114,6 @@ def extend_labeling(
         raise UsageError(
             f"later points have vectors of {vectors[0].shape[1]} entries; use {dim}, as in the labeling"
         )
-    num_later = sum(map(len, vectors))
-    what = f"{num_later:,} more points of a labeling"
-    planned_part(what, len(old.points.indices) + num_later, dim, p, execution, num_later)
-
     codes, points, is_later = _with_later(old, vectors, labels)
     matrix = PropagationMatrix(graph_of(points, p, execution), p)
     y = np.concatenate(list(points.labels.values()))
@@ -138,7 +133,7 @@ def extend_labeling(
         num_clients=len(points.rows),
         num_labeled=points.num_labeled,
         num_points=len(is_later),
-        num_codes=num_later,
+        num_codes=sum(map(len, vectors)),
         p=p,
     )
     return Result(

@@ -29,7 +29,6 @@ import numpy as np
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels import knn
 from jaxfed.kernels.devices import everywhere, in_batches, padded_rows
-from jaxfed.kernels.knn_in_parts import hamming_knn_in_parts
 from jaxfed.kernels.neighbors.distances import no_distance
 from jaxfed.random_streams import Stream
 from jaxfed.xclp.settings.parameters import NEIGHBORS, Neighbors
@@ -128,13 +127,11 @@ def plaintext_hamming(
     neighbors: str,
     key_bits: int,
     choices: Sequence[ChoosePairs] = (),
-    part_points: int | None = None,
 ) -> Neighbors:
     """Lines 5 and 7 with codes in the clear, as in the authors' experiments: each point's k nearest others.
 
-    `choices`: turns that choose the pairs of clients to compare; all if left out. `part_points`: number of
-    points on the device at a time. The approximate search and that among chosen pairs run on one device of
-    each process.
+    `choices`: turns that choose the pairs of clients to compare; all if left out. The approximate search and
+    that among chosen pairs run on one device of each process.
     """
     del session, key_bits
     if choices:
@@ -142,9 +139,6 @@ def plaintext_hamming(
             _among_chosen, codes, num_neighbors, choices
         )
     joint = np.concatenate(codes)
-    if part_points is not None:
-        found = execution.once(hamming_knn_in_parts, joint, num_neighbors, part_points=part_points)
-        return list(range(len(codes))), *found
     bits = padded_rows(joint)
     is_point = np.arange(len(bits)) < len(joint)
     if neighbors == "exact":

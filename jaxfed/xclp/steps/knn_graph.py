@@ -53,7 +53,7 @@ class KnnGraphs:
     """Neighbors and graphs of one labeling, or of all candidate settings, computed on first use.
 
     `codes` are B^(j), uint32 [n_j, L / 32], `labels` int [n_j]; `p` has the largest number of bits and of
-    neighbors of any candidate; `part_points` codes are on the device at a time, or all of them.
+    neighbors of any candidate.
     """
 
     def __init__(
@@ -63,17 +63,16 @@ class KnnGraphs:
         p: Parameters,
         session: Session | None,
         execution: Execution,
-        part_points: int | None = None,
     ) -> None:
         self._codes, self._labels, self._p = codes, labels, p
-        self._session, self._execution, self._part = session, execution, part_points
+        self._session, self._execution = session, execution
         self._points: dict[int, GraphPoints] = {}
         self._graphs: dict[tuple[int, int, float], Graph] = {}
 
     def points(self, num_bits: int) -> GraphPoints:
         """Lines 5 and 7, XS: the nearest others by codes of `num_bits` bits."""
         if num_bits not in self._points:
-            p, part = self._p, self._part
+            p = self._p
             choices: list[ChoosePairs] = []
             if p.compares_few(len(self._codes)):
                 choices = pair_choices(p.compared_clients, p.compared_by, p.seed)
@@ -85,7 +84,6 @@ class KnnGraphs:
                 neighbors=p.neighbors,
                 key_bits=p.key_bits,
                 choices=choices,
-                **({"part_points": part} if part else {}),
             )
             labels = {j: one_hot_labels(self._labels[j], p.num_classes) for j in clients}
             rows = rows_of_clients(labels)

@@ -1,7 +1,6 @@
 """An experiment of so many clients that their states are tables: resumed, selected, on a disk."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from jaxfed.errors import BeyondMemory
 from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.workdir import open_workdir
-from jaxfed.federation.execution.settings import Execution
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.row_table import RowTable
 from jaxfed.training.server import client_rows
@@ -97,10 +95,7 @@ def whole(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
-def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(whole, tmp_path, monkeypatch, on_disk):
-    if on_disk:
-        monkeypatch.setattr(Execution, "rows_limit", CLIENTS * 4 * NUMBERS - 1)
+def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(whole, tmp_path):
     for stop_before in (2, 5):
         with pytest.raises(Stop):
             play(config_of(), tmp_path / "parts", stop_before)
@@ -132,14 +127,10 @@ def test_the_selected_state_and_the_last_one_predict(whole):
 
 
 def test_a_population_that_fits_nowhere_is_refused_before_a_round(tmp_path, monkeypatch):
-    monkeypatch.setattr(Execution, "rows_limit", 1)
-    free = SimpleNamespace(free=1000)
-    monkeypatch.setattr(client_rows.shutil, "disk_usage", lambda folder: free)
+    monkeypatch.setattr(client_rows, "host_bytes", lambda: 1)
     with pytest.raises(BeyondMemory) as caught:
         play(config_of(), tmp_path / "w")
     line = str(caught.value)
-    assert line.startswith(
-        "config.execution.memory_limit=None: the states of 450 clients take 1.17"
-    )
-    assert line.endswith(f"and the disk of {tmp_path / 'w'} has 1 kB")
+    assert line.startswith("the states of 450 clients take 1.17")
+    assert line.endswith("the host's memory is 1 B; use a smaller model or fewer clients")
     assert not (tmp_path / "w" / "metrics.jsonl").exists()

@@ -182,21 +182,20 @@ def test_metrics_that_fit_no_checkpoint_are_refused_at_once(launch, tmp_path):
     assert complaint.endswith("; give another --workdir, or --overwrite to begin again\n")
 
 
-def test_a_run_goes_on_with_more_memory(launch, whole, tmp_path):
+def test_a_run_goes_on_with_more_workers(launch, whole, tmp_path):
     """And with whatever else results do not depend on; not with another precision, nor when it has ended."""
-    more, place = "--config.execution.memory_limit=1 GB", tmp_path / "w"
-    interrupted(launch, place, "--config.execution.memory_limit=1 MB")
+    more, place = "--config.execution.workers=1", tmp_path / "w"
+    interrupted(launch, place)
     status, complaint = launch(place, more, "--config.execution.precision=bfloat16")
     assert (status, complaint.count("\n")) == (2, 1)
     assert 'another config: config.execution.precision is "float32" there' in complaint
-    assert "memory_limit" not in complaint
-    assert launch(place, more, "--config.execution.workers=1") == (0, "")
+    assert "workers" not in complaint
+    assert launch(place, more) == (0, "")
     assert results(place) == whole
-    execution = json.loads((place / "config.json").read_text())["execution"]
-    assert (execution["memory_limit"], execution["workers"]) == ("1 GB", 1)
+    assert json.loads((place / "config.json").read_text())["execution"]["workers"] == 1
     status, complaint = launch(place)
     assert (status, complaint.count("\n")) == (2, 1)
-    assert 'config.execution.memory_limit is "1 GB" there, null now' in complaint
+    assert "config.execution.workers is 1 there, 0 now" in complaint
 
 
 def test_a_point_of_a_sweep_is_not_told_of_flags_that_a_sweep_lacks(launch, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ SCRIPT = """
 import jax
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.host.parallel import devices
-assert Execution(memory_limit=None)  # a config's default, checked before
+assert Execution()  # made before the devices are set
 devices.num_cores = lambda: 3
 devices.one_device_a_core()
 devices.num_cores = lambda: 2

@@ -2,7 +2,6 @@
 
 import itertools
 from collections import namedtuple
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +11,6 @@ from small_training import KEY, federation_of, rounds_of, training_of
 
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.scaffold import scaffold
-from jaxfed.federation.execution.client_map import client_map
-from jaxfed.federation.execution.settings import Execution
 from jaxfed.host.row_table import RowTable
 from jaxfed.testing.method_checks import assert_equal
 from jaxfed.training.local.batches import Batches
@@ -41,20 +38,20 @@ def small(monkeypatch):
 
 def test_few_bytes_are_an_array_and_many_a_table():
     most = client_rows.COPIED_ON_CPU // 12
-    few, many = (rows_for(number, ONE, Execution())["w"] for number in (most, most + 1))
+    few, many = (rows_for(number, ONE)["w"] for number in (most, most + 1))
     assert isinstance(few, jax.Array)
     assert isinstance(many, RowTable)
     assert (few.shape, many.shape) == ((most, 2), (most + 1, 2))
-    alone = rows_for(1, jnp.zeros(10**6), Execution())
+    alone = rows_for(1, jnp.zeros(10**6))
     assert isinstance(alone, jax.Array)  # of a client on a network
-    forms = jax.eval_shape(lambda: rows_for(10**6, {"w": jnp.zeros(9)}, Execution()))
+    forms = jax.eval_shape(lambda: rows_for(10**6, {"w": jnp.zeros(9)}))
     assert forms["w"].shape == (10**6, 9)
 
 
 @pytest.mark.parametrize("ids", [[4, 0, -1], [-1], [2, 3, 1, -2]])
 def test_a_table_is_read_and_written_as_an_array_and_inside_a_program(small, ids):
     ids = np.int32(ids)
-    array, table = client_rows.stacked_for(5, ONE), rows_for(5, ONE, Execution())
+    array, table = client_rows.stacked_for(5, ONE), rows_for(5, ONE)
     new = {"w": jnp.arange(2.0 * len(ids)).reshape(-1, 2), "n": jnp.arange(len(ids))}
     after = scatter(array, ids, new)
     assert_equal(gather(array, ids), gather(table, ids))
@@ -84,7 +81,7 @@ def test_different_states_of_clients(small, monkeypatch):
         return jax.tree.map(lambda leaf: leaf[numbers], rows)
 
     monkeypatch.setattr(client_rows, "_BLOCK", 3 * 12)  # of three clients
-    table = client_rows.rows_of_clients(4, make, Execution())
+    table = client_rows.rows_of_clients(4, make)
     assert asked == [1, 3, 1]
     assert_equal(table, rows)
     assert table["key"].dtype == rows["key"].dtype
@@ -113,24 +110,6 @@ def test_rounds_have_the_bits_of_arrays(monkeypatch, strategy):
         assert_equal(array, table)
 
 
-def told_bytes(num_clients, cohort):
-    """The memory of the compiled part of SCAFFOLD's round, as XLA reports it."""
-    lines = []
-    federation = federation_of([1] * num_clients)
-    training = training_of(Batches("joint", 1, 1), host=Execution(tell=lines.append))
-    rounds_of(scaffold(training=training), federation, 1, [cohort])
-    return [line for line in lines if "training in a round" in line]
-
-
-def test_a_compiled_round_has_the_memory_of_its_cohort(small, monkeypatch):
-    """Arguments, results and temporaries: as arrays, states of all clients would be among them."""
-    few, many = (told_bytes(number, [1, 2, 3]) for number in (40, 1_000))
-    assert few == many
-    assert len(few) == 1
-    monkeypatch.setattr(client_rows, "COPIED_ON_CPU", 2**40)
-    assert told_bytes(1_000, [1, 2, 3]) != many
-
-
 def test_a_round_replaces_no_array_of_all_clients(small):
     before, *_, after = rounds(scaffold, federation_of([1] * 3_000))
     for old, new in zip(*map(client_rows.leaves, (before.clients, after.clients)), strict=True):
@@ -149,17 +128,3 @@ def test_selection_keeps_the_model_of_a_network_alone(small):
         assert (kept.clients == () and kept is not state) is is_left
         assert algorithm.evaluate(kept, federation) == algorithm.evaluate(state, federation)
     assert without_tables(state) is state
-
-
-def test_beyond_the_memory_rows_lie_in_the_folder_and_have_the_same_bits(
-    small, monkeypatch, tmp_path
-):
-    federation, map_clients = federation_of([2] * 6), partial(client_map, strategy="map")
-    folder = tmp_path / "new"
-    run = partial(rounds, scaffold, federation, map_clients=map_clients)
-    here = run(host=Execution(folder=folder))
-    assert not folder.exists()
-    monkeypatch.setattr(Execution, "rows_limit", 6 * 268 - 1)
-    there = run(host=Execution(folder=folder))
-    assert folder.exists()
-    assert_equal(here[-1], there[-1])

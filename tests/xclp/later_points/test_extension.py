@@ -9,7 +9,6 @@ from dense_xclp import dense_algorithm_1
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution.settings import Execution
-from jaxfed.kernels import knn_extended
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp import Parameters, cross_client_label_propagation, propagate_labels
 from jaxfed.xclp.later_points import out_of_sample
@@ -212,16 +211,6 @@ def test_messages_are_counted():
     assert after["upload"]["codes"] - before["upload"]["codes"] == 10 * 32 // 8
     assert after["download"]["row_sums"] - before["download"]["row_sums"] == 4 * 60 * 3
     assert found._result.communication.metrics() == before
-
-
-def test_memory_is_told(monkeypatch):
-    monkeypatch.setattr(knn_extended, "_NEW_AT_ONCE", 16)  # a program that others have compiled
-    monkeypatch.setattr(knn_extended, "_OLD_AT_ONCE", 256)
-    vectors, labels, _ = clustered_clients([30, 20])
-    lines = []
-    found = propagate_labels(vectors, labels, execution=Execution(tell=lines.append), **SETTINGS)
-    found.with_later([vectors[0][:4]])
-    assert "4 more points of a labeling (codes" in lines[-1]
 
 
 @pytest.mark.parametrize("before", [1, pytest.param(2, marks=pytest.mark.slow)])

@@ -57,7 +57,6 @@ def knn_among(codes, pairs, k):
 SEARCHES = {
     "exact": {"neighbors": "exact"},
     "approximate": {"neighbors": "approximate"},
-    "in parts": {"neighbors": "exact", "part_points": 16},
 }
 
 
