@@ -9,7 +9,7 @@ python -m launch.flower check --data=FOLDER
 python -m launch.flower fingerprint --config=FILE.py[:VARIANT] [--config.KEY=VALUE ...]
 
 `try` deals the config's data into one folder a client, starts a server and all clients as processes on this
-machine, runs the same in a simulation, without clients that have left, and prints the largest difference.
+machine, runs the same in a simulation, and prints the largest difference.
 `server` and `client` are for real sites; `check` says what is wrong in a client's folder and uses no network.
 `fingerprint` prints the hash of a config, which a site that agrees to it writes into client.toml.
 """
@@ -17,9 +17,8 @@ machine, runs the same in a simulation, without clients that have left, and prin
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from absl import flags
 
@@ -58,9 +57,6 @@ _DATA = flags.DEFINE_string("data", None, "client, check: the client's folder.")
 _SERVER = flags.DEFINE_string("server", None, "client: HOST:PORT of the server.")
 _CA = flags.DEFINE_string("ca", None, "client: the certificate ca.crt of the server's authority.")
 _KEY = flags.DEFINE_string("key", None, "client: file of its private key; made if missing.")
-_INSECURE = flags.DEFINE_bool(
-    "insecure", False, "Neither encryption nor keys; on loopback only, for tests."
-)
 
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
@@ -95,7 +91,6 @@ def _try(overrides: list[str], interruption: Interruption) -> int:
     from ml_collections import ConfigDict
 
     from jaxfed.experiment.store.workdir import OF_A_COMMAND, with_resume_hint
-    from jaxfed.federation.algorithm import FederatedAlgorithm
     from jaxfed.flower.deployment import commands
     from jaxfed.host.parallel import devices
 
@@ -104,21 +99,15 @@ def _try(overrides: list[str], interruption: Interruption) -> int:
         raise UsageError(f"--nodes={number}: use integers from 1 on")
     devices.one_device_a_core()
 
-    def simulate(config: ConfigDict, place: Path, left: Mapping[int, Sequence[int]]) -> None:
+    def simulate(config: ConfigDict, place: Path) -> None:
         from jaxfed.api.conduct import conduct
-        from jaxfed.config.assembly import make_algorithm
         from jaxfed.experiment.run.progress import RunProgress
         from jaxfed.experiment.store import workdir
-        from jaxfed.flower.deployment.comparison import without
-
-        def make(*arguments: Any, **keywords: Any) -> FederatedAlgorithm:
-            return without(make_algorithm(*arguments, **keywords), left)
 
         settings = config.to_dict()
-        if workdir.is_finished(place, settings):
-            return
-        with RunProgress(settings) as progress:
-            conduct(config, place, progress, interruption, make=make)
+        if not workdir.is_finished(place, settings):
+            with RunProgress(settings) as progress:
+                conduct(config, place, progress, interruption)
 
     with with_resume_hint(OF_A_COMMAND):
         return commands.try_here(
@@ -128,7 +117,6 @@ def _try(overrides: list[str], interruption: Interruption) -> int:
             simulate=simulate,
             client=(sys.executable, "-m", f"{__package__}.flower", "client"),
             num_nodes=None if number is None else int(number),
-            encrypted=not _INSECURE.value,
             overwrite=_OVERWRITE.value,
             say=_say,
         )
@@ -152,7 +140,6 @@ def _serve(overrides: list[str], interruption: Interruption) -> int:
             names=_NAMES.value,
             nodes=_path("nodes", _NODES.value),
             held=_path("held", _HELD.value),
-            encrypted=not _INSECURE.value,
             say=_say,
         )
 
@@ -161,13 +148,10 @@ def _take_part(overrides: list[str], interruption: Interruption) -> NoReturn:
     del overrides, interruption
     from jaxfed.flower.deployment import commands
 
-    if not _INSECURE.value:
-        _given("ca", _CA.value)
-        _given("key", _KEY.value)
     commands.take_part(
         location(_given("data", _DATA.value), "--data"),
         _given("server", _SERVER.value),
-        root_certificate=None if _INSECURE.value else _path("ca", _CA.value),
+        root=_path("ca", _CA.value),
         key=_path("key", _KEY.value),
         say=_say,
     )
@@ -193,8 +177,8 @@ def _given(flag: str, value: str | None) -> str:
     return value
 
 
-def _path(flag: str, value: str | None) -> Path | None:
-    return None if value is None else location(value, f"--{flag}").absolute()
+def _path(flag: str, value: str | None) -> Path:
+    return location(_given(flag, value), f"--{flag}").absolute()
 
 
 def _say(line: str) -> None:

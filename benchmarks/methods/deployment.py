@@ -94,7 +94,7 @@ def _ours(kept: Path) -> Played:
     from jaxfed.flower.deployment import commands, programs
     from jaxfed.flower.server.stages import STAGES
 
-    def client(data: Path, address: programs.Address, key: Path | None) -> list[str]:
+    def client(data: Path, address: programs.Address, key: Path) -> list[str]:
         command = [sys.executable, "-m", "launch.flower", "client", f"--data={data}"]
         return [*command, f"--server={address.here}", f"--ca={address.root}", f"--key={key}"]
 
@@ -114,7 +114,7 @@ def _ours(kept: Path) -> Played:
 def _plain(kept: Path) -> Played:
     from jaxfed.flower.deployment import commands, programs
 
-    def client(data: Path, address: programs.Address, key: Path | None) -> list[str]:
+    def client(data: Path, address: programs.Address, key: Path) -> list[str]:
         return programs.node_command(address.here, f'data="{data}"', root=address.root, key=key)
 
     with tempfile.TemporaryDirectory(dir=kept) as folder:

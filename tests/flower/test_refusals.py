@@ -13,7 +13,7 @@ from invoking import DIGITS
 
 from jaxfed.config import base
 from jaxfed.flower.deployment import certificates, commands, dealing, programs
-from jaxfed.flower.messages import pytrees, records, timings
+from jaxfed.flower.messages import pytrees, records
 from jaxfed.flower.messages.records import BadMessage
 from launch import flower
 
@@ -34,27 +34,23 @@ def said(*arguments):
     return with_flower(refusals.launched(flower.main, *arguments))
 
 
-def taking_part(make=lambda: {}, server="fl.example.org:1"):
-    """A client's command with what `make` gives; its folder is whole."""
+def taking_part(**given):
+    """A client's command; its folder is whole."""
 
     def call():
         place = Path("client")
         place.mkdir(mode=0o700)
         (place / "client.toml").write_text('number = 0\nname = "north"\n')
         np.savez(place / "train.npz", x=np.ones((4, 3), np.float32), y=[0, 1, -1, -1])
-        commands.take_part(place, server, **{"root_certificate": None, "key": None} | make())
+        options = {"server": "fl.example.org:1", "root": Path("none.crt"), "key": Path("a.key")}
+        commands.take_part(place, **(options | given))
 
     return with_flower(call)
 
 
-def root():
-    Path("ca.crt").touch()
-    return {"root_certificate": Path("ca.crt")}
-
-
 def one_key_for_two():
     certificates.make_node_key(Path("keys/a.key"))
-    options = {"host": "127.0.0.1", "port": 1, "nodes": Path("keys")}
+    options = {"host": "127.0.0.1", "port": 1, "nodes": Path("keys"), "held": Path("held")}
     config = str(Path(__file__).parents[2] / DIGITS)
     commands.serve(config, ["deployment.nodes=('a','b')"], Path("w"), **options)
 
@@ -79,19 +75,14 @@ COMMANDS = {
     "--nodes=two: use integers": said("try", *CONFIG, "--nodes=two"),
     "--port=PORT is missing": said("server", *CONFIG),
     "--nodes is missing": said("server", *CONFIG, AT_PORT),
-    "--insecure: only at loopback": said(
-        "server", *CONFIG, AT_PORT, "--insecure", "--host=0.0.0.0"
-    ),
-    "--ca is missing": said("client", "--data=d"),
-    "--server is missing": said("client", "--data=d", "--insecure"),
-    "--server=x: use HOST:PORT": said("client", "--data=d", "--insecure", "--server=x"),
-    "--server=x:65536: use HOST": said("client", "--data=d", "--insecure", "--server=x:65536"),
-    "...d: no such folder": said("client", "--data=d", "--insecure", "--server=x:1"),
-    "--insecure: only for a server at loopback": taking_part(),
-    "--key is missing": taking_part(root),
-    "...none.crt: no such file": taking_part(
-        lambda: {"root_certificate": Path("none.crt"), "key": Path("a.key")}
-    ),
+    "--held is missing": said("server", *CONFIG, AT_PORT, "--nodes=keys"),
+    "--server is missing": said("client", "--data=d"),
+    "--ca is missing": said("client", "--data=d", "--server=x:1"),
+    "--key is missing": said("client", "--data=d", "--server=x:1", "--ca=a"),
+    "--server=x: use HOST:PORT": taking_part(server="x"),
+    "--server=x:65536: use HOST": taking_part(server="x:65536"),
+    "...d: no such folder": said("client", "--data=d", "--server=x:1", "--ca=a", "--key=b"),
+    "--ca=none.crt: no such file": taking_part(),
     "...1 public key (*.pub) for 2 clients (config.deployment.nodes)": with_flower(one_key_for_two),
     "--name=: use a host name": named(""),
     "--name=a b: use a host name": named("a b"),
@@ -132,10 +123,6 @@ def whole(name, **bounds):
     return partial(records.whole_number, NUMBER, name, **bounds)
 
 
-def seconds(**content):
-    return partial(timings.from_record, content)
-
-
 W = np.zeros(2, np.float32)
 RECORDS = {
     **{
@@ -165,11 +152,10 @@ RECORDS = {
     "...number  above": whole("number", most=2),
     "...number  text": partial(records.text, NUMBER, "number"),
     "...text  long": partial(records.text, NUMBER, "text", longest=2),
-    "seconds.  examples": seconds(examples=3.0),
-    "seconds.  integer": seconds(step=1),
-    "seconds.  negative": seconds(step=-1.0),
-    "seconds.  nan": seconds(step=float("nan")),
-    "seconds.  inf": seconds(step=float("inf")),
+    **{
+        f"seconds is  {value}": partial(records.number, {"seconds": value}, "seconds")
+        for value in (1, -1.0, float("nan"), float("inf"))
+    },
 }
 UNSENT = [None, [1], np.array(["a"]), np.array([None]), np.zeros(1, "M8[s]"), np.float32(1)]
 

@@ -163,7 +163,7 @@ def test_a_federation_from_the_wheel(installed, tmp_path):
     assert 0 < int(size) < 10_000
     config = tmp_path / "network.py"
     config.write_bytes((ROOT / "examples/flower/fedavg_digits.py").read_bytes())
-    own = (f"--config={config}", "--workdir=w", "--config.rounds=1", "--insecure")
+    own = (f"--config={config}", "--workdir=w", "--config.rounds=1")
     done = run(str(installed[1] / "jaxfed-flower"), "try", *own, cwd=tmp_path)
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert "0 of 359 labels differ" in done.stdout

@@ -4,9 +4,12 @@
     test.npz       the same; new points, which take part as `Federation.new` does; optional
     public.npz     x [n_u, ...], the examples that everybody has; optional
     client.toml    fields of `ClientSettings`; number and name are needed
-    labels.csv     written by a method that labels the client's examples (`labels_file`); mode 0600
+    labels.csv     written by a method that labels the client's examples; mode 0600
     state/         written by jaxfed: mode 0700, its files 0600
-    node/          written by `launch.flower client`: logs and Flower's own files, in the same modes
+    node/          written by `launch.flower client`: Flower's own files, in the same modes
+
+labels.csv has a row for each example: `file`, train.npz or test.npz; `index`, its row there; `label`, -1 if
+the method gave none; `confidence`, 0 to 1; `given`, the label in train.npz, if any. A later run replaces it.
 
 x is uint8, or any numbers, read as float32; uint8 [n, h, w] are grey images and get a channel. Classes are
 numbers, which all clients agree on.
@@ -14,14 +17,15 @@ numbers, which all clients agree on.
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -30,6 +34,7 @@ from jaxfed.data.given_examples import examples_of, pair_of
 from jaxfed.data.readers.npz import plain_arrays
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.federation.clients import Federation
+from jaxfed.flower.messages.steps import one_line
 from jaxfed.host.storage import whole_file
 from jaxfed.settings import (
     REQUIRED,
@@ -38,16 +43,13 @@ from jaxfed.settings import (
     CountOrZero,
     Described,
     check,
-    check_value,
     settings_of,
 )
 
 TRAIN, TEST, PUBLIC, SETTINGS = "train.npz", "test.npz", "public.npz", "client.toml"
+LABELS = "labels.csv"
 STATE, NODE = "state", "node"
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
-T = TypeVar("T")
-
-Errors = Literal["class only", "full"]
 _HASH = re.compile(r"([0-9a-f]{16})?")
 
 
@@ -59,7 +61,6 @@ class ClientSettings:
         number: number of this client, from 0 on; no two clients have the same.
         name: name of this client in the server's lines.
         counts: true if numbers of examples and labels may leave; methods that need them refuse otherwise.
-        errors: text of this client's errors that the server receives: "class only", or all of it, "full".
         least_clients: smallest number of clients of a round in which this one takes part.
         least_examples: smallest number of training examples whose sums of features may leave; methods that
             need these sums are refused with fewer.
@@ -72,7 +73,6 @@ class ClientSettings:
         str, Allowed(lambda name: name.strip() and name.isprintable(), "a text of one line")
     ]
     counts: bool = True
-    errors: Errors = "class only"
     least_clients: Count = 3
     least_examples: CountOrZero = 10
     config: Annotated[str, Allowed(_HASH.fullmatch, "16 hexadecimal digits")] = ""
@@ -138,23 +138,42 @@ def read(folder: Path, *, num_classes: int | None = None) -> ClientData:
         num_classes: C, if it is known.
 
     Raises:
-        UsageError: the first thing that is wrong, and the number of others.
+        UsageError: the first thing that is wrong.
     """
-    found = _Reading(folder, num_classes)
-    if found.wrong:
-        more = len(found.wrong) - 1
-        others = f"; {more} more, see python -m launch.flower check --data={folder}" * bool(more)
-        raise UsageError(f"{found.wrong[0]}{others}")
-    assert found.settings is not None
-    assert found.train is not None
-    return ClientData(
-        folder, found.settings, found.train, found.test, found.public, found.columns[TRAIN]
-    )
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder")
+    _check_modes(folder)
+    settings = _settings(folder / SETTINGS)
+    if not (folder / TRAIN).exists():
+        raise UsageError(f"{folder / TRAIN}: no such file; it has the arrays x and y")
+    train, columns = _points(folder / TRAIN, num_classes)
+    test, public = None, None
+    if (folder / TEST).exists():
+        test, own = _points(folder / TEST, num_classes)
+        if own != columns:
+            wrong = f"columns differ from those of {TRAIN}, or have another order"
+            raise UsageError(f"{folder / TEST}: {wrong}")
+        _check_like(folder / TEST, test.x, train.x)
+    if (folder / PUBLIC).exists():
+        public = examples_of(_arrays(folder / PUBLIC, "x")["x"], where=str(folder / PUBLIC))
+        public = as_examples(public)
+        _check_like(folder / PUBLIC, public, train.x)
+    if not len(train.x) and test is None:
+        raise UsageError(f"{folder / TRAIN}: has no examples")
+    return ClientData(folder, settings, train, test, public, columns)
 
 
-def problems(folder: Path, *, num_classes: int | None = None) -> list[str]:
-    """Return one line for each thing that is wrong in a client's folder; arguments as for `read`."""
-    return _Reading(folder, num_classes).wrong
+def write_labels(data: ClientData, label: np.ndarray, confidence: np.ndarray) -> None:
+    """Write labels.csv: labels int32 [n] and confidences float32 [n] of all examples, labeled ones first."""
+    stream = io.StringIO(newline="")
+    lines = csv.writer(stream)
+    lines.writerow(("file", "index", "label", "confidence", "given"))
+    known, num_training = data.points.y, len(data.train.y)
+    for index, row in enumerate(np.argsort(labeled_first(known)).tolist()):
+        file, place = (TRAIN, index) if index < num_training else (TEST, index - num_training)
+        given = "" if known[index] < 0 else int(known[index])
+        lines.writerow([file, place, int(label[row]), f"{confidence[row]:.6g}", given])
+    write_private(data.folder / LABELS, stream.getvalue().encode())
 
 
 def private_folder(folder: Path, name: str = STATE) -> Path:
@@ -184,141 +203,67 @@ def as_examples(x: np.ndarray) -> np.ndarray:
     return x[..., None] if x.ndim == 3 else x
 
 
-class _Reading:
-    """A folder read as far as possible, with a line for each thing that is wrong."""
-
-    def __init__(self, folder: Path, num_classes: int | None) -> None:
-        self._folder, self._num_classes = folder, num_classes
-        self.wrong: list[str] = []
-        self.settings: ClientSettings | None = None
-        self.train: Points | None = None
-        self.test: Points | None = None
-        self.public: np.ndarray | None = None
-        self.columns: dict[str, tuple[str, ...]] = {}
-        if not folder.is_dir():
-            self.wrong.append(f"{folder}: no such folder")
-            return
-        self.wrong += _exposed(folder)
-        self.settings = self._settings()
-        self.train = self._points(TRAIN, is_needed=True)
-        self.test = self._points(TEST)
-        arrays = self._arrays(PUBLIC, ("x",))
-        if arrays is not None:
-            public = self._checked(PUBLIC, partial(examples_of, arrays["x"]))
-            self.public = None if public is None else as_examples(public)
-        self._compare()
-
-    def _settings(self) -> ClientSettings | None:
-        file = self._folder / SETTINGS
-        if not file.is_file():
-            self.wrong.append(f"{file}: no such file; write number = 0 and name = 'NAME' into it")
-            return None
-        try:
-            given = tomllib.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            self.wrong.append(f"{file}: not a readable TOML file ({' '.join(str(error).split())})")
-            return None
-        wrong = list(_wrong_settings(file, given))
-        self.wrong += wrong
-        return None if wrong else ClientSettings(**given)
-
-    def _points(self, name: str, *, is_needed: bool = False) -> Points | None:
-        arrays = self._arrays(name, ("x", "y"), is_needed=is_needed)
-        if arrays is None:
-            return None
-        self.columns[name] = self._columns(name, arrays)
-        given = arrays["x"], arrays["y"]
-        pair = self._checked(name, partial(pair_of, given, num_classes=self._num_classes))
-        return None if pair is None else Points(as_examples(pair[0]), pair[1])
-
-    def _arrays(
-        self, name: str, wanted: tuple[str, ...], *, is_needed: bool = False
-    ) -> dict[str, np.ndarray] | None:
-        file = self._folder / name
-        if not file.exists():
-            if is_needed:
-                self._say(name, "no such file; it has the arrays x and y")
-            return None
-        try:
-            arrays = plain_arrays(file)
-        except UsageError as error:
-            self.wrong.append(str(error))
-            return None
-        except OSError as error:
-            self._say(name, str(error.strerror))
-            return None
-        if missing := [key for key in wanted if key not in arrays]:
-            names = ", ".join(arrays) or "none"
-            self._say(name, f"no array {' and '.join(missing)}; its arrays are {names}")
-            return None
-        return arrays
-
-    def _columns(self, name: str, arrays: dict[str, np.ndarray]) -> tuple[str, ...]:
-        """Return the names of the columns of x; () without the array."""
-        columns, width = arrays.get("columns"), arrays["x"].shape[-1:]
-        if columns is None:
-            return ()
-        if columns.dtype.kind != "U" or columns.shape != width:
-            form = f"{columns.dtype}{list(columns.shape)}"
-            self._say(name, f"columns is {form}; use texts, one for each column of x {list(width)}")
-        elif len(set(columns.tolist())) < len(columns):
-            self._say(name, "columns contains a name twice")
-        return tuple(columns.tolist())
-
-    def _checked(self, name: str, check: Callable[..., T]) -> T | None:
-        """Return the result of a check; None, after storing its error, if it refuses the arrays."""
-        try:
-            return check(where=str(self._folder / name))
-        except UsageError as error:
-            self.wrong.append(str(error))
-            return None
-
-    def _compare(self) -> None:
-        """Compare test and public examples with training examples."""
-        if self.train is None:
-            return
-        if not len(self.train.x) and self.test is None:
-            self._say(TRAIN, "has no examples")
-        others = {TEST: None if self.test is None else self.test.x, PUBLIC: self.public}
-        for name, x in others.items():
-            kinds = [f"{a.dtype}{list(a.shape[1:])}" for a in (x, self.train.x) if a is not None]
-            if self.columns.get(name, own := self.columns[TRAIN]) != own:
-                self._say(name, f"columns differ from those of {TRAIN}, or have another order")
-            if x is not None and kinds[0] != kinds[1]:
-                self._say(name, f"examples are {kinds[0]}, those of {TRAIN} {kinds[1]}")
-
-    def _say(self, name: str, wrong: str) -> None:
-        self.wrong.append(f"{self._folder / name}: {wrong}")
-
-
-def _wrong_settings(file: Path, given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each wrong key of client.toml."""
+def _settings(file: Path) -> ClientSettings:
+    if not file.is_file():
+        raise UsageError(f"{file}: no such file; write number = 0 and name = 'NAME' into it")
+    try:
+        given = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file}: not a readable TOML file ({one_line(f'{error}')})") from error
     known = settings_of(ClientSettings)
-    for key, value in given.items():
+    for key in given:
         if key not in known:
-            yield f"{file}: {key}: unknown key{suggestion(key, known)}"
-            continue
-        try:
-            check_value(key, value, known[key].hint)
-        except UsageError as error:
-            yield f"{file}: {error.renamed(key)}"
+            raise UsageError(f"{file}: {key}: unknown key{suggestion(key, known)}")
     for key, one in known.items():
         if one.default is REQUIRED and key not in given:
-            yield f"{file}: {key} is missing; use {one.allowed}"
+            raise UsageError(f"{file}: {key} is missing; use {one.allowed}")
+    try:
+        return ClientSettings(**given)
+    except UsageError as error:
+        raise UsageError(f"{file}: {error.renamed(error.key)}") from None
 
 
-def _exposed(folder: Path) -> Iterator[str]:
-    """Yield a line for each file or folder that other users can read, or state that a group can."""
+def _arrays(file: Path, *wanted: str) -> dict[str, np.ndarray]:
+    try:
+        arrays = plain_arrays(file)
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from error
+    if missing := [key for key in wanted if key not in arrays]:
+        names = ", ".join(arrays) or "none"
+        raise UsageError(f"{file}: no array {' and '.join(missing)}; its arrays are {names}")
+    return arrays
+
+
+def _points(file: Path, num_classes: int | None) -> tuple[Points, tuple[str, ...]]:
+    """Return the examples of a file, and the names of their columns, () without the array."""
+    arrays = _arrays(file, "x", "y")
+    x, y = pair_of((arrays["x"], arrays["y"]), where=str(file), num_classes=num_classes)
+    columns, width = arrays.get("columns"), arrays["x"].shape[-1:]
+    if columns is None:
+        return Points(as_examples(x), y), ()
+    if columns.dtype.kind != "U" or columns.shape != width:
+        form = f"{columns.dtype}{list(columns.shape)}"
+        allowed = f"use texts, one for each column of x {list(width)}"
+        raise UsageError(f"{file}: columns is {form}; {allowed}")
+    names = tuple(columns.tolist())
+    if len(set(names)) < len(names):
+        raise UsageError(f"{file}: columns contains a name twice")
+    return Points(as_examples(x), y), names
+
+
+def _check_like(file: Path, x: np.ndarray, train: np.ndarray) -> None:
+    found, wanted = (f"{each.dtype}{list(each.shape[1:])}" for each in (x, train))
+    if found != wanted:
+        raise UsageError(f"{file}: examples are {found}, those of {TRAIN} {wanted}")
+
+
+def _check_modes(folder: Path) -> None:
+    """Refuse a file or folder that other users can read, or state that a group can."""
     state = folder / STATE
-    if state.exists() and stat.S_IMODE(state.stat().st_mode) & 0o077:
-        yield f"{state}: others can read it (mode {_mode(state)}); chmod -R go= {state}"
+    if state.exists() and (mode := stat.S_IMODE(state.stat().st_mode)) & 0o077:
+        raise UsageError(f"{state}: others can read it (mode {mode:04o}); chmod -R go= {state}")
     if not folder.stat().st_mode & stat.S_IXOTH:
         return  # nobody else gets at its files
-    for name in (TRAIN, TEST):
-        file = folder / name
+    for file in (folder / TRAIN, folder / TEST):
         if file.exists() and file.stat().st_mode & stat.S_IROTH:
-            yield f"{file}: every user of this machine can read it; chmod o= {file}"
-
-
-def _mode(path: Path) -> str:
-    return f"{stat.S_IMODE(path.stat().st_mode):04o}"
+            raise UsageError(f"{file}: every user of this machine can read it; chmod o= {file}")

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -23,18 +22,17 @@ from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.sides import ClientSide
-from jaxfed.flower.client import client_data, client_step, hello, labels_file
+from jaxfed.flower.client import client_data, client_step, hello
 from jaxfed.flower.client.client_data import ClientData
 from jaxfed.flower.client.client_step import StepRefused
 from jaxfed.flower.client.consent import accepted
-from jaxfed.flower.messages import pytrees, records, setup, timings
+from jaxfed.flower.messages import pytrees, records, setup
 from jaxfed.flower.messages.records import BadMessage, Record
 from jaxfed.flower.messages.setup import Setup
 from jaxfed.flower.messages.steps import Step, step_of
 
 SETUP, MESSAGE, REPLY, SECONDS = "setup", "message", "reply", "seconds"
 Kept = dict[tuple[str, str], tuple[ClientSide, Federation, jax.Array]]
-_COMPILED = "/jax/core/compile/backend_compile_duration"  # event of JAX
 _DESCRIBED = "setup"  # entry of a state within a session: hash of the setup
 HELLO = "hello"  # part of a request: what the client has said
 
@@ -59,11 +57,10 @@ def perform(request: Record, *, folder: Path, kept: Kept | None = None) -> Recor
         name = step_of(request).name
     except Exception as error:  # its text may hold data; nobody has said that it may leave
         return client_step.refused(None, error)
-    errors = data.settings.errors
     if name == hello.NAME:
-        return client_step.answer(request, partial(_hello, data), errors=errors)
+        return client_step.answer(request, partial(_hello, data))
     step = partial(_step, data, {} if kept is None else kept)
-    return client_step.perform(folder, request, step, client=data.settings.number, errors=errors)
+    return client_step.perform(folder, request, step, client=data.settings.number)
 
 
 def own_federation(data: ClientData, setup: Setup) -> Federation:
@@ -93,26 +90,14 @@ def _hello(data: ClientData, step: Step, content: Record) -> Record:
     text, method = (records.text(content, name, longest=1_000_000) for name in ("config", "method"))
     config = accepted(data.settings, text, method, step.run)
     _check_labels(data, records.whole_number(content, "num_classes", least=2))
-    x, y = data.points
     sums, least = scales_by_clients(config, method), data.settings.least_examples
-    if sums and 0 < len(x) < least:
+    if sums and 0 < len(data.points.y) < least:
         raise StepRefused(
             "the method needs sums of features, and there are fewer examples than the "
             f"least_examples = {least} of client.toml"
         )
-    said = hello.hello(
-        data.folder,
-        step.run,
-        client=data.settings.number,
-        name=data.settings.name,
-        config=setup.fingerprint(text),
-        x=x,
-        y=y,
-        public=data.public,
-        sums=sums,
-        columns=data.columns,
-    )
-    return hello.to_record(said)
+    said = hello.hello(data, step.run, config=setup.fingerprint(text), sums=sums)
+    return said.to_record()
 
 
 def _step(
@@ -120,11 +105,9 @@ def _step(
 ) -> tuple[Record | None, Record]:
     """Compute one step of the method: the client's new state, and its reply."""
     began = time.perf_counter()
-    compiled = _compiled()
-    compiled.clear()
     told = setup.from_record(records.part(content, SETUP))
     _check(data, told, records.whole_number(content, "cohort"))
-    hello.check_unchanged(records.part(content, HELLO), data.folder, *data.points)
+    hello.check_unchanged(records.part(content, HELLO), data)
     config = accepted(data.settings, told.config, told.method, step.run)
     described = records.fingerprint(records.part(content, SETUP))
     known = described, records.text(content, f"{HELLO}.data", longest=100)
@@ -132,7 +115,6 @@ def _step(
         kept.clear()
         kept[known] = method_of(data, told, config)
     side, federation, key = kept[known]
-    made = time.perf_counter()
     try:
         form = side.form(step.name, federation)
     except UsageError as error:  # its text is of the method alone
@@ -150,20 +132,13 @@ def _step(
     new, reply = side.answer(step.name, own, message, cohort)
     found = pytrees.to_record(jax.block_until_ready(reply))
     if side.labels is not None and (given := side.labels(new)) is not None:
-        labels_file.write(data, *given)
-    seconds = {
-        timings.METHOD: made - began,
-        timings.STEP: time.perf_counter() - made,
-        timings.COMPILE: float(sum(compiled)),
-    }
+        client_data.write_labels(data, *given)
     stored = pytrees.to_record(new)
     # In a session another method would send other content under the same masks.
     if stored.get(client_step.ONCE) is True:
         stored[_DESCRIBED] = described
-    return stored, {
-        **records.prefixed(found, REPLY),
-        **records.prefixed(timings.to_record(seconds), SECONDS),
-    }
+    seconds = round(time.perf_counter() - began, 4)
+    return stored, {**records.prefixed(found, REPLY), SECONDS: seconds}
 
 
 def method_of(
@@ -187,19 +162,6 @@ def method_of(
         raise StepRefused(f"{told.method} runs in one process alone")
     key = jax.random.fold_in(jax.random.key(config.seed), 0)
     return algorithm.sides().client.at(key, federation), federation, key
-
-
-@cache
-def _compiled() -> list[float]:
-    """Seconds of each program that was compiled or read from disk since the list was cleared."""
-    found: list[float] = []
-
-    def add(event: str, duration_secs: float, **_: Any) -> None:
-        if event == _COMPILED:
-            found.append(duration_secs)
-
-    jax.monitoring.register_event_duration_secs_listener(add)
-    return found
 
 
 def _check(data: ClientData, told: Setup, cohort: int) -> None:

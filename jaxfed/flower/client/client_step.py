@@ -12,7 +12,7 @@ Flower starts a new process for each message, may send a message again, and a pr
 
     FOLDER/state/               mode 0700, files 0600
         .lock
-        RUN/last                the last step: its number, round, the request's hash, the reply
+        RUN/last                the last step: its number, the request's hash, the reply
         RUN/NUMBER.state        the state after that step
 
 A state whose entry `once` is True serves the next step of the run alone. That step deletes it, also if it
@@ -51,7 +51,6 @@ Compute = Callable[[Step, Record | None, Record], tuple[Record | None, Record]]
 
 ONCE = "once"
 CONSOLE = "jaxfed client: "  # prefix of lines for the console
-ERRORS = ("class only", "full")
 
 _LAST, _STATE = "last", ".state"
 _KINDS = {  # fields of a hello -> their names on the console
@@ -71,25 +70,12 @@ class StateLost(StepRefused):
     """The client does not have the state that the request continues from."""
 
 
-class LastStep(NamedTuple):
-    """The last step of a run that a client has served.
-
-    Attributes:
-        number: of the step.
-        round: of the step.
-    """
-
-    number: int
-    round: int
-
-
 def perform(
     folder: Path,
     request: Record,
     compute: Compute,
     *,
     client: int | None = None,
-    errors: str = "class only",
 ) -> Record:
     """Serve a request: compute its reply, or return the stored one, or say why there is none.
 
@@ -99,10 +85,6 @@ def perform(
         compute: must return a state, {} at least, in steps of an exchange with `continues=True`. Without a
             new state it returns None.
         client: the number of this client; a request to another is refused.
-        errors: "class only", or "full" to send the text of exceptions to the server.
-
-    Raises:
-        UsageError: `errors` is another value. Every other problem is in the reply.
     """
 
     def serve(step: Step) -> Record:
@@ -111,20 +93,17 @@ def perform(
         with _locked(folder / "state") as state_folder:
             return _perform(state_folder / step.run, step, request, compute)
 
-    return _guarded(request, serve, errors)
+    return _guarded(request, serve)
 
 
-def answer(
-    request: Record, compute: Callable[[Step, Record], Record], *, errors: str = "class only"
-) -> Record:
+def answer(request: Record, compute: Callable[[Step, Record], Record]) -> Record:
     """Serve a request that needs no state and may be repeated with other content, as a hello.
 
     Args:
         request: a record that `steps.request` made.
         compute: (step, content) -> content of the reply.
-        errors: as in `perform`.
     """
-    return _guarded(request, lambda step: reply(step, compute(step, content_of(request))), errors)
+    return _guarded(request, lambda step: reply(step, compute(step, content_of(request))))
 
 
 def secret(folder: Path) -> bytes:
@@ -148,22 +127,18 @@ def _read_secret(file: Path) -> bytes:
     return stored
 
 
-def last_step(folder: Path, run: str) -> LastStep | None:
-    """Return the last step of a run that this client has served; None if it has served none.
+def last_step(folder: Path, run: str) -> int:
+    """Return the number of the last step of a run that this client has served; 0: none.
 
     Raises:
         StepRefused: the file of the last step is damaged.
     """
     last = _read_last(folder / "state" / run)
-    return None if last is None else LastStep(last.number, last.round)
+    return 0 if last is None else last.number
 
 
-def _guarded(request: Record, serve: Callable[[Step], Record], errors: str) -> Record:
+def _guarded(request: Record, serve: Callable[[Step], Record]) -> Record:
     """Serve a request; every exception becomes a reply that says no more of it than it may."""
-    if errors not in ERRORS:
-        raise UsageError(
-            key="errors", value=errors, allowed=f"use {' or '.join(map(repr, ERRORS))}"
-        )
     step = None
     try:
         step = step_of(request)
@@ -171,16 +146,13 @@ def _guarded(request: Record, serve: Callable[[Step], Record], errors: str) -> R
         _print_line(step, leaving(content_of(answer)))
         return answer
     except Exception as error:  # whatever the step raises; its text may hold data
-        return refused(step, error, errors)
+        return refused(step, error)
 
 
-def refused(step: Step | None, error: Exception, errors: str = "class only") -> Record:
+def refused(step: Step | None, error: Exception) -> Record:
     """Log an exception, print its line, and return a reply that reveals only its class and key.
 
-    Args:
-        step: of the request; None if it could not be read.
-        error: the exception; texts of `StepRefused` and `BadMessage` hold no data and leave.
-        errors: as in `perform`.
+    Texts of `StepRefused` and `BadMessage` hold no data, and leave too.
     """
     reason = one_line(
         f"{error}" if isinstance(error, StepRefused) else f"{type(error).__name__}: {error}"
@@ -193,8 +165,7 @@ def refused(step: Step | None, error: Exception, errors: str = "class only") -> 
     key = ""
     if isinstance(error, UsageError):
         key = ".".join(filter(None, (error.owner, error.key)))
-    text = str(error) if errors == "full" else ""
-    return failed(step, Failure(type(error).__name__, key, text))
+    return failed(step, Failure(type(error).__name__, key))
 
 
 def leaving(content: Record) -> str:
@@ -214,7 +185,6 @@ def _print_line(step: Step | None, text: str) -> None:
 
 class _Last(NamedTuple):
     number: int
-    round: int
     fingerprint: str
     consumed: int  # number of the state that this step deletes, or 0
     reply: Record
@@ -251,7 +221,7 @@ def _perform(folder: Path, step: Step, request: Record, compute: Compute) -> Rec
     is_once = new_state is not None and new_state.get(ONCE) is True
     if new_state is not None:
         _write(_state_file(folder, step.number), new_state)
-    _write_last(folder, _Last(step.number, step.round, fingerprint, consumed, answer, is_once))
+    _write_last(folder, _Last(step.number, fingerprint, consumed, answer, is_once))
     stored = sorted(int(file.stem) for file in folder.glob(f"*{_STATE}"))
     for number in stored:
         if number < step.oldest or number == consumed or number in stored[:-_STATES_KEPT]:
@@ -317,7 +287,6 @@ def _read_last(folder: Path) -> _Last | None:
         stored = records.from_bytes((folder / _LAST).read_bytes())
         return _Last(
             records.whole_number(stored, "number", least=1),
-            records.whole_number(stored, "round"),
             records.text(stored, "fingerprint"),
             records.whole_number(stored, "consumed"),
             records.part(stored, "reply"),
@@ -332,7 +301,6 @@ def _read_last(folder: Path) -> _Last | None:
 def _write_last(folder: Path, last: _Last) -> None:
     head: Record = {
         "number": last.number,
-        "round": last.round,
         "fingerprint": last.fingerprint,
         "consumed": last.consumed,
         "is_once": last.is_once,

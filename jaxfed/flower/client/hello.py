@@ -23,14 +23,14 @@ import json
 import math
 from collections.abc import Mapping
 from importlib import metadata
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import jaxfed
 from jaxfed.federation.census import ClientCounts, FeatureSums, counts_of
 from jaxfed.flower.client import client_step
+from jaxfed.flower.client.client_data import ClientData
 from jaxfed.flower.messages import records
 from jaxfed.flower.messages.records import BadMessage, Record, Value
 from jaxfed.flower.messages.steps import one_line
@@ -40,35 +40,7 @@ NAME = "hello"  # of the step
 _MOST_AXES = 8
 _LONGEST_COLUMNS = 10_000_000  # characters of all names
 _MOST_STEPS = 2**53  # the server counts on from the largest number that a client says
-
-
-class Census(NamedTuple):
-    """Counts of a client's data.
-
-    Attributes:
-        examples: number of training examples.
-        labeled: examples with a label.
-        shape: of one example.
-        dtype: of the examples.
-        total: the sum of each entry of the last axis, over examples and all other axes; () if it is not sent.
-        square: the sum of squares, likewise.
-    """
-
-    examples: int
-    labeled: int
-    shape: tuple[int, ...]
-    dtype: str
-    total: tuple[float, ...]
-    square: tuple[float, ...]
-
-    @property
-    def counts(self) -> ClientCounts:
-        """The numbers that a round's computations depend on."""
-        if not self.total:
-            return ClientCounts(self.examples, self.labeled, None)
-        values = self.examples * math.prod(self.shape[:-1])
-        sums = FeatureSums(np.array(self.total), np.array(self.square), values)
-        return ClientCounts(self.examples, self.labeled, sums)
+_LONGEST = 100  # characters of a version or a hash
 
 
 class Hello(NamedTuple):
@@ -83,9 +55,9 @@ class Hello(NamedTuple):
         data: keyed checksum of its data.
         public: checksum of its public examples; "" if it has none.
         last_step: number of the last step of this run that it has served; 0: none.
-        last_round: the round of that step.
-        census: counts.
         columns: names of the columns of its examples; () if it has none.
+        example: type and sizes of an example.
+        counts: numbers of its examples and labels, with sums of features if the method needs them.
     """
 
     client: int
@@ -96,23 +68,24 @@ class Hello(NamedTuple):
     data: str
     public: str
     last_step: int
-    last_round: int
-    census: Census
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...]
+    example: tuple[Any, ...]
+    counts: ClientCounts
 
-
-def census_of(x: np.ndarray, y: np.ndarray, *, sums: bool = True) -> Census:
-    """Count examples [n, ...] and labels int [n], -1 for unlabeled; `sums`: sum the features."""
-    counts = counts_of(x, y[y >= 0], sums=sums)
-    total, square = ((), ()) if counts.sums is None else counts.sums[:2]
-    return Census(
-        examples=counts.examples,
-        labeled=counts.labels,
-        shape=tuple(int(size) for size in x.shape[1:]),
-        dtype=x.dtype.name,
-        total=tuple(map(float, total)),
-        square=tuple(map(float, square)),
-    )
+    def to_record(self) -> Record:
+        """Convert it to the content of a reply."""
+        head = self._asdict() | {"columns": json.dumps(self.columns)}
+        counts, example = head.pop("counts"), head.pop("example")
+        total, square, _ = counts.sums or (np.zeros(0), np.zeros(0), 0)
+        census: Record = {
+            "examples": counts.examples,
+            "labeled": counts.labels,
+            "shape": np.array(example[1:], np.int64),
+            "dtype": example[0],
+            "total": total,
+            "square": square,
+        }
+        return head | records.prefixed(census, "census")
 
 
 def checksum(arrays: Mapping[str, np.ndarray], key: bytes = b"") -> str:
@@ -120,78 +93,50 @@ def checksum(arrays: Mapping[str, np.ndarray], key: bytes = b"") -> str:
     return hashlib.sha256(key + records.fingerprint(dict(arrays)).encode()).hexdigest()
 
 
-def hello(
-    folder: Path,
-    run: str,
-    *,
-    client: int,
-    name: str,
-    config: str,
-    x: np.ndarray,
-    y: np.ndarray,
-    public: np.ndarray | None = None,
-    sums: bool = True,
-    columns: tuple[str, ...] = (),
-) -> Hello:
+def hello(data: ClientData, run: str, *, config: str, sums: bool = True) -> Hello:
     """Collect a client's first reply.
 
     Args:
-        folder: the client's folder.
+        data: the client's folder.
         run: name of the run.
-        client: its number.
-        name: its name.
         config: hash of the config as the client resolved it.
-        x: examples [n, ...].
-        y: labels int [n], -1 for unlabeled.
-        public: public examples.
         sums: True if the method needs the sums of features.
-        columns: names of the columns of x.
 
     Raises:
         client_step.StepRefused: another process is serving a step, or files of the run are damaged.
     """
-    last = client_step.last_step(folder, run)
+    x, y = data.points
     return Hello(
-        client=client,
-        name=name,
+        client=data.settings.number,
+        name=data.settings.name,
         jaxfed=jaxfed.__version__,
         jax=metadata.version("jax"),
         config=config,
-        data=checksum({"x": x, "y": y}, client_step.secret(folder)),
-        public="" if public is None else checksum({"x": public}),
-        last_step=0 if last is None else last.number,
-        last_round=0 if last is None else last.round,
-        census=census_of(x, y, sums=sums),
-        columns=columns,
+        data=checksum({"x": x, "y": y}, client_step.secret(data.folder)),
+        public="" if data.public is None else checksum({"x": data.public}),
+        last_step=client_step.last_step(data.folder, run),
+        columns=data.columns,
+        example=(x.dtype.name, *x.shape[1:]),
+        counts=counts_of(x, y[y >= 0], sums=sums),
     )
 
 
-def check_unchanged(said: Mapping[str, Value], folder: Path, x: np.ndarray, y: np.ndarray) -> None:
+def check_unchanged(said: Mapping[str, Value], data: ClientData) -> None:
     """Compare what a client said in its hello with what it has now.
 
     Raises:
         client_step.StepRefused: its jaxfed or its data have changed since.
         BadMessage: the server does not say what it said.
     """
-    version = records.text(said, "jaxfed", longest=100)
+    version = records.text(said, "jaxfed", longest=_LONGEST)
     if version != jaxfed.__version__:
         raise client_step.StepRefused(
             f"this client has jaxfed {jaxfed.__version__}, and the server {one_line(version)}"
         )
-    data = records.text(said, "data", longest=100)
-    if data != checksum({"x": x, "y": y}, client_step.stored_secret(folder)):
+    own = dict(zip("xy", data.points, strict=True))
+    known = records.text(said, "data", longest=_LONGEST)
+    if known != checksum(own, client_step.stored_secret(data.folder)):
         raise client_step.StepRefused("this client's data are not those of its hello")
-
-
-def to_record(said: Hello) -> Record:
-    """Convert a hello to the content of a reply."""
-    fields = said._asdict() | {"columns": json.dumps(said.columns)}
-    head: dict[str, Value] = {name: value for name, value in fields.items() if name != "census"}
-    arrays: dict[str, Value] = {"shape": np.asarray(said.census.shape, np.int64)}
-    for name in ("total", "square"):
-        arrays[name] = np.array(getattr(said.census, name), np.float64)
-    census = said.census._asdict() | arrays
-    return head | records.prefixed(census, "census")
 
 
 def from_record(content: Mapping[str, Value]) -> Hello:
@@ -200,44 +145,46 @@ def from_record(content: Mapping[str, Value]) -> Hello:
     Raises:
         BadMessage: it is malformed, or its counts contradict each other.
     """
-    counts = records.part(content, "census")
-    shape = counts.get("shape")
-    if (
-        not isinstance(shape, np.ndarray)
-        or shape.dtype != np.int64
-        or shape.ndim != 1
-        or len(shape) > _MOST_AXES
-        or (shape < 1).any()
-    ):
+    census = records.part(content, "census")
+    sizes = _array(census, "shape", np.int64)
+    if len(sizes) > _MOST_AXES or (sizes < 1).any():
         raise BadMessage("census.shape is not the shape of an example")
-    census = Census(
-        examples=records.whole_number(counts, "examples"),
-        labeled=records.whole_number(counts, "labeled"),
-        shape=tuple(shape.tolist()),
-        dtype=records.text(counts, "dtype", longest=20),
-        total=_sums(counts, "total", shape),
-        square=_sums(counts, "square", shape),
-    )
-    if census.labeled > census.examples:
+    shape = tuple(sizes.tolist())
+    examples, labeled = (records.whole_number(census, name) for name in ("examples", "labeled"))
+    if labeled > examples:
         raise BadMessage("the counts of a census contradict each other")
-    if bool(census.total) != bool(census.square):
-        raise BadMessage("census.total and census.square belong together")
+    total, square = (_array(census, name, np.float64) for name in ("total", "square"))
+    for sums in (total, square):
+        if len(sums) != len(total) or sums.shape not in (shape[-1:], (0,)):
+            raise BadMessage("census.total and census.square are not one sum of each feature")
+        if not np.isfinite(sums).all():
+            raise BadMessage("census.total and census.square are not finite")
+    values = examples * math.prod(shape[:-1])
     return Hello(
         client=records.whole_number(content, "client"),
         name=records.text(content, "name"),
-        jaxfed=records.text(content, "jaxfed", longest=100),
-        jax=records.text(content, "jax", longest=100),
-        config=records.text(content, "config", longest=100),
-        data=records.text(content, "data", longest=100),
-        public=records.text(content, "public", longest=100),
+        jaxfed=records.text(content, "jaxfed", longest=_LONGEST),
+        jax=records.text(content, "jax", longest=_LONGEST),
+        config=records.text(content, "config", longest=_LONGEST),
+        data=records.text(content, "data", longest=_LONGEST),
+        public=records.text(content, "public", longest=_LONGEST),
         last_step=records.whole_number(content, "last_step", most=_MOST_STEPS),
-        last_round=records.whole_number(content, "last_round", most=_MOST_STEPS),
-        census=census,
-        columns=_columns(records.text(content, "columns", longest=_LONGEST_COLUMNS), shape),
+        columns=_columns(records.text(content, "columns", longest=_LONGEST_COLUMNS), shape[-1:]),
+        example=(records.text(census, "dtype", longest=20), *shape),
+        counts=ClientCounts(
+            examples, labeled, FeatureSums(total, square, values) if len(total) else None
+        ),
     )
 
 
-def _columns(text: str, shape: np.ndarray) -> tuple[str, ...]:
+def _array(content: Mapping[str, Value], name: str, dtype: type) -> np.ndarray:
+    value = content.get(name)
+    if not isinstance(value, np.ndarray) or value.dtype != dtype or value.ndim != 1:
+        raise BadMessage(f"census.{name} is not a list of {dtype.__name__}")
+    return value
+
+
+def _columns(text: str, width: tuple[int, ...]) -> tuple[str, ...]:
     """Names of the columns of examples.
 
     Raises:
@@ -249,23 +196,6 @@ def _columns(text: str, shape: np.ndarray) -> tuple[str, ...]:
         columns = None
     if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
         raise BadMessage("columns is not a list of texts")
-    if columns and [len(columns)] != shape[-1:].tolist():
-        raise BadMessage(f"columns has {len(columns)} names of {shape[-1:].tolist()} columns")
+    if columns and (len(columns),) != width:
+        raise BadMessage(f"columns has {len(columns)} names of {width} columns")
     return tuple(columns)
-
-
-def _sums(counts: Mapping[str, Value], name: str, shape: np.ndarray) -> tuple[float, ...]:
-    """Sums of each feature; () if they were not sent.
-
-    Raises:
-        BadMessage: another type or shape, or numbers that are not finite.
-    """
-    sums = counts.get(name)
-    if (
-        not isinstance(sums, np.ndarray)
-        or sums.dtype != np.float64
-        or sums.shape not in ((*shape[-1:].tolist(),), (0,))
-        or not np.isfinite(sums).all()
-    ):
-        raise BadMessage(f"census.{name} is not one finite sum of each feature")
-    return tuple(sums.tolist())

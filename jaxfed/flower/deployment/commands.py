@@ -7,7 +7,7 @@ import json
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from jaxfed.flower.deployment.programs import Address, DeploymentError, Say, Sup
 from jaxfed.flower.messages import setup
 from jaxfed.flower.server import server_data, server_run
 
-Simulate = Callable[[ConfigDict, Path, Mapping[int, Sequence[int]]], None]
+Simulate = Callable[[ConfigDict, Path], None]
 
 APP = Path(__file__).parents[1] / "app"
 RUN, SIMULATION, NODES, SERVER, NETWORK = "run", "simulation", "nodes", "server", "network"
@@ -92,7 +92,6 @@ def try_here(
     simulate: Simulate,
     client: Sequence[str],
     num_nodes: int | None = None,
-    encrypted: bool = True,
     overwrite: bool = False,
     say: Say = print,
 ) -> int:
@@ -103,10 +102,9 @@ def try_here(
         overrides: KEY=VALUE.
         place: gets run/, the workdir of the federation; simulation/, that of the simulation; nodes/J, each
             client's folder; server/, what the server holds; network/, keys and logs.
-        simulate: runs a config in a workdir; its rounds lack the clients {round: clients}.
+        simulate: runs a config in a workdir.
         client: command that starts a client, `launch.flower client`; its flags follow.
         num_nodes: sets federation.num_clients.
-        encrypted: False for connections without TLS and keys.
         overwrite: begin again.
         say: receives lines.
 
@@ -133,24 +131,18 @@ def try_here(
         _claim(experiment, place)
         settings = experiment.run_settings(place / RUN, place / SERVER)
         command = partial(_client_command, client)
-        play(place / NETWORK, clients, APP, settings, command, encrypted=encrypted, say=say)
+        play(place / NETWORK, clients, APP, settings, command, say=say)
         if not _is_finished(experiment, place):
             say(_failure(place / NETWORK))
             return 1
-    left, beside = comparison.departed(place / RUN)
-    those_who_left = " without those who left" * bool(left)
-    say(f"simulating the same{those_who_left}")
-    simulate(experiment.config, place / SIMULATION, left)
+    say("simulating the same")
+    simulate(experiment.config, place / SIMULATION)
     places, method = (place / RUN, place / SIMULATION), experiment.config.algorithm
     found = comparison.compare(*places, method, nodes=place / NODES)
-    closing = [
-        *comparison.costs(place / RUN, number),
-        f"network and simulation{those_who_left}: {found}",
-        beside,
-        f"results are in {place / RUN}",
-    ]
-    for line in filter(None, closing):
+    for line in comparison.costs(place / RUN, number):
         say(line)
+    say(f"network and simulation: {found}")
+    say(f"results are in {place / RUN}")
     return int(not found.is_none)
 
 
@@ -159,9 +151,8 @@ def play(
     clients: Sequence[Path],
     app: Path,
     settings: programs.RunSettings,
-    command: Callable[[Path, Address, Path | None], list[str]],
+    command: Callable[[Path, Address, Path], list[str]],
     *,
-    encrypted: bool = True,
     say: Say = print,
 ) -> None:
     """Run an app by a SuperLink and clients on this machine, which end with it.
@@ -172,21 +163,17 @@ def play(
         app: folder of the app.
         settings: its run config.
         command: command of a client, from its folder, the server, and its key.
-        encrypted: False for connections without TLS and keys.
         say: receives lines.
     """
-    folder = network / KEYS if encrypted else None
-    if folder is not None:
-        certificates.make_server_certificate(folder, [])
+    folder = network / KEYS
+    certificates.make_server_certificate(folder, [])
     address = Address(programs.HERE, programs.free_port(), folder)
     nodes = {}
     with ExitStack() as stack:
         link = stack.enter_context(SuperLink(network, address, say=say))
         for number, data in enumerate(clients):
-            key = None
-            if folder is not None:
-                key = folder / f"node-{number}.key"
-                link.register(certificates.make_node_key(key))
+            key = folder / f"node-{number}.key"
+            link.register(certificates.make_node_key(key))
             own = command(data, address, key)
             say(f"$ {shlex.join(own)}")
             log = network / programs.LOGS / f"node-{number}.log"
@@ -203,13 +190,11 @@ def play(
         link.run(app, settings, at_each_poll=look)
 
 
-def _client_command(
-    client: Sequence[str], data: Path, address: Address, key: Path | None
-) -> list[str]:
-    command = [*client, f"--data={data}", f"--server={address.here}"]
-    if key is None:
-        return [*command, "--insecure"]
-    return [*command, f"--ca={address.root}", f"--key={key}"]
+def _client_command(client: Sequence[str], data: Path, address: Address, key: Path) -> list[str]:
+    return [
+        *(*client, f"--data={data}", f"--server={address.here}", f"--ca={address.root}"),
+        f"--key={key}",
+    ]
 
 
 def serve(
@@ -219,10 +204,9 @@ def serve(
     *,
     host: str,
     port: int,
+    nodes: Path,
+    held: Path,
     names: Sequence[str] = (),
-    nodes: Path | None = None,
-    held: Path | None = None,
-    encrypted: bool = True,
     say: Say = print,
 ) -> int:
     """Serve a federation of clients on other machines, and play a config's rounds with them.
@@ -233,10 +217,9 @@ def serve(
         place: gets run/, the workdir, and network/, with logs and keys/ (`certificates`).
         host: address to listen at.
         port: to listen at.
-        names: host names and addresses by which clients reach this machine, for its certificate.
-        nodes: folder of the clients' public keys, *.pub; needed if encrypted.
+        nodes: folder of the clients' public keys, *.pub.
         held: folder with what the server holds (`jaxfed.flower.deployment.dealing`).
-        encrypted: False for connections without TLS and keys, on loopback only.
+        names: host names and addresses by which clients reach this machine, for its certificate.
         say: receives lines.
 
     Returns:
@@ -246,15 +229,11 @@ def serve(
         UsageError: a mistake in the config or the arguments.
     """
     programs.check_flower()
-    if not encrypted and not _is_loopback(host):
-        raise UsageError(f"--insecure: only at loopback, --host=127.0.0.1; --host is {host}")
-    if encrypted and nodes is None:
-        raise UsageError("--nodes is missing: the folder of the clients' public keys, *.pub")
-    keys = sorted(nodes.glob("*.pub")) if encrypted and nodes is not None else []
+    keys = sorted(nodes.glob("*.pub"))
     experiment = load(spec, overrides)
     limits = section_of(experiment.config, "deployment")
     wanted = limits.num_nodes(experiment.config.federation.num_clients)
-    if encrypted and len(keys) < wanted:
+    if len(keys) < wanted:
         raise UsageError(
             f"--nodes={nodes}: {len(keys)} public key{'s' * (len(keys) != 1)} (*.pub) for {wanted} "
             "clients (config.deployment.nodes)"
@@ -262,22 +241,18 @@ def serve(
     if _is_finished(experiment, place):
         say(f"{place / RUN} is finished")
         return 0
-    if held is None:
-        raise UsageError("--held is missing: the server's folder, with shared.json and test.npz")
     server_run.check(experiment.config, server_data.read(held))
     _claim(experiment, place)
     network = place / NETWORK
-    if encrypted:
-        certificates.make_server_certificate(
-            network / KEYS, [*names, *({host} - {"0.0.0.0", "::"})]
-        )
-    address = Address(host, port, network / KEYS if encrypted else None)
+    known = {*names, host} - {"0.0.0.0", "::"}
+    certificates.make_server_certificate(network / KEYS, sorted(known))
+    address = Address(host, port, network / KEYS)
     with SuperLink(network, address, say=say) as link:
         for key in keys:
             link.register(key)
         if not _is_loopback(host):
             say(f"whoever reaches {host}:{port} can run code at all sites: see docs/network.md")
-        say(f"listening at {host}:{port}; clients need {address.root or 'no certificate'}")
+        say(f"listening at {host}:{port}; clients need {address.root}")
         say(f"the config's hash, for client.toml, is {experiment.fingerprint}")
         link.run(APP, experiment.run_settings(place / RUN, held))
     is_finished = _is_finished(experiment, place)
@@ -295,8 +270,8 @@ def take_part(
     folder: Path,
     server: str,
     *,
-    root_certificate: Path | None,
-    key: Path | None,
+    root: Path,
+    key: Path,
     say: Say = print,
 ) -> NoReturn:
     """Run a client's worker and its SuperNode until a signal ends them.
@@ -308,7 +283,7 @@ def take_part(
     Args:
         folder: the client's (`jaxfed.flower.client.client_data`).
         server: HOST:PORT.
-        root_certificate: the server's ca.crt; None for a connection without encryption, on loopback only.
+        root: the server's ca.crt.
         key: the client's private key, made here if it does not exist; its public key goes to the server.
         say: receives lines.
 
@@ -319,17 +294,13 @@ def take_part(
     from jaxfed.flower.deployment import worker
 
     programs.check_flower()
-    host, colon, port = server.rpartition(":")
+    _, colon, port = server.rpartition(":")
     if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UsageError(f"--server={server}: use HOST:PORT")
     client_data.read(folder)
-    if root_certificate is None and not _is_loopback(host.strip("[]")):
-        raise UsageError(f"--insecure: only for a server at loopback; --server is {server}")
-    if root_certificate is not None and not root_certificate.is_file():
-        raise UsageError(f"--ca={root_certificate}: no such file")
-    if root_certificate is not None and key is None:
-        raise UsageError("--key is missing: the file of this client's private key")
-    if key is not None and not key.exists():
+    if not root.is_file():
+        raise UsageError(f"--ca={root}: no such file")
+    if not key.exists():
         public = certificates.make_node_key(key)
         say(f"made {key}; the server needs {public} before this client can connect")
     variables = programs.environment(client_data.private_folder(folder, client_data.NODE))
@@ -337,7 +308,7 @@ def take_part(
         starts = 0
         while True:
             config = f'worker="{address}"'
-            command = programs.node_command(server, config, root=root_certificate, key=key)
+            command = programs.node_command(server, config, root=root, key=key)
             say(f"$ {shlex.join(command)}")
             began = time.monotonic()
             node = programs.start(command, variables)
@@ -354,18 +325,13 @@ def take_part(
             time.sleep(_BETWEEN_STARTS)
 
 
-def check(folder: Path, *, num_classes: int | None = None, say: Say = print) -> int:
-    """Print what is wrong in a client's folder, one line each, or what it has.
+def check(folder: Path, *, say: Say = print) -> int:
+    """Print what a client's folder has.
 
-    Returns:
-        Exit status: 2 if something is wrong.
+    Raises:
+        UsageError: something is wrong in it.
     """
-    wrong = client_data.problems(folder, num_classes=num_classes)
-    for line in wrong:
-        say(line)
-    if wrong:
-        return 2
-    data = client_data.read(folder, num_classes=num_classes)
+    data = client_data.read(folder)
     labeled = int((data.train.y >= 0).sum())
     shape = "x".join(map(str, data.train.x.shape[1:]))
     test = 0 if data.test is None else len(data.test.y)

@@ -1,71 +1,22 @@
-"""A network run beside its simulation, in which clients that left the network are left out."""
+"""A network run beside its simulation: states and labels that differ, bytes and seconds."""
 
 from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Collection, Mapping
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from jaxfed.experiment.store.records import read_metrics, read_predictions
 from jaxfed.experiment.store.workdir import Workdir
-from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
-from jaxfed.federation.cohort import Cohort, emptied
-from jaxfed.flower.client.client_data import TEST, TRAIN
-from jaxfed.flower.client.labels_file import LABELS
-from jaxfed.flower.messages.timings import PARTS, TRANSPORT
-from jaxfed.flower.server import stages
+from jaxfed.flower.client.client_data import LABELS, TEST, TRAIN
 from jaxfed.host.safe_files import arrays_of
 
 _LEAVES = "state/"
 _MODELS = "state/learner."  # of clients, if each has its own
 _FILES = {"labeled": TRAIN, "unlabeled": TRAIN, "new": TEST}  # role of a client's point -> its file
-
-
-def without(
-    algorithm: FederatedAlgorithm, left: Mapping[int, Collection[int]]
-) -> FederatedAlgorithm:
-    """Return the method whose rounds are played as if these clients had not been drawn.
-
-    Args:
-        algorithm: its state counts rounds in `round`; a state without one is of a one-shot method.
-        left: {round, from 1: clients}.
-    """
-
-    def played(state: Any, cohort: Cohort, key: jax.Array) -> tuple[Any, Metrics]:
-        number = int(getattr(state, "round", 0)) + 1
-        is_there = ~np.isin(cohort.client_id, list(left.get(number, ())))
-        return algorithm.round(state, emptied(cohort, is_there), key)
-
-    return algorithm._replace(round=played)
-
-
-def departed(place: Path) -> tuple[dict[int, list[int]], str]:
-    """Return the clients that left each round of a workdir, and a line on those that had sent something.
-
-    A simulation has no part of a client that leaves, as if the client had not been drawn. It differs from a
-    round in which others have computed with what the client sent before.
-    """
-    left = stages.departures(place)
-    first: dict[int, str] = {}
-    for line in stages.lines(place / stages.STAGES):
-        first.setdefault(line["round"], line["stage"])
-    late = [
-        f"client {client} left round {number} at {stage!r}"
-        for number, by_stage in left.items()
-        for stage, clients in by_stage.items()
-        for client in clients
-        if stage != first[number]
-    ]
-    beside = f"what was sent before may count: {'; '.join(late)}" * bool(late)
-    return {
-        number: sorted({*chain(*by_stage.values())}) for number, by_stage in left.items()
-    }, beside
 
 
 class Difference(NamedTuple):
@@ -86,10 +37,9 @@ class Difference(NamedTuple):
 
     def __str__(self) -> str:
         """One line, such as `max |difference| 0.0 of 4 arrays; 0 of 120 labels differ`."""
-        states = "no states to compare"
+        states, labels = "no states to compare", "no labels to compare"
         if self.largest is not None:
             states = f"max |difference| {self.largest:g} of {self.num_arrays} arrays"
-        labels = "no labels to compare"
         if self.labels is not None:
             labels = f"{self.labels} of {self.num_labels} labels differ"
         return f"{states}; {labels}"
@@ -100,9 +50,7 @@ class Difference(NamedTuple):
         return not self.largest and not self.labels
 
 
-def compare(
-    first: Path, second: Path, method: str, *, repeat: int = 0, nodes: Path | None = None
-) -> Difference:
+def compare(first: Path, second: Path, method: str, *, nodes: Path | None = None) -> Difference:
     """Compare the last states and the predictions of a method in two workdirs.
 
     The first one is that of a server, whose state has no rows for its clients' own states, and none of their
@@ -110,7 +58,7 @@ def compare(
     these are here: row i of a client's train.npz is its training example i in the simulation, row i of
     test.npz its new point i.
     """
-    here, there = (_last_state(path, method, repeat) for path in (first, second))
+    here, there = (_last_state(path, method) for path in (first, second))
     largest = None
     # States of clients, which stay with them; a table has several arrays, NAME and NAME@...
     own = {name for name, rows in here.items() if rows.shape[:1] == (0,)}
@@ -124,20 +72,20 @@ def compare(
         largest = max(
             (_difference(here.get(n), there.get(n)) for n in {*here, *there}), default=0.0
         )
-    tables = [_labels(path, method, repeat) for path in (first, second)]
+    tables = [_labels(path, method) for path in (first, second)]
     if nodes is not None and not tables[0]:  # a server has no labels of its clients' points
-        tables = [_labels_at_clients(nodes), _labels_of_clients(second, method, repeat)]
+        tables = [_labels_at_clients(nodes), _labels_of_clients(second, method)]
     labels, points = None, {*tables[0], *tables[1]}
     if all(tables):
         labels = sum(tables[0].get(point) != tables[1].get(point) for point in points)
     return Difference(largest, len(here), labels, len(points))
 
 
-def _last_state(workdir: Path, method: str, repeat: int) -> dict[str, np.ndarray]:
+def _last_state(workdir: Path, method: str) -> dict[str, np.ndarray]:
     """Return the arrays of a method's last state, or of its only one; {} if there is none."""
     files = Workdir(workdir)
     for is_last in (True, False):
-        folder = files.final_state(method, repeat, last=is_last)
+        folder = files.final_state(method, 0, last=is_last)
         if saved := sorted(folder.glob("*.npz")):
             arrays = arrays_of(saved[-1])
             return {name: array for name, array in arrays.items() if name.startswith(_LEAVES)}
@@ -155,17 +103,17 @@ def _difference(here: np.ndarray | None, there: np.ndarray | None) -> float:
     return float("inf") if np.isnan(gaps).any() else float(gaps.max())
 
 
-def _labels(workdir: Path, method: str, repeat: int) -> dict[tuple[str, ...], str]:
+def _labels(workdir: Path, method: str) -> dict[tuple[str, ...], str]:
     """Return the label of each point, by its client and its number; {} without predictions."""
-    rows = read_predictions(workdir, method, repeat) or ()
+    rows = read_predictions(workdir, method, 0) or ()
     return {(row["client"], row["index"]): row["label"] for row in rows}
 
 
-def _labels_of_clients(workdir: Path, method: str, repeat: int) -> dict[tuple[str, ...], str]:
+def _labels_of_clients(workdir: Path, method: str) -> dict[tuple[str, ...], str]:
     """Return the label of each of the clients' points, by its client, file and row there."""
     found: dict[tuple[str, ...], str] = {}
     next_row: Counter[tuple[str, str]] = Counter()
-    for row in read_predictions(workdir, method, repeat) or ():
+    for row in read_predictions(workdir, method, 0) or ():
         if file := _FILES.get(row["role"]):
             place = row["client"], file
             found[*place, str(next_row[place])] = row["label"]
@@ -190,7 +138,7 @@ def costs(workdir: Path, num_clients: int) -> list[str]:
     if timed:
         parts = ", ".join(
             f"{part} {sum(each.get(f'{part}_max', 0) for each in timed) / len(timed):.1f}"
-            for part in (*PARTS, TRANSPORT)
+            for part in ("step", "transport")
         )
         first, later = timed[0]["seconds"], [each["seconds"] for each in timed[1:]]
         then = f", {sum(later) / len(later):.1f} s in each later one" if later else ""

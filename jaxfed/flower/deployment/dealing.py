@@ -97,22 +97,15 @@ def deal_to_server(
 ) -> None:
     """Write what a server knows: shared.json, and its own examples.
 
-    shared.json has the number and the names of the classes, shape and type of an example, the names of its
-    columns and the encoding of rows if there are some, and what a
-    simulation derives from all clients' data: the largest numbers of examples and of labels of a client, and
-    the normalization of inputs. test.npz, validation.npz and server.npz have x, y and the number of each
-    example in the data set; public.npz has x, and y if the labels are public.
+    shared.json has the number and the names of the classes, shape and type of an example, and the names of
+    its columns and the encoding of rows if there are some. test.npz, validation.npz and server.npz have x, y
+    and the number of each example in the data set; public.npz has x, and y if the labels are public.
     """
     folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-    mean, deviation = federation.normalization
     shared = {
         "num_classes": federation.num_classes,
         "class_names": list(class_names),
         "example": [str(federation.x.dtype), *federation.x.shape[1:]],
-        "capacity": federation.capacity,
-        "max_labels": federation.max_labels,
-        "normalization": [np.asarray(part).tolist() for part in (mean, deviation)],
-        "num_public_classes": federation.num_public_classes,
     }
     if encoding is not None:
         shared |= {"columns": list(encoding.names), "encoding": plain(encoding.described())}

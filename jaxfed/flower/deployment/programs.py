@@ -78,11 +78,11 @@ def check_flower() -> None:
 
 
 class Address(NamedTuple):
-    """Address of a SuperLink, and its folder of certificates; None for connections without encryption."""
+    """Address of a SuperLink, and the folder of its certificates."""
 
     host: str
     port: int
-    certificates: Path | None = None
+    certificates: Path
 
     @property
     def here(self) -> str:
@@ -91,9 +91,9 @@ class Address(NamedTuple):
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     @property
-    def root(self) -> Path | None:
+    def root(self) -> Path:
         """The certificate by which clients know it."""
-        return None if self.certificates is None else self.certificates / certificates.ROOT
+        return self.certificates / certificates.ROOT
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -164,20 +164,18 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def node_command(server: str, config: str, *, root: Path | None, key: Path | None) -> list[str]:
+def node_command(server: str, config: str, *, root: Path, key: Path) -> list[str]:
     """Return the command of a client's SuperNode.
 
     Args:
         server: HOST:PORT of the SuperLink.
         config: what its ClientApps are told, in TOML: `worker="ADDRESS"`.
-        root: certificate that signed the server's; None for a connection without encryption.
-        key: the client's private key; None without encryption.
+        root: certificate that signed the server's.
+        key: the client's private key.
     """
     found = ["flower-supernode", "--superlink", server, "--port", str(free_port())]
-    found += ["--node-config", config]
-    if root is None or key is None:
-        return [*found, "--insecure"]
-    return [*found, "--root-certificates", str(root), "--auth-supernode-private-key", str(key)]
+    found += ["--node-config", config, "--root-certificates", str(root)]
+    return [*found, "--auth-supernode-private-key", str(key)]
 
 
 class SuperLink:
@@ -200,23 +198,23 @@ class SuperLink:
         """
         host, port, folder = self._address
         command = ["flower-superlink", "--host", host, "--port", str(port)]
-        command.append("--disable-runtime-dependency-installation")
-        connection = {"address": self._address.here, "insecure": folder is None}
-        if folder is None:
-            command.append("--insecure")
-        else:
-            for option, name in (
-                ("--ssl-ca-certfile", certificates.ROOT),
-                ("--ssl-certfile", certificates.SERVER),
-                ("--ssl-keyfile", certificates.SERVER_KEY),
-            ):
-                command += [option, str(folder.absolute() / name)]
-            command.append("--enable-supernode-auth")
-            connection["root-certificates"] = str(folder.absolute() / certificates.ROOT)
+        command += ["--disable-runtime-dependency-installation", "--enable-supernode-auth"]
+        for option, name in (
+            ("--ssl-ca-certfile", certificates.ROOT),
+            ("--ssl-certfile", certificates.SERVER),
+            ("--ssl-keyfile", certificates.SERVER_KEY),
+        ):
+            command += [option, str(folder.absolute() / name)]
         home = self._network / "flower"
         self._variables = environment(home)
-        lines = [f"{key} = {json.dumps(value)}\n" for key, value in connection.items()]
-        write_private(home / "config.toml", "".join([f"[superlink.{_NAME}]\n", *lines]).encode())
+        _write_toml(
+            home / "config.toml",
+            {
+                "address": self._address.here,
+                "root-certificates": str(self._address.root.absolute()),
+            },
+            f"[superlink.{_NAME}]\n",
+        )
         self._say(f"$ export FLWR_HOME={shlex.quote(str(home))}")
         self._say(f"$ {shlex.join(command)}")
         self._process = start(command, self._variables, self._log)
@@ -264,8 +262,7 @@ class SuperLink:
             at_each_poll: called several times a second while it runs.
         """
         file = self._network / "run.toml"
-        lines = (f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
-        write_private(file, "".join(lines).encode())
+        _write_toml(file, settings)
         command = self._flwr("run", str(app), _NAME, "--run-config", str(file), "--stream")
         with start(command, self._variables, subprocess.PIPE) as process:
             assert process.stdout is not None
@@ -298,6 +295,11 @@ class SuperLink:
         lines = _COLORS.sub("", self._log.read_text(errors="replace")).strip().splitlines()
         last = next((line for line in reversed(lines) if "rror" in line), "no answer in time")
         raise DeploymentError(f"flower-superlink: {last.strip()} ({self._log})")
+
+
+def _write_toml(file: Path, settings: RunSettings, head: str = "") -> None:
+    lines = (f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
+    write_private(file, (head + "".join(lines)).encode())
 
 
 def pass_on(lines: Iterable[str], say: Say) -> None:

@@ -165,6 +165,18 @@ def whole_number(
     return value
 
 
+def number(record: Mapping[str, Value], name: str) -> float:
+    """Return a finite number from 0 on.
+
+    Raises:
+        BadMessage: there is none.
+    """
+    value: float = _of_type(record, name, float)
+    if not 0 <= value < math.inf:
+        raise BadMessage(f"{name} is not a number from 0 on")
+    return value
+
+
 def _of_type(record: Mapping[str, Value], name: str, kind: type[Any]) -> Any:
     if name not in record:
         raise BadMessage(f"{name} is missing")

@@ -4,15 +4,15 @@
     algorithm = calls.algorithm(algorithm, name)       # its round asks the clients
 
 stages.jsonl (`stages`) has one line when a stage of a round begins and one when it ends: time, who replied,
-who is lost and why, seconds (`messages.timings`), bytes. clients.json (`known_clients`) has what the clients
-said of themselves at the run's first start.
+who is lost and why, bytes, and seconds: `step_max` of the longest step of a client, `transport_max` of the
+longest rest until its reply is here (Flower's polls, its processes, messages).
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,16 +30,15 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.sides import Check, Unusable
 from jaxfed.flower.client.client_run import MESSAGE, REPLY, SECONDS, SETUP
-from jaxfed.flower.messages import pytrees, records, setup, timings
+from jaxfed.flower.client.hello import checksum
+from jaxfed.flower.messages import pytrees, records, setup
 from jaxfed.flower.messages.network import Network
 from jaxfed.flower.messages.records import BadMessage, Record
 from jaxfed.flower.messages.setup import Setup
-from jaxfed.flower.messages.steps import one_line
-from jaxfed.flower.server import admission, known_clients
-from jaxfed.flower.server.admission import Admitted, Expected, Returning
+from jaxfed.flower.server.clients import Clients, Expected
 from jaxfed.flower.server.exchange import Answers, Exchange
 from jaxfed.flower.server.server_data import ServerData
-from jaxfed.flower.server.stages import END, ENDED, Stages, text_of
+from jaxfed.flower.server.stages import END, ENDED, Stages
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.kernels.devices import rows_at_once
 
@@ -75,55 +74,42 @@ def connect(
     """
     number = limits.num_nodes(config.federation.num_clients)
     text = setup.config_text(config)
-    run = _name_of_run(text, place)
-    earlier = known_clients.read(place, number)
+    # Another run for another workdir or config; clients compare the hash at its beginning.
+    where = hashlib.sha256(str(place.resolve()).encode()).hexdigest()[:16]
+    run = f"{setup.fingerprint(text)}-{where}"
+    exchanged = {"run": run, "deadline": limits.deadline, "retries": limits.retries, **clock}
+    public = data.parts.get("public")
     expected = Expected(
-        range(number),
-        setup.fingerprint(text),
-        data=earlier,
+        number=number,
+        config=setup.fingerprint(text),
+        public="" if public is None else checksum({"x": public[0]}),
         names=limits.names,
         example=[data.dtype.name, *data.example],
         columns=data.columns,
     )
     asked: Record = {"config": text, "method": config.algorithm, "num_classes": data.num_classes}
-    waiting: dict[str, Any] = {"deadline": limits.deadline, "retries": limits.retries, **clock}
-
-    def admit(asking: Collection[int], wanted: Expected = expected, **known: Any) -> Admitted:
-        return admission.admit(network, asking, wanted, asked, run=run, **waiting, **known)
-
-    admitted = admission.gather(
-        network,
-        number,
-        admit,
-        seconds=limits.wait_for_nodes,
-        missing=expected.missing,
-        tell=tell,
-        **clock,
-    )
-    if missing := expected.missing(admitted.nodes):
-        refused = "; ".join(f"node {node}: {why}" for node, why in admitted.refused.items())
-        raise UsageError(
-            f"clients {missing} of {number} are missing{f'; refused: {refused}' * bool(refused)}"
-        )
-    hellos = [admitted.hellos[client] for client in range(number)]
-    if not earlier:
-        known_clients.write(place, admitted.hellos)
-    census = census_of([said.census.counts for said in hellos])
+    stages = Stages(place)
+    known = stages.data(number)
+    found = Clients(network, expected, asked, exchanged, dict(known))
+    found.gather(limits.wait_for_nodes, tell)
+    refused = [f"node {node}: {why}" for node, why in sorted(found.refused.items())]
+    if missing := found.missing():
+        because = f"; refused: {'; '.join(refused)}" * bool(refused)
+        raise UsageError(f"clients {missing} of {number} are missing{because}")
+    for line in refused:
+        tell(f"refused {line}")
+    if not known:
+        stages.write(round=0, stage="hello", data=found.data)
+    hellos = [found.hellos[client] for client in range(number)]
+    census = census_of([said.counts for said in hellos])
+    first = 1 + max(stages.last_step(), *(said.last_step for said in hellos))
     return ClientCalls(
-        Exchange(
-            network,
-            admitted.nodes,
-            run=run,
-            first_step=max(admitted.last_step, Stages(place).last_step()) + 1,
-            **waiting,
-        ),
+        Exchange(network, found.nodes, first_step=first, **exchanged),
         Setup(text, config.algorithm, number, data.num_classes, census.shared()),
         data.federation(census, number),
         limits,
         place,
-        Returning(network, admit, expected, admitted.hellos),
-        [one_line(said.name) for said in hellos],
-        tuple(f"refused node {node}: {why}" for node, why in sorted(admitted.refused.items())),
+        found,
         tell,
     )
 
@@ -138,9 +124,7 @@ class ClientCalls:
         federation: as the server knows it.
         limits: the quorum, and the largest norm of a reply.
         place: the workdir.
-        returning: admits clients that come back with another node.
-        names: of the clients.
-        remarks: lines about nodes that were refused.
+        clients: the clients, some of whom may come back with another node.
         tell: receives a line for each stage.
     """
 
@@ -149,10 +133,8 @@ class ClientCalls:
     federation: Federation
     limits: Deployment
     place: Path
-    returning: Returning
-    names: list[str]
-    remarks: tuple[str, ...] = ()
-    tell: Callable[[str], None] = lambda line: None
+    clients: Clients
+    tell: Callable[[str], None]
     _of_round: dict[str, Any] = field(default_factory=dict)
     _norms: dict[int, float] = field(default_factory=dict)  # of a round's replies
 
@@ -212,16 +194,16 @@ class ClientCalls:
         messages = {
             client: {
                 **head,
-                **self.returning.of_hello(client),
+                **self.clients.of_hello(client),
                 **records.prefixed(pytrees.to_record(message), MESSAGE),
             }
             for client, message in requests.items()
         }
-        seconds: dict[int, timings.Seconds] = {}
+        seconds: dict[int, float] = {}
         measured: dict[int, dict[str, float]] = {}
 
         def read(client: int, content: Record) -> Any:
-            seconds[client] = timings.from_record(records.part(content, SECONDS))
+            seconds[client] = records.number(content, SECONDS)
             found = self._read(reply, check, client, content)
             measured[client] = {
                 name.rpartition(".")[2]: round(float(value), 6)
@@ -248,7 +230,8 @@ class ClientCalls:
     def _begin(self, number: int) -> None:
         """Continue clients from their states before round `number`; let them drop those that are obsolete."""
         self._of_round, self._norms = {}, {}
-        self.exchange.nodes |= self.returning.nodes(self.exchange.nodes)
+        self.clients.find_returned()
+        self.exchange.nodes |= self.clients.nodes
         if not self._continues:
             return
         if not self._begun:
@@ -307,30 +290,37 @@ class ClientCalls:
         self,
         answers: Answers,
         number: int,
-        seconds: Mapping[int, timings.Seconds],
+        seconds: Mapping[int, float],
         measured: Mapping[int, Mapping[str, float]],
     ) -> None:
+        """Record how a stage ended; clients that left it go on from the states that count."""
         for client, lost in answers.lost.items():
             before = (self._before_session or {}).get(client)
             if lost.kind == "StateLost":  # it begins anew in its next round
                 self.exchange.states.pop(client, None)
             elif before is not None:
                 self.exchange.states[client] = before
+        steps = {client: seconds[client] for client in answers.replies}
+        rest = [answers.arrived_s[client] - taken for client, taken in steps.items()]
         found = {
             "replies": len(answers.replies),
             "lost": len(answers.lost),
             "seconds": round(answers.seconds, 3),
             "upload_bytes": answers.bytes_up,
             "download_bytes": answers.bytes_down,
-            **timings.summary({c: seconds[c] for c in answers.replies}, answers.arrived_s),
+            "step_max": round(max(steps.values(), default=0.0), 3),
+            "transport_max": round(max(rest, default=0.0), 3),
         }
         for key, value in found.items():
             self._of_round[key] = round(self._of_round.get(key, 0) + value, 3)
-        why = {client: each.reason for client, each in answers.lost.items()}
-        metrics = {"metrics": measured} if measured else {}
-        line = {"round": number, "stage": answers.step + ENDED, **found, "why": why, **metrics}
-        self._stages.write(**line)
-        self.tell(text_of(line))
+        line = {"round": number, "stage": answers.step + ENDED, **found}
+        line["why"] = {client: each.reason for client, each in answers.lost.items()}
+        self._stages.write(**line, **({"metrics": measured} if measured else {}))
+        lost_ones = f", {len(answers.lost)} lost" * bool(answers.lost)
+        self.tell(
+            f"{answers.label}: {len(answers.replies)} replies{lost_ones} in {answers.seconds:.1f} s (at "
+            f"most: step {found['step_max']:.1f}, transport {found['transport_max']:.1f})"
+        )
 
 
 def _norm(tree: Any) -> float:
@@ -338,15 +328,6 @@ def _norm(tree: Any) -> float:
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     squares = (np.sum(np.square(np.asarray(leaf, np.float64))) for leaf in leaves)
     return float(np.sqrt(sum(squares, np.float64(0))))
-
-
-def _name_of_run(text: str, place: Path) -> str:
-    """The same name for a run that is started again, another one for another workdir or config.
-
-    It begins with the config's hash, which clients compare: one run has one config.
-    """
-    where = hashlib.sha256(str(place.resolve()).encode()).hexdigest()[:16]
-    return f"{setup.fingerprint(text)}-{where}"
 
 
 def _has_states(algorithm: FederatedAlgorithm, federation: Federation) -> bool:

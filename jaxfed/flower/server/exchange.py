@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from absl import logging
@@ -58,36 +58,47 @@ class Lost(NamedTuple):
     after_s: float
     since: str
     missing_s: float
-    kind: str = ""
+    kind: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class Answers:
-    """The outcome of one step.
+    """One step, under way or ended.
 
     Attributes:
         step: name of the step.
         round: its round.
-        replies: usable replies by client, in ascending order.
+        requests: by client.
+        read: checks and converts a reply's content.
+        started: time of the first request.
+        replies: usable replies by client, at the end in ascending order.
         lost: the other clients.
         seconds: from the first request to the last reply, or to the deadline.
         arrived_s: seconds until each usable reply had arrived.
         bytes_up: content of all usable replies (names, steps and the network's own overhead not counted).
         bytes_down: content of all requests, repeated ones included.
-        number: of the step.
-        after: the step whose state each client continued from; empty without `continues`.
+        waiting: client of each request that has no reply.
+        tries: requests to each client.
     """
 
     step: str
     round: int
-    replies: dict[int, Any]
-    lost: dict[int, Lost]
-    seconds: float
-    arrived_s: dict[int, float]
-    bytes_up: int
-    bytes_down: int
-    number: int
-    after: dict[int, int]
+    requests: dict[int, Record]
+    read: Read
+    started: float
+    replies: dict[int, Any] = field(default_factory=dict)
+    lost: dict[int, Lost] = field(default_factory=dict)
+    seconds: float = 0.0
+    arrived_s: dict[int, float] = field(default_factory=dict)
+    bytes_up: int = 0
+    bytes_down: int = 0
+    waiting: dict[str, int] = field(default_factory=dict)
+    tries: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The round and the step, for a line."""
+        return f"round {self.round}, {self.step}"
 
     def enough(self, quorum: float, *, then: str = "") -> Answers:
         """Return these answers if there are enough of them.
@@ -99,7 +110,7 @@ class Answers:
         Raises:
             TooFewClients: says who is missing, since when, why, and what follows.
         """
-        asked = len(self.replies) + len(self.lost)
+        asked = len(self.requests)
         needed = max(1, math.ceil(quorum * asked - 1e-9))
         if len(self.replies) >= needed:
             return self
@@ -108,29 +119,10 @@ class Answers:
             for client, lost in self.lost.items()
         )
         text = (
-            f"{_label(self.round, self.step)}: {len(self.replies)} of {asked} clients answered, "
-            f"{needed} are needed; missing: {missing or 'all'}"
+            f"{self.label}: {len(self.replies)} of {asked} clients answered, {needed} are needed; missing: "
+            f"{missing or 'all'}"
         )
         raise TooFewClients(f"{text}; {then}" if then else text)
-
-
-@dataclass
-class _Asking:
-    """One step under way."""
-
-    name: str
-    round: int
-    requests: dict[int, Record]
-    read: Read
-    started: float
-    deadline: float
-    waiting: dict[str, int] = field(default_factory=dict)  # request identifier -> client
-    tries: dict[int, int] = field(default_factory=dict)
-    replies: dict[int, Any] = field(default_factory=dict)
-    arrived_s: dict[int, float] = field(default_factory=dict)
-    lost: dict[int, Lost] = field(default_factory=dict)
-    bytes_up: int = 0
-    bytes_down: int = 0
 
 
 class Exchange:
@@ -188,7 +180,6 @@ class Exchange:
         round: int,
         read: Read = lambda client, content: content,
         continues: bool = False,
-        deadline: float | None = None,
     ) -> Answers:
         """Send each client its content, and wait for all replies or the deadline.
 
@@ -198,64 +189,38 @@ class Exchange:
             round: number of the round; 0 before the first.
             read: checks a reply's content and converts it; `records.BadMessage` from it loses the client.
             continues: clients go on from their states, and make new ones.
-            deadline: seconds, instead of the exchange's.
 
         Raises:
             KeyError: a client without a node.
         """
         number, self.next_step = self.next_step, self.next_step + 1
-        after = {client: self.states.get(client, 0) for client in messages} if continues else {}
-        requests = {
-            client: request(
-                Step(
-                    *(self._run, number, name, round, client),
-                    after=after.get(client, 0),
-                    oldest=self._committed.get(client, 0) if continues else 0,
-                ),
-                messages[client],
+        after, oldest = (self.states, self._committed) if continues else ({}, {})
+        requests = {}
+        for client in sorted(messages):
+            own = after.get(client, 0), oldest.get(client, 0)
+            requests[client] = request(
+                Step(self._run, number, name, round, client, *own), messages[client]
             )
-            for client in sorted(messages)
-        }
-        deadline = self._deadline if deadline is None else deadline
-        asking = _Asking(name, round, requests, read, self._clock(), deadline)
-        self._send(asking, list(asking.requests))
-        end = asking.started + deadline
-        while asking.waiting:
-            for arrival in self._network.receive(list(asking.waiting)):
-                self._take(asking, arrival)
-            left = end - self._clock()
-            if asking.waiting and left <= 0:
-                for client in sorted(asking.waiting.values()):
-                    self._lose(asking, client, f"no reply within {deadline:g} s")
+        asked = Answers(name, round, requests, read, self._clock())
+        self._send(asked, list(requests))
+        while asked.waiting:
+            for arrival in self._network.receive(list(asked.waiting)):
+                self._take(asked, arrival)
+            left = asked.started + self._deadline - self._clock()
+            if asked.waiting and left <= 0:
+                for client in sorted(asked.waiting.values()):
+                    self._lose(asked, client, f"no reply within {self._deadline:g} s")
                 break
-            if asking.waiting:
+            if asked.waiting:
                 self._sleep(min(self._poll, left))
         if continues:
-            self.states |= dict.fromkeys(asking.replies, number)
-        return Answers(
-            step=name,
-            round=round,
-            replies=dict(sorted(asking.replies.items())),
-            lost=dict(sorted(asking.lost.items())),
-            seconds=self._clock() - asking.started,
-            arrived_s=dict(sorted(asking.arrived_s.items())),
-            bytes_up=asking.bytes_up,
-            bytes_down=asking.bytes_down,
-            number=number,
-            after=after,
-        )
-
-    def lose(self, answers: Answers, client: int, reason: str) -> Answers:
-        """Take back a reply that turned out to be unusable; its state does not count either."""
-        if client in answers.after and self.states.get(client) == answers.number:
-            self.states[client] = answers.after[client]
-        lost = self._missing_client(
-            client, _label(answers.round, answers.step), answers.seconds, reason
-        )
-        replies = {each: reply for each, reply in answers.replies.items() if each != client}
-        return replace(
-            answers, replies=replies, lost=dict(sorted({**answers.lost, client: lost}.items()))
-        )
+            self.states |= dict.fromkeys(asked.replies, number)
+        for found in (asked.replies, asked.lost, asked.arrived_s):
+            ordered = sorted(found.items())
+            found.clear()
+            found.update(ordered)
+        asked.seconds = self._clock() - asked.started
+        return asked
 
     def commit(self, states: Mapping[int, int] | None = None) -> None:
         """Let clients drop states from before these, by default the present ones.
@@ -264,55 +229,57 @@ class Exchange:
         """
         self._committed = dict(self.states if states is None else states)
 
-    def _send(self, asking: _Asking, clients: list[int]) -> None:
-        seconds = asking.deadline - (self._clock() - asking.started)
-        outgoing = [
-            Outgoing(self.nodes[client], asking.requests[client], seconds, str(asking.round))
-            for client in clients
-        ]
-        identifiers = self._network.send(outgoing)
+    def _send(self, asked: Answers, clients: list[int]) -> None:
+        seconds = self._deadline - (self._clock() - asked.started)
+        identifiers = self._network.send(
+            [
+                Outgoing(self.nodes[client], asked.requests[client], seconds, str(asked.round))
+                for client in clients
+            ]
+        )
         for client, identifier in zip(clients, identifiers, strict=True):
             if identifier:
-                asking.waiting[identifier] = client
-                asking.tries[client] = asking.tries.get(client, 0) + 1
-                asking.bytes_down += records.num_bytes(content_of(asking.requests[client]))
+                asked.waiting[identifier] = client
+                asked.tries[client] = asked.tries.get(client, 0) + 1
+                asked.bytes_down += records.num_bytes(content_of(asked.requests[client]))
             else:
-                self._lose(asking, client, "its node is not connected")
+                self._lose(asked, client, "its node is not connected")
 
-    def _take(self, asking: _Asking, arrival: Arrival) -> None:
+    def _take(self, asked: Answers, arrival: Arrival) -> None:
         """Count a reply, send a request again, or lose a client."""
-        client = asking.waiting.pop(arrival.reply_to, None)
+        client = asked.waiting.pop(arrival.reply_to, None)
         if client is None:  # a second reply to one request
-            logging.warning("%s: ignored a repeated reply", _label(asking.round, asking.name))
+            logging.warning("%s: ignored a repeated reply", asked.label)
             return
+        after_s = self._clock() - asked.started
         if arrival.record is None:
-            is_time_left = self._clock() - asking.started < asking.deadline
-            if arrival.may_retry and asking.tries[client] <= self._retries and is_time_left:
+            if (
+                arrival.may_retry
+                and asked.tries[client] <= self._retries
+                and after_s < self._deadline
+            ):
                 logging.warning(
-                    "%s: client %d: %s; sent again",
-                    *(_label(asking.round, asking.name), client, arrival.problem),
+                    "%s: client %d: %s; sent again", asked.label, client, arrival.problem
                 )
-                self._send(asking, [client])
+                self._send(asked, [client])
             else:
-                self._lose(asking, client, arrival.problem)
+                self._lose(asked, client, arrival.problem)
             return
         try:
-            content = self._content(asking, client, arrival.node, arrival.record)
-            value = asking.read(client, content)
+            content = self._content(asked, client, arrival.node, arrival.record)
+            asked.replies[client] = asked.read(client, content)
         except BadMessage as error:
-            self._lose(asking, client, str(error), getattr(error, "kind", ""))
+            self._lose(asked, client, str(error), getattr(error, "kind", ""))
             return
-        asking.replies[client] = value
-        asking.arrived_s[client] = self._clock() - asking.started
-        asking.bytes_up += records.num_bytes(content)
+        asked.arrived_s[client] = after_s
+        asked.bytes_up += records.num_bytes(content)
         if client in self._missing:
             _, since = self._missing.pop(client)
             logging.info(
-                "%s: client %d answers again; it was missing since %s",
-                *(_label(asking.round, asking.name), client, since),
+                "%s: client %d answers again; it was missing since %s", asked.label, client, since
             )
 
-    def _content(self, asking: _Asking, client: int, node: int, record: Record) -> Record:
+    def _content(self, asked: Answers, client: int, node: int, record: Record) -> Record:
         """Content of a reply to this step by the node that was asked.
 
         Raises:
@@ -323,26 +290,17 @@ class Exchange:
         failure = failure_of(record)
         if failure is not None:
             raise _StepFailed(failure)
-        if step_of(record) != step_of(asking.requests[client]):
+        if step_of(record) != step_of(asked.requests[client]):
             raise BadMessage("its reply belongs to another step or client")
         return content_of(record)
 
-    def _lose(self, asking: _Asking, client: int, reason: str, kind: str = "") -> None:
-        after_s = self._clock() - asking.started
-        label = _label(asking.round, asking.name)
-        lost = self._missing_client(client, label, after_s, reason)
-        asking.lost[client] = lost._replace(kind=kind)
-
-    def _missing_client(self, client: int, label: str, after_s: float, reason: str) -> Lost:
-        """Remember and log that a client has not answered a step that began `after_s` seconds ago."""
+    def _lose(self, asked: Answers, client: int, reason: str, kind: str = "") -> None:
+        """Remember and log that a client has not answered."""
         now = self._clock()
-        began, since = self._missing.setdefault(client, (now - after_s, label))
+        after_s = now - asked.started
+        began, since = self._missing.setdefault(client, (asked.started, asked.label))
         logging.warning(
             "%s: lost client %d after %.0f s: %s; missing since %s",
-            *(label, client, after_s, reason, since),
+            *(asked.label, client, after_s, reason, since),
         )
-        return Lost(reason, after_s, since, now - began)
-
-
-def _label(round_: int, step: str) -> str:
-    return f"round {round_}, {step}"
+        asked.lost[client] = Lost(reason, after_s, since, now - began, kind)

@@ -32,6 +32,7 @@ from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.flower.messages.network import Network
+from jaxfed.flower.messages.steps import one_line
 from jaxfed.flower.server import client_calls, server_data
 from jaxfed.flower.server.server_data import ServerData
 from jaxfed.flower.server.stages import sites
@@ -78,7 +79,7 @@ def serve(
         )
         inputs = input_lines(config, len(calls.federation.public))
         few = few_rows(len(calls.federation.test), len(calls.federation.validation))
-        for line in (*few, *inputs, *calls.remarks):
+        for line in (*few, *inputs):
             progress.note(line)
         census = calls.federation.census
         assert census is not None
@@ -90,10 +91,11 @@ def serve(
 
         held = _InPlaceOfSimulation(data, calls.federation)
         experiment = Experiment(config, held, directory, progress, Interruption(), make=make)
+        names = [one_line(said.name) for _, said in sorted(calls.clients.hellos.items())]
         summary = {
             **experiment.run(),
             "environment": environment.describe(),
-            "sites": sites(place, calls.names, census),
+            "sites": sites(place, names, census),
         }
         directory.finish(summary)
     return summary

@@ -1,12 +1,14 @@
 """stages.jsonl: the record of a run's stages, beside metrics.jsonl.
 
+    {"round": 0, "stage": "hello", "data": {"0": "5f3a...", ...}}                the run's first start
     {"round": 3, "stage": "update", "clients": [0, 1, 2], "step": 3}             a stage begins
     {"round": 3, "stage": "update ended", ..., "why": {"1": "no reply within 300 s"}}
     {"round": 3, "stage": "end", "states": {"0": 3, "2": 3}}                     the round ends
 
 A line is appended before what it announces happens. A server that was killed and starts again reads here
 which steps it has used and which states of clients belong to its checkpoint. Of a round that was played
-again, the last lines count.
+again, the last lines count. By the checksums of the first line, which are keyed by each client
+(`jaxfed.flower.client.hello`), it refuses a client with other data, or a new folder.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from typing import Any
 
 from jaxfed.errors import Unresumable
 from jaxfed.federation.census import Census
-from jaxfed.flower.messages.timings import PARTS, TRANSPORT
 from jaxfed.host import storage
 
 STAGES = "stages.jsonl"
@@ -43,6 +44,21 @@ class Stages:
     def write(self, **line: Any) -> None:
         """Append a line, with the time in seconds since 1970."""
         storage.append(self._file, json.dumps({**line, "time": round(time.time(), 3)}) + "\n")
+
+    def data(self, number: int) -> dict[int, str]:
+        """Return the checksum of each client's data; {} before the run's first start.
+
+        Raises:
+            Unresumable: the run began with another number of clients.
+        """
+        first = next((line for line in lines(self._file) if "data" in line), {"data": {}})
+        found = {int(client): str(each) for client, each in first["data"].items()}
+        if found and len(found) != number:
+            raise Unresumable(
+                f"{self._file}: the run began with {len(found)} clients, and there are {number} now "
+                "(config.deployment.nodes)"
+            )
+        return found
 
     def last_step(self) -> int:
         """Return the largest number of a step that was announced; 0: none."""
@@ -87,19 +103,6 @@ def lines(file: Path) -> Iterator[dict[str, Any]]:
             yield line
 
 
-def text_of(line: dict[str, Any]) -> str:
-    """Return the text of the last line of a stage."""
-    lost = f", {line['lost']} lost" * bool(line["lost"])
-    parts = [
-        f"{part} {line[f'{part}_max']:.1f}" for part in (*PARTS, TRANSPORT) if f"{part}_max" in line
-    ]
-    longest = f" (at most: {', '.join(parts)})" * bool(parts)
-    return (
-        f"round {line['round']}, {line['stage'].removesuffix(ENDED)}: {line['replies']} replies{lost} in "
-        f"{line['seconds']:.1f} s{longest}"
-    )
-
-
 def sites(place: Path, names: Sequence[str], census: Census) -> list[dict[str, Any]]:
     """Return each client's part in a run: name, counts, rounds that it was in or left, its last metrics."""
     asked: dict[int, set[int]] = {client: set() for client in range(len(names))}
@@ -125,17 +128,3 @@ def sites(place: Path, names: Sequence[str], census: Census) -> list[dict[str, A
         }
         for client, name in enumerate(names)
     ]
-
-
-def departures(place: Path) -> dict[int, dict[str, list[int]]]:
-    """Return the clients that left each round: {round: {stage: clients, ascending}}."""
-    found: dict[int, dict[str, list[int]]] = {}
-    for line in lines(place / STAGES):
-        stage, ended, _ = str(line["stage"]).rpartition(ENDED)
-        if ended and isinstance(line.get("why"), dict):
-            found.setdefault(line["round"], {})[stage] = sorted(map(int, line["why"]))
-    return {
-        number: {stage: clients for stage, clients in stages.items() if clients}
-        for number, stages in found.items()
-        if any(stages.values())
-    }

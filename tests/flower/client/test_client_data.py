@@ -19,6 +19,13 @@ DIGITS = "ml_collections_configs/xclp_digits.py"
 TOML = 'number = 1\nname = "north"\n'
 
 
+def refused(folder, **options):
+    """The first thing that is wrong in a folder."""
+    with pytest.raises(UsageError) as caught:
+        client_data.read(folder, **options)
+    return str(caught.value)
+
+
 def made(folder, toml=TOML, **files):
     """A client's folder; a file is a dictionary of arrays, or bytes."""
     folder.mkdir(exist_ok=True, mode=0o700)
@@ -39,7 +46,6 @@ Y = np.zeros(2, int)
 
 def test_a_folder_that_is_right(tmp_path):
     folder = made(tmp_path / "c", test={"x": X, "y": Y}, public={"x": X})
-    assert client_data.problems(folder, num_classes=2) == []
     data = client_data.read(folder)
     assert data.settings == client_data.ClientSettings(number=1, name="north")
     assert (data.train.x.dtype, data.train.y.dtype) == (np.float32, np.int32)
@@ -73,7 +79,7 @@ def test_a_folder_that_is_right(tmp_path):
     ],
 )
 def test_wrong_examples(tmp_path, train, wrong):
-    (found,) = client_data.problems(made(tmp_path / "c", train=train), num_classes=3)
+    found = refused(made(tmp_path / "c", train=train), num_classes=3)
     assert re.search(wrong, found)
     assert found.startswith(str(tmp_path / "c"))
 
@@ -88,51 +94,46 @@ def test_wrong_examples(tmp_path, train, wrong):
         ('number = true\nname = "a"', "number=True"),
         ('number = 0\nname = " "', "a text of one line"),
         (TOML + "counts = 1", "counts=1: use true or false"),
-        (TOML + 'errors = "all"', "errors='all': choose one of 'class only', 'full'"),
         (TOML + "least_clients = 0", "least_clients=0"),
         ("number = ", "not a readable TOML file"),
     ],
 )
 def test_wrong_settings(tmp_path, toml, wrong):
-    (found,) = client_data.problems(made(tmp_path / "c", toml))
+    found = refused(made(tmp_path / "c", toml))
     assert wrong in found
     assert "client.toml" in found
 
 
-def test_each_thing_that_is_wrong_is_a_line(tmp_path):
-    folder = made(tmp_path / "c", "number = 0", test={"x": X[:, :2], "y": Y}, public={"y": Y})
-    found = client_data.problems(folder)
-    assert len(found) == 3
-    assert "examples are float32[2], those of train.npz float32[3]" in found[2]
-    with pytest.raises(
-        UsageError, match=r"name is missing.*; 2 more, see python -m launch\.flower check"
-    ):
-        client_data.read(folder)
-    assert client_data.problems(tmp_path / "none") == [f"{tmp_path / 'none'}: no such folder"]
+def test_files_that_do_not_fit_each_other(tmp_path):
+    folder = made(tmp_path / "c", test={"x": X[:, :2], "y": Y}, public={"y": Y})
+    assert "examples are float32[2], those of train.npz float32[3]" in refused(folder)
+    (folder / "test.npz").unlink()
+    assert refused(folder).endswith("public.npz: no array x; its arrays are y")
+    assert refused(tmp_path / "none") == f"{tmp_path / 'none'}: no such folder"
 
 
 def test_columns_of_new_points_are_those_to_train_on(tmp_path):
     pair = {"x": X, "y": Y}
     train, test = ({**pair, "columns": names} for names in (["a", "b", "c"], ["b", "a", "c"]))
-    (found,) = client_data.problems(made(tmp_path / "c", train=train, test=test))
+    found = refused(made(tmp_path / "c", train=train, test=test))
     assert "test.npz: columns differ from those of train.npz, or have another order" in found
 
 
 def test_what_others_can_read(tmp_path):
     folder = made(tmp_path / "c")
     (folder / "train.npz").chmod(0o644)
-    assert client_data.problems(folder) == []  # nobody else enters the folder
+    client_data.read(folder)  # nobody else enters the folder
     folder.chmod(0o755)
-    (found,) = client_data.problems(folder)
+    found = refused(folder)
     assert "every user of this machine can read it; chmod o=" in found
     folder.chmod(0o700)
     state = client_data.private_folder(folder)
     assert stat.S_IMODE(state.stat().st_mode) == 0o700
     state.chmod(0o750)
-    (found,) = client_data.problems(folder)
+    found = refused(folder)
     assert "mode 0750" in found
     client_data.private_folder(folder)
-    assert client_data.problems(folder) == []
+    client_data.read(folder)
 
 
 def test_a_full_disk_leaves_the_private_file_that_was_there(tmp_path, full_disk):
@@ -184,7 +185,7 @@ def test_a_config_is_dealt_and_dealt_again(tmp_path):
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
     shared = json.loads((tmp_path / "server" / "shared.json").read_text())
     whole = Simulation(config).federation(config.seed)
-    assert (shared["num_classes"], shared["capacity"]) == (10, whole.capacity)
+    assert shared["num_classes"] == whole.num_classes == 10
 
 
 def test_bytes_stay_bytes(tmp_path):
@@ -192,3 +193,27 @@ def test_bytes_stay_bytes(tmp_path):
     whole = Federation.from_clients([(images, [0, 1])], num_classes=2)
     (folder,) = dealing.deal_to_clients(whole, tmp_path / "nodes")
     np.testing.assert_array_equal(client_data.read(folder).train.x, images, strict=True)
+
+
+def test_labels_go_back_to_the_rows_of_the_folder(tmp_path):
+    x = np.zeros((4, 2), np.float32)
+    y = np.array([-1, 2, -1, 0], np.int32)
+    data = client_data.ClientData(
+        tmp_path,
+        client_data.ClientSettings(number=0, name="a"),
+        client_data.Points(x, y),
+        client_data.Points(x[:1], y[3:]),
+        None,
+    )
+    # Labeled rows 1 and 3 are first, the new point is last, as in a simulation.
+    label = np.array([2, 0, 1, -1, 1], np.int32)
+    confidence = np.array([1, 0.5, 0.25, 0, 0.125], np.float32)
+    file = tmp_path / "labels.csv"
+    file.write_text("of an earlier run")
+    client_data.write_labels(data, label, confidence)
+    assert file.read_bytes() == (
+        b"file,index,label,confidence,given\r\ntrain.npz,0,1,0.25,\r\ntrain.npz,1,2,1,2\r\n"
+        b"train.npz,2,-1,0,\r\ntrain.npz,3,0,0.5,0\r\ntest.npz,0,1,0.125,\r\n"
+    )
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [each.name for each in tmp_path.iterdir()] == ["labels.csv"]

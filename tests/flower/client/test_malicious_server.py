@@ -4,12 +4,14 @@ The first letters of a session are recorded at client 0 of three. Each test puts
 was before a letter, and sends requests of its own.
 """
 
+import io
 import json
 import os
 import shutil
 import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
 
 import numpy as np
 import pytest
@@ -71,17 +73,14 @@ def fedct(tmp_path_factory):
 
 
 class Client:
-    """Client 0 before a step of a recording; errors are `full`, so that tests can compare them."""
+    """Client 0 before a step of a recording."""
 
-    def __init__(self, recording, step, folder, *, full=True):
+    def __init__(self, recording, step, folder):
         before, request = recording[step]
         self.request = dict(request)
         self.folder, self.number = folder, self.request["step.number"]
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(before, folder)
-        if full:
-            with (folder / "client.toml").open("a") as settings:
-                settings.write('errors = "full"\n')
         self.calls, self.frames = [], []
         if "content.message.letter" in self.request:
             self.calls, self.frames = parsed_letter(self.request["content.message.letter"])
@@ -96,11 +95,14 @@ class Client:
         assert failure is None, failure
 
     def refuses(self, **changes):
-        """Return the reason for no answer: class and text."""
-        reply = self.reply(**changes)
+        """Return the reason for no answer: class and text, which may stay on the client's console."""
+        console = io.StringIO()
+        with redirect_stdout(console):
+            reply = self.reply(**changes)
         assert not any(name.startswith("content.") for name in reply)
         failure = failure_of(reply)
-        return f"{failure.kind} {failure.text}".strip()
+        text = failure.text or console.getvalue().partition(f"{failure.kind}: ")[2]
+        return f"{failure.kind} {text}".strip()
 
     def letter(self, *more, frames=(), replaced=lambda call: call):
         """A change: the recorded letter with other calls, and more of them."""
@@ -127,7 +129,7 @@ class Client:
 
 @pytest.fixture
 def before(tmp_path):
-    return lambda *recorded, **options: Client(*recorded, tmp_path / "client", **options)
+    return lambda *recorded: Client(*recorded, tmp_path / "client")
 
 
 # --- within a session: what would open codes, labels or messages ----------------------------------
@@ -324,13 +326,13 @@ REQUESTS = {
 
 @pytest.mark.parametrize("case", REQUESTS)
 def test_a_request_that_no_server_sends_changes_nothing(xclp, before, case):
-    client = before(xclp, "join", full=False)
+    client = before(xclp, "join")
     there = {file: file.read_bytes() for file in client.folder.rglob("*") if file.is_file()}
     changes = REQUESTS[case]
     missing = [name.replace("__", ".") for name, value in changes.items() if value is None]
     for name in missing:
         del client.request[name]
-    reason = client.refuses(**({} if missing else changes))
+    reason = str(failure_of(client.reply(**({} if missing else changes))))
     assert "\n" not in reason
     assert len(reason) < 300
     assert "MemoryError" not in reason

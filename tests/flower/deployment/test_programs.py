@@ -60,11 +60,12 @@ def test_a_start_begins_without_what_a_kill_left(tmp_path):
 
 
 def test_a_node_has_its_worker_and_its_key(tmp_path):
-    plain = programs.node_command("h:1", 'worker="/tmp/w"', root=None, key=None)
-    assert plain[:3] == ["flower-supernode", "--superlink", "h:1"]
-    assert plain[-3:] == ["--node-config", 'worker="/tmp/w"', "--insecure"]
-    secure = programs.node_command("h:1", "", root=tmp_path / "ca", key=tmp_path / "k")
-    assert secure[-4::2] == ["--root-certificates", "--auth-supernode-private-key"]
+    found = programs.node_command(
+        "h:1", 'worker="/tmp/w"', root=tmp_path / "ca", key=tmp_path / "k"
+    )
+    assert found[:3] == ["flower-supernode", "--superlink", "h:1"]
+    assert found[5:7] == ["--node-config", 'worker="/tmp/w"']
+    assert found[-4::2] == ["--root-certificates", "--auth-supernode-private-key"]
 
 
 def test_a_process_and_its_children_end(tmp_path):
@@ -122,11 +123,15 @@ def test_a_superlink_that_ends_is_one_line(tmp_path, monkeypatch):
     said = []
     with (
         pytest.raises(DeploymentError, match="flower-superlink: Error: no link today"),
-        SuperLink(tmp_path / "n", Address("127.0.0.1", programs.free_port()), say=said.append),
+        SuperLink(
+            tmp_path / "n",
+            Address("127.0.0.1", programs.free_port(), tmp_path / "keys"),
+            say=said.append,
+        ),
     ):
         pass
     assert said[0] == f"$ export FLWR_HOME={tmp_path / 'n' / 'flower'}"
     assert said[1].startswith("$ flower-superlink --host 127.0.0.1 --port ")
     config = (tmp_path / "n" / "flower" / "config.toml").read_text()
     assert "[superlink.jaxfed]" in config
-    assert "insecure = true" in config
+    assert f'root-certificates = "{tmp_path / "keys" / "ca.crt"}"' in config

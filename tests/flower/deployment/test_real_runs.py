@@ -13,7 +13,6 @@ from invoking import ROOT
 
 from jaxfed.experiment.store.records import read_metrics
 from jaxfed.flower.deployment import comparison
-from jaxfed.flower.messages.timings import PARTS, TRANSPORT
 
 pytest.importorskip("flwr", reason="pip install -r requirements-flower.txt")
 pytestmark = pytest.mark.slow
@@ -53,8 +52,7 @@ def test_processes_compute_what_the_simulation_does(tmp_path, name, record_prope
     lines = list(map(json.loads, (tmp_path / "run" / "stages.jsonl").read_text().splitlines()))
     ended = [line for line in lines if line["stage"].endswith(" ended")]
     assert all(line["replies"] == 3 for line in ended)
-    for part in (*PARTS, TRANSPORT):
-        assert all(0 <= line[f"{part}_mean"] <= line[f"{part}_max"] for line in ended)
+    assert all(line["step_max"] > 0 and line["transport_max"] > 0 for line in ended)
     assert sum("3 replies in" in line for line in said) == len(ended)
     assert not any("\x1b" in line or "INFO" in line for line in said)
     sent, simulated = (list(read_metrics(tmp_path / name)) for name in ("run", "simulation"))

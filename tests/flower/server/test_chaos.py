@@ -12,28 +12,23 @@ from jaxfed.config.data.simulation import Simulation
 from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.workdir import open_workdir
-from jaxfed.flower.client import client_run
+from jaxfed.federation.cohort import emptied
 from jaxfed.flower.deployment import comparison
-from jaxfed.flower.deployment.comparison import without
-from jaxfed.flower.server.stages import departures
 from jaxfed.host.interruption import Interruption
 
 # One makes all whole numbers negative, of which an update need not have any.
 PLAYED = [fault for fault in FAULTS if fault != "out of range"]
 
 
-@pytest.fixture
-def one_process_a_client(monkeypatch):
-    """Make each client's method once; real clients make it for each message."""
-    method_of, made = client_run.method_of, {}
+def without(algorithm, left):
+    """The method whose rounds are played as if clients {round: clients} had not been drawn."""
 
-    def kept(data, *others):
-        key = data.folder
-        if key not in made:
-            made[key] = method_of(data, *others)
-        return made[key]
+    def played(state, cohort, key):
+        gone = left.get(int(state.round) + 1, ())
+        is_there = ~np.isin(cohort.client_id, list(gone))
+        return algorithm.round(state, emptied(cohort, is_there), key)
 
-    monkeypatch.setattr(client_run, "method_of", kept)
+    return algorithm._replace(round=played)
 
 
 def simulate(config, place, left):
@@ -59,7 +54,7 @@ def simulate(config, place, left):
         ),
     ],
 )
-def test_random_faults_are_departures(tmp_path, one_process_a_client, name, clients, rounds, seed):
+def test_random_faults_are_departures(tmp_path, name, clients, rounds, seed):
     rng = np.random.default_rng(seed)
     faults = {
         (FIRST_NODE + client, "update", number): str(rng.choice(PLAYED))
@@ -76,7 +71,7 @@ def test_random_faults_are_departures(tmp_path, one_process_a_client, name, clie
     there = Deployment(tmp_path, config, faults)
     there.network.revives = True
     there.serve()
-    left = {number: stages["update"] for number, stages in departures(there.place).items()}
+    left = {number: lost for (_, number), lost in there.reasons().items()}
     assert len(left) > rounds // 4
     simulate(config, tmp_path / "simulation", left)
     found = comparison.compare(there.place, tmp_path / "simulation", name)

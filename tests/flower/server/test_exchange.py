@@ -153,13 +153,6 @@ def test_retries_end_at_the_deadline(tmp_path):
     assert answers.lost[1].reason == "no reply within 100 s"
 
 
-def test_a_step_may_have_its_own_deadline(tmp_path):
-    deployment = Deployment(tmp_path, {(50, 1): "late"})
-    answers = deployment.ask(1, deadline=20)
-    assert answers.lost[1].reason == "no reply within 20 s"
-    assert answers.seconds <= 20.2
-
-
 def test_a_node_that_is_not_connected_is_lost_at_once(tmp_path):
     deployment = Deployment(tmp_path, {(50, 1): "killed"})
     deployment.ask(1)
@@ -209,16 +202,6 @@ def test_a_lost_client_is_one_line_of_the_log(tmp_path, caplog):
         "round 1, train: lost client 1 after 41 s: code 5; missing since round 1, train",
         "round 2, train: client 1 answers again; it was missing since round 1, train",
     ]
-
-
-def test_a_reply_can_be_taken_back(tmp_path):
-    """What a later check refuses does not count: neither the reply nor the state."""
-    deployment = Deployment(tmp_path)
-    deployment.ask(1)
-    answers = deployment.exchange.lose(deployment.ask(2, x=10), 1, "its norm is too large")
-    assert sums(answers) == {0: 11, 2: 11}
-    assert answers.lost[1].reason == "its norm is too large"
-    assert sums(deployment.ask(3, x=100)) == {0: 111, 1: 101, 2: 111}
 
 
 def test_texts_of_clients_are_made_printable(tmp_path):

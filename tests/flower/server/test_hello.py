@@ -8,10 +8,10 @@ import pytest
 from local_network import LocalNetwork
 
 from jaxfed.flower.client import client_step, hello
+from jaxfed.flower.client.client_data import ClientData, ClientSettings, Points
 from jaxfed.flower.messages import records, steps
 from jaxfed.flower.messages.records import BadMessage
-from jaxfed.flower.server import admission
-from jaxfed.flower.server.admission import Expected
+from jaxfed.flower.server.clients import Clients, Expected
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(6, 2, 3)).astype(np.float32)
@@ -20,10 +20,11 @@ PUBLIC = RNG.normal(size=(4, 2, 3)).astype(np.float32)
 CONFIG = "c0ffee"
 
 
-def hello_of(folder, client, **changes):
-    given = {"name": "north", "config": CONFIG, "x": X, "y": Y, "public": PUBLIC} | changes
+def hello_of(folder, client, *, name="north", x=X, y=Y, public=PUBLIC, **options):
     folder.mkdir(exist_ok=True)
-    return hello.hello(folder, "r", client=client, **given)
+    settings = ClientSettings(number=client, name=name)
+    data = ClientData(folder, settings, Points(x, y), None, public)
+    return hello.hello(data, "r", **({"config": CONFIG} | options))
 
 
 def client_of(folder, number, **changes):
@@ -33,62 +34,58 @@ def client_of(folder, number, **changes):
     def serve(request):
         return client_step.answer(
             request,
-            lambda step, content: hello.to_record(
-                hello_of(folder, number, **changes)._replace(**fields)
+            lambda step, content: (
+                hello_of(folder, number, **changes)._replace(**fields).to_record()
             ),
         )
 
     return serve
 
 
-def admitted(clients, expected=None, *, faults=None, known=None, nodes=None):
-    network = LocalNetwork(clients, faults)
+def clients_of(network, expected=None, *, deadline=100, retries=1, **known):
     clock = network.clock
-    return admission.admit(
-        network,
-        network.nodes() if nodes is None else nodes,
-        expected or Expected(range(3), CONFIG),
-        {},
-        run="r",
-        deadline=100,
-        known=known,
-        clock=clock,
-        sleep=clock.sleep,
-    )
+    exchanged = {"run": "r", "deadline": deadline, "retries": retries}
+    exchanged |= {"clock": clock, "sleep": clock.sleep}
+    expected = expected or Expected(number=3, config=CONFIG)
+    return Clients(network, expected, {}, exchanged, **known)
 
 
-def test_a_census_counts():
-    census = hello.census_of(X, Y)
-    assert census[:4] == (6, 4, (2, 3), "float32")
-    np.testing.assert_allclose(census.total, X.sum((0, 1)), rtol=1e-5)
-    np.testing.assert_allclose(census.square, np.square(X).sum((0, 1)), rtol=1e-5)
-    nobody = hello.census_of(X[:0], Y[:0])
-    assert nobody == (0, 0, (2, 3), "float32", (0,) * 3, (0,) * 3)
-    unlabeled = hello.census_of(X.astype(np.uint8), np.full(6, -1))
-    assert unlabeled[:4] == (6, 0, (2, 3), "uint8")
+def admitted(apps, expected=None, *, faults=None, asked=None, **known):
+    found = clients_of(network := LocalNetwork(apps, faults), expected, **known)
+    found.admit(network.nodes() if asked is None else asked)
+    return found
+
+
+def test_a_hello_counts(tmp_path):
+    said = hello_of(tmp_path, 0)
+    assert (said.example, said.counts[:2]) == (("float32", 2, 3), (6, 4))
+    np.testing.assert_allclose(said.counts.sums.total, X.sum((0, 1)), rtol=1e-5)
+    np.testing.assert_allclose(said.counts.sums.square, np.square(X).sum((0, 1)), rtol=1e-5)
+    assert hello_of(tmp_path, 0, y=np.full(6, -1)).counts.labels == 0
+    nobody = hello_of(tmp_path, 0, x=X[:0], y=Y[:0]).counts
+    assert (nobody[:2], nobody.sums.total.tolist()) == ((0, 0), [0] * 3)
 
 
 @pytest.mark.parametrize("name", ["total", "square"])
 @pytest.mark.parametrize("sums", [np.zeros(2), np.zeros(3, np.float32), np.full(3, np.nan), 1.0])
 def test_sums_of_another_form_are_refused(tmp_path, name, sums):
-    record = hello.to_record(hello_of(tmp_path, 0)) | {f"census.{name}": sums}
-    with pytest.raises(BadMessage, match=f"census.{name} is not one finite sum of each feature"):
+    record = hello_of(tmp_path, 0).to_record() | {f"census.{name}": sums}
+    with pytest.raises(BadMessage, match="census"):
         hello.from_record(record)
 
 
 @pytest.mark.parametrize("sums", [True, False])
 @pytest.mark.parametrize("y", [Y, np.full(6, -1)])
 def test_a_hello_comes_back(tmp_path, y, sums):
-    record = hello.to_record(hello_of(tmp_path, 1, y=y, sums=sums))
-    back = hello.to_record(hello.from_record(records.decode(*records.encode(record))))
+    record = hello_of(tmp_path, 1, y=y, sums=sums).to_record()
+    back = hello.from_record(records.decode(*records.encode(record))).to_record()
     assert records.encode(back) == records.encode(record)
 
 
 def test_a_hello_says_the_last_step_of_its_run(tmp_path):
     step = steps.Step("r", 7, "train", round=3, client=1)
     client_step.perform(tmp_path, steps.request(step, {}), lambda *_: (None, {}))
-    said = hello_of(tmp_path, 1)
-    assert (said.last_step, said.last_round) == (7, 3)
+    assert hello_of(tmp_path, 1).last_step == 7
 
 
 def test_the_checksum_of_data_is_of_no_use_to_who_suspects_data(tmp_path):
@@ -104,7 +101,7 @@ def test_the_checksum_of_data_is_of_no_use_to_who_suspects_data(tmp_path):
 
 def test_only_counts_leave(tmp_path):
     """Of the arrays, no value is in the record but sums over all examples."""
-    record = hello.to_record(hello_of(tmp_path, 0))
+    record = hello_of(tmp_path, 0).to_record()
     arrays = {name: value for name, value in record.items() if isinstance(value, np.ndarray)}
     assert arrays.pop("census.shape").tolist() == [2, 3]
     assert arrays.keys() == {"census.total", "census.square"}
@@ -142,18 +139,17 @@ MALFORMED = {
 
 @pytest.mark.parametrize("case", MALFORMED)
 def test_a_malformed_hello_is_a_bad_message(tmp_path, case):
-    record = MALFORMED[case](hello.to_record(hello_of(tmp_path, 1)))
+    record = MALFORMED[case](hello_of(tmp_path, 1).to_record())
     with pytest.raises(BadMessage):
         hello.from_record(record)
 
 
 def test_nodes_become_clients(tmp_path):
-    clients = {90: client_of(tmp_path / "a", 0), 80: client_of(tmp_path / "b", 2, last_step=9)}
+    clients = {90: client_of(tmp_path / "a", 0), 80: client_of(tmp_path / "b", 2)}
     found = admitted(clients)
     assert found.nodes == {0: 90, 2: 80}
-    assert list(found.hellos) == [0, 2]
+    assert found.hellos.keys() == {0, 2}
     assert found.refused == {}
-    assert found.last_step == 9
 
 
 REFUSED = {
@@ -178,15 +174,15 @@ REFUSED = {
 def test_a_node_that_does_not_fit_is_refused_in_one_line(tmp_path, caplog, case):
     changes, reason = REFUSED[case]
     expected = Expected(
-        range(3),
-        CONFIG,
+        number=3,
+        config=CONFIG,
         public=hello.checksum({"x": PUBLIC}),
-        data={1: hello_of(tmp_path / "b", 1).data},
         example=[X.dtype.name, *X.shape[1:]],
     )
+    data = {1: hello_of(tmp_path / "b", 1).data}
     clients = {5: client_of(tmp_path / "a", 0), 6: client_of(tmp_path / "b", 1, **changes)}
     with caplog.at_level(logging.WARNING, logger="absl"):
-        found = admitted(clients, expected)
+        found = admitted(clients, expected, data=data)
     assert found.nodes == {0: 5}
     assert found.refused.keys() == {6}
     assert re.fullmatch(reason, found.refused[6])
@@ -207,15 +203,15 @@ def test_two_nodes_with_one_number_are_both_refused(tmp_path):
 
 def test_a_number_stays_with_the_node_that_has_it(tmp_path):
     clients = {node: client_of(tmp_path / str(node), 0) for node in (5, 6)}
-    found = admitted(clients, known={0: 5}, nodes=[6])
+    found = admitted(clients, asked=[6], nodes={0: 5})
     assert found.refused == {6: "client number 0 is that of node 5"}
-    found = admitted(clients, known={0: 5})
+    found = admitted(clients, nodes={0: 5})
     assert (found.nodes, found.refused.keys()) == ({0: 5}, {6})
 
 
 def test_a_client_may_come_back_with_another_node(tmp_path):
     """A SuperNode that starts again without a key has a new number; its old one is gone."""
-    assert admitted({6: client_of(tmp_path / "a", 0)}, known={0: 5}).nodes == {0: 6}
+    assert admitted({6: client_of(tmp_path / "a", 0)}, nodes={0: 5}).nodes == {0: 6}
 
 
 @pytest.mark.parametrize("fault", ["killed", "late", "garbage", "raise", "crash"])
@@ -237,18 +233,10 @@ class Joining(LocalNetwork):
         return [node for node in super().nodes() if self.since.get(node, 0) <= self.clock()]
 
 
-def gathered(network, number, tell=lambda line: None, **data):
-    waited = {"clock": network.clock, "sleep": network.clock.sleep}
-    expected = Expected(range(number), CONFIG, **data)
-
-    def admit(nodes, **known):
-        return admission.admit(
-            network, nodes, expected, {}, run="r", deadline=10, retries=0, **waited, **known
-        )
-
-    found = admission.gather(
-        network, number, admit, seconds=60, missing=expected.missing, tell=tell, **waited
-    )
+def gathered(network, number, tell=lambda line: None, *, data=None, **options):
+    expected = Expected(number=number, config=CONFIG, **options)
+    found = clients_of(network, expected, deadline=10, retries=0, data=data or {})
+    found.gather(60, tell)
     return found, network.clock() - 100
 
 
@@ -271,10 +259,9 @@ def test_a_waiting_server_names_who_is_missing(tmp_path):
         "waiting for clients 1 (west), 2 (south); 1 of 3 are here, after 31 of 60 s",
         "waiting for clients 2 (south); 2 of 3 are here, after 41 of 60 s",
     ]
-    assert (
-        Expected(range(20), CONFIG).missing(range(5))
-        == "5, 6, 7, 8, 9, 10, 11, 12, 13, 14 and 5 more"
-    )
+    many = Expected(number=20, config=CONFIG)
+    found = clients_of(LocalNetwork({}), many, nodes=dict.fromkeys(range(5), 1))
+    assert found.missing() == "5, 6, 7, 8, 9, 10, 11, 12, 13, 14 and 5 more"
 
 
 @pytest.mark.parametrize(("number", "faults"), [(7, {}), (1, {(9, 1): "late"})])
