@@ -51,7 +51,8 @@ class Stages:
         Raises:
             Unresumable: the run began with another number of clients.
         """
-        first = next((line for line in lines(self._file) if "data" in line), {"data": {}})
+        nothing: dict[str, Any] = {"data": {}}
+        first = next((line for line in lines(self._file) if "data" in line), nothing)
         found = {int(client): str(each) for client, each in first["data"].items()}
         if found and len(found) != number:
             raise Unresumable(
