@@ -5,14 +5,12 @@
 
 FOLDER/
   packed.json        format, num_classes, class_names, client_names, clients, example [type, ...],
-                     rows {own, new, ...: n}, files {name: size}
+                     rows {own, validation, test: n}, files {name: size}
   x.npy              examples [n, ...]: each client's labeled and unlabeled ones, client after client; then
-                     the clients' new points, client after client; then the validation, test, server and
-                     public examples
+                     the validation and test examples
   y.npy              int32 [n], classes in the same order, -1 if unknown
-  counts.npy         int64 [3, M], each client's numbers of labeled, unlabeled and new examples
+  counts.npy         int64 [3, M], each client's numbers of labeled and unlabeled examples, and 0
   test_client.npy    int32 [n_test], the client of each test example, if the source has it
-  public_labels.npy  int32 [n_u], labels of the public examples, if they are public as well
 
 Clients are written one after another: memory holds a few of them at a time, and the labels of all. `x` is
 memory-mapped, not read; only its size and shape are checked. The other files have checksums.
@@ -33,10 +31,8 @@ from jaxfed.data.client_rows import ClientRows, Partition
 from jaxfed.data.dataset import UNLABELED, Dataset
 from jaxfed.data.given_examples import (
     GivenExamples,
-    check_labels_of,
     each_of,
     num_classes_of,
-    with_unknown_classes,
 )
 from jaxfed.data.mapped_rows import gathered, mapped
 from jaxfed.data.readers.guard import guarded
@@ -48,8 +44,8 @@ from jaxfed.host.safe_files import array, content_of, json_object
 Pair = tuple[npt.ArrayLike, npt.ArrayLike]
 
 _HEADER, _EXAMPLES, _FORMAT = "packed.json", "x.npy", 1
-_COLUMNS = ("y", "counts", "test_client", "public_labels")  # files beside the examples
-_APART = ("validation", "test", "server", "public")  # examples that are no client's own
+_COLUMNS = ("y", "counts", "test_client")  # files beside the examples
+_APART = ("validation", "test")  # examples that are no client's own
 _AT_ONCE = 2**24  # bytes of examples in memory
 
 
@@ -59,10 +55,6 @@ def pack(
     *,
     test: Pair | None = None,
     validation: Pair | None = None,
-    new: Iterable[Pair] | None = None,
-    server: Pair | None = None,
-    public: npt.ArrayLike | Pair | None = None,
-    public_labeled: bool = False,
     num_classes: int | None = None,
 ) -> Path:
     """Write a federation to a new folder.
@@ -75,7 +67,7 @@ def pack(
             LEAF's files or for a table with a `client_key`; its test split becomes `test`. Arguments after
             `folder` are allowed only with an iterable.
         folder: a path that does not exist.
-        test, validation, new, server, public, public_labeled, num_classes: as for `Federation.from_clients`.
+        test, validation, num_classes: as for `Federation.from_clients`.
 
     Returns:
         The folder.
@@ -88,9 +80,7 @@ def pack(
     place = location(folder, "folder")
     if place.exists():
         raise UsageError(f"{place}: it exists; give a new folder, or delete it first")
-    given: dict[str, Any] = {"new": new, "validation": validation, "test": test, "server": server}
-    given |= {"public": public, "public_labeled": public_labeled or None}
-    given["num_classes"] = num_classes
+    given: dict[str, Any] = {"validation": validation, "test": test, "num_classes": num_classes}
     if isinstance(clients, Dataset):
         clients, given = _of_dataset(clients, given)
     with storage.begun_folder(place.absolute()) as begun:
@@ -108,7 +98,7 @@ class _Writer:
     def __init__(self, folder: Path, stream: IO[bytes]) -> None:
         self._folder, self._stream = folder, stream
         self._like: np.ndarray | None = None
-        self.y = {name: [np.zeros(0, np.int32)] for name in ("own", "new", *_APART)}
+        self.y = {name: [np.zeros(0, np.int32)] for name in ("own", *_APART)}
 
     def append(self, section: str, x: np.ndarray, y: np.ndarray) -> None:
         """Write examples of a section, and remember their classes."""
@@ -131,7 +121,7 @@ class _Writer:
         self._write_shape(self._like, len(y))  # NumPy leaves room for a first axis of any length
         self._stream.flush()
         os.fsync(self._stream.fileno())
-        columns = {"y": y, "counts": counts} | {name: more.pop(name, None) for name in _COLUMNS[2:]}
+        columns = {"y": y, "counts": counts, "test_client": more.pop("test_client", None)}
         for name, column in columns.items():
             if column is not None:
                 np.save(self._folder / f"{name}.npy", column)
@@ -140,7 +130,6 @@ class _Writer:
             "num_classes": num_classes,
             "class_names": list(map(str, range(num_classes))),
             "client_names": [],
-            "num_public_classes": 0,
             "clients": counts.shape[1],
             "example": [str(self._like.dtype), *self._like.shape[1:]],
             "rows": {name: sum(map(len, parts)) for name, parts in self.y.items()},
@@ -160,52 +149,32 @@ def _sum_of(file: Path) -> str:
 
 
 def _write_clients(writer: _Writer, clients: Iterable[Pair], given: dict[str, Any]) -> None:
-    num_classes, is_labeled = given["num_classes"], bool(given["public_labeled"])
-    examples = GivenExamples("pack", num_classes)
-    given["public"] = with_unknown_classes(given["public"], "pack: `public`")
-    later = () if given["new"] is None else given["new"]
-    sizes = [
-        np.concatenate(list(_written(writer, examples, section, each_of(pairs, f"pack: `{name}`"))))
-        for section, name, pairs in (("own", "clients", clients), ("new", "new", later))
-    ]
-    labeled, unlabeled = sizes[0].T
-    new = np.zeros_like(labeled) if given["new"] is None else sizes[1].sum(axis=1)
-    if len(new) != len(labeled) or not len(labeled):
-        raise UsageError(
-            f"pack: {len(labeled)} clients and {len(new)} of their new points; one client is needed at "
-            "least, and as many of both"
-        )
-    for name in _APART:
+    examples = GivenExamples("pack", given["num_classes"])
+    counts = list(_written(writer, examples, each_of(clients, "pack: `clients`")))
+    for name in ("validation", "test"):
         if given[name] is not None:
             examples.add(given[name], name)
             writer.append(name, *examples.joined()[:2])
     highest = max(int(part.max(initial=-1)) for parts in writer.y.values() for part in parts)
-    found = num_classes_of("pack", highest, num_classes)
-    server, public = (np.concatenate(writer.y[name]) for name in ("server", "public"))
-    check_labels_of("pack", server, public, is_labeled)
-    more = given.get("header", {})
-    if is_labeled:
-        more = {"public_labels": public, "num_public_classes": found}
-    writer.finish(np.stack([labeled, unlabeled, new]), found, **more)
+    found = num_classes_of("pack", highest, given["num_classes"])
+    writer.finish(np.concatenate(counts, axis=1), found, **given.get("header", {}))
 
 
 def _written(
-    writer: _Writer, examples: GivenExamples, section: str, clients: Iterable[Pair]
+    writer: _Writer, examples: GivenExamples, clients: Iterable[Pair]
 ) -> Iterator[np.ndarray]:
-    """Write clients, labeled examples first; yield their numbers of labeled and unlabeled ones, [k, 2]."""
+    """Write clients, labeled examples first; yield their rows of `counts`, [3, k]."""
 
     def flushed() -> np.ndarray:
         x, y, sizes = examples.joined()
         owner, is_unlabeled = np.repeat(np.arange(len(sizes)), sizes), y < 0
-        order = np.arange(len(y))
-        if section == "own":
-            order = np.argsort(2 * owner + is_unlabeled, kind="stable")
-        writer.append(section, x[order], y[order])
+        order = np.argsort(2 * owner + is_unlabeled, kind="stable")
+        writer.append("own", x[order], y[order])
         unlabeled = np.bincount(owner[is_unlabeled], minlength=len(sizes))
-        return np.stack([sizes - unlabeled, unlabeled], axis=1)
+        return np.stack([sizes - unlabeled, unlabeled, np.zeros_like(sizes)])
 
     for client in clients:
-        examples.add(client, "clients[{}]" if section == "own" else "new[{}]")
+        examples.add(client, "clients[{}]")
         if examples.num_bytes >= _AT_ONCE:
             yield flushed()
     yield flushed()
@@ -256,19 +225,16 @@ def recognizes(folder: Path) -> bool:
 def read(folder: Path) -> Dataset:
     """Return the clients' examples as a data set with a client for each example; x stays on disk.
 
-    A config distributes labels by `federation.labeled_fraction` among all examples whose class is known. The
-    test split is the test examples or, without any, the clients' new points.
+    A config distributes labels by `federation.labeled_fraction` among all examples whose class is known.
     """
     held, class_names, client_names, test_client = opened(folder)
-    labeled, unlabeled, new = held["partition"].sizes
-    extra = [name for name in ("validation", "server", "public") if len(held[name])]
-    if extra or (new.any() and len(held["test"])):
-        others = ", ".join(extra) or "both new and test"
+    sizes = held["partition"].sizes.sum(axis=0)
+    if len(held["validation"]):
         raise UsageError(
-            f"{folder}: it holds {others} examples, and a config draws these from clients' own; use "
+            f"{folder}: it holds validation examples, and a config draws these from clients' own; use "
             "jaxfed.Federation.open_packed, or pack without them"
         )
-    own, clients = int((labeled + unlabeled).sum()), np.arange(len(new), dtype=np.int32)
+    own = int(sizes.sum())
     return Dataset(
         name=str(folder),
         x=held["x"][:own],
@@ -278,8 +244,8 @@ def read(folder: Path) -> Dataset:
         num_classes=held["num_classes"],
         class_names=class_names,
         client_names=client_names,
-        client_id=np.repeat(clients, labeled + unlabeled),
-        client_id_test=np.repeat(clients, new) if new.any() else test_client,
+        client_id=np.repeat(np.arange(len(sizes), dtype=np.int32), sizes),
+        client_id_test=test_client,
     )
 
 
@@ -309,11 +275,10 @@ def _opened(
     folder: Path, header: dict[str, Any], x: np.ndarray, columns: dict[str, np.ndarray]
 ) -> Packed:
     y, rows, classes = columns["y"], header["rows"], header["num_classes"]
-    labeled, unlabeled, new = counts = columns["counts"]
-    numbers = {"own": int((labeled + unlabeled).sum()), "new": int(new.sum())}
+    labeled, unlabeled, _ = counts = columns["counts"]
     names, client_names = header["class_names"], header["client_names"]
     if (
-        numbers.items() - rows.items()
+        rows["own"] != counts.sum()
         or [str(x.dtype), *x.shape[1:]] != header["example"]
         or not len(x) == sum(rows.values()) == len(y)
         or (counts < 0).any()
@@ -322,9 +287,9 @@ def _opened(
     ):
         raise _damaged(folder, "its files do not fit together")
     start = np.cumsum(labeled + unlabeled) - labeled - unlabeled
-    ends = np.cumsum([rows[name] for name in ("own", "new", *_APART)])
+    ends = np.cumsum([rows[name] for name in ("own", *_APART)])
     apart = {
-        name: np.arange(end - rows[name], end) for name, end in zip(_APART, ends[2:], strict=True)
+        name: np.arange(end - rows[name], end) for name, end in zip(_APART, ends[1:], strict=True)
     }
     federation = {
         "x": x,
@@ -332,11 +297,9 @@ def _opened(
         "partition": Partition(
             ClientRows(start, labeled),
             ClientRows(start + labeled, unlabeled),
-            ClientRows.contiguous(new, first=numbers["own"]),
+            ClientRows.empty(len(labeled)),
         ),
         "num_classes": classes,
-        "public_labels": columns.get("public_labels"),
-        "num_public_classes": header["num_public_classes"],
     }
     of_test = columns.get("test_client")
     return Packed(federation | apart, tuple(names), tuple(client_names), of_test)

@@ -33,9 +33,6 @@ CLIENTS = [pair(count, 0.5) for count in (5, 0, 9, 1, 4)]
 OTHERS = {
     "test": pair(6),
     "validation": pair(3),
-    "new": [pair(count) for count in (2, 0, 0, 3, 1)],
-    "server": pair(4),
-    "public": pair(7),
 }
 
 
@@ -59,11 +56,9 @@ def same(packed, other):
     np.testing.assert_array_equal(packed.normalization, other.normalization)
 
 
-@pytest.mark.parametrize("others", [(), ("test",), ("new",), tuple(OTHERS)])
+@pytest.mark.parametrize("others", [(), ("test",), tuple(OTHERS)])
 def test_clients_are_those_of_memory(tmp_path, others):
     given = {name: OTHERS[name] for name in others}
-    if "public" in given:
-        given["public_labeled"] = True
     place = pack(iter(CLIENTS), tmp_path / "clients", **given)
     same(Federation.open_packed(place), Federation.from_clients(CLIENTS, **given))
     assert os.listdir(tmp_path) == ["clients"]
@@ -118,13 +113,6 @@ def test_a_data_set_with_clients(tmp_path):
         np.testing.assert_array_equal(getattr(read, name), getattr(data, name)[order])
     for name in ("x_test", "y_test", "client_id_test"):
         np.testing.assert_array_equal(getattr(read, name), getattr(data, name))
-
-
-def test_new_points_are_a_configs_test_split(tmp_path):
-    place = pack(CLIENTS, tmp_path / "clients", new=OTHERS["new"])
-    read = load(place)
-    np.testing.assert_array_equal(read.client_id_test, np.repeat([0, 3, 4], [2, 3, 1]))
-    assert read.client_id.tolist() == np.repeat([0, 2, 3, 4], [5, 9, 1, 4]).tolist()
 
 
 def test_an_existing_folder_stays(tmp_path):

@@ -423,9 +423,6 @@ PACKED = {
     "...uint8": packed([(np.zeros((2, 3, 2)), [0, 1])], test=TEST),
     "...clients[5] is ndarray; use a pair": packed(more(pair(3)[0])),
     "...clients[5]: ... same shape": packed(more((pair(2)[0][:, :2], np.arange(2)))),
-    "...5 clients and 3 of their new points": packed(new=NEW[:3]),
-    "...every example of the server needs its label": packed(server=pair(9, 0.0)),
-    "...every public example needs": packed(public=TEST[0], public_labeled=True),
     "pack: `clients` is of type int; use a list of pairs": packed(3),
     "...leave out test": packed(data_set(), test=TEST),
     "...leave out num_classes": packed(data_set(), num_classes=9),
@@ -498,7 +495,7 @@ FOLDERS = {
     "cannot read p/counts.npy": opened(lambda folder: (folder / "counts.npy").unlink()),
     "...Object arrays cannot be loaded": hostile(np.array([print], object)),
     "...p: reading it takes more memory": hostile(np.zeros(9, np.int32), 10**15),
-    "...a config draws these ...open_packed": opened(reading=load, server=TEST),
+    "...a config draws these ...open_packed": opened(reading=load, validation=TEST),
 }
 
 

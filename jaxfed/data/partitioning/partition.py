@@ -101,14 +101,16 @@ def partition(
     y = checked_classes("y", y, smallest=UNLABELED)
     _check(num_clients, scheme, min_size, labels, skew, seed)
     rng = np.random.default_rng(seed)
-    owner = new_owner = np.zeros(0, np.int64)
+    new_classes = np.zeros(0, np.int64) if new_y is None else checked_classes("new_y", new_y)
+    owner = np.zeros(0, np.int64)
     if isinstance(scheme, OwnerScheme):
-        owner, new_owner, num_clients = scheme.owners(y, new_y, num_clients, rng)
+        joint = np.concatenate([y, new_classes])
+        owner, num_clients = scheme.owners(joint, num_clients, rng)
+    owner, new_owner = owner[: len(y)], owner[len(y) :]
     assert num_clients is not None  # by _check
     if labels.clients is not None and labels.clients > num_clients:
         allowed = f"use 0 to {num_clients}, the number of clients"
         raise UsageError(owner="Labels", key="clients", value=labels.clients, allowed=allowed)
-    new_classes = np.zeros(0, np.int64) if new_y is None else checked_classes("new_y", new_y)
     examples = _examples(y, new_classes)
     if isinstance(scheme, OwnerScheme):
         is_labeled = _labels_of_owners(labels, owner, examples, num_clients, rng)

@@ -36,7 +36,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -90,14 +90,6 @@ class Scheme:
         return weights
 
 
-class Owners(NamedTuple):
-    """The client of each example of y, int64 [n], and of new_y, int64 [n_new], and the number of clients."""
-
-    owner: np.ndarray
-    new_owner: np.ndarray
-    num_clients: int
-
-
 class OwnerScheme(Scheme):
     """A scheme that fixes the client of each example, by a column of the data; sizes follow from it.
 
@@ -109,27 +101,19 @@ class OwnerScheme(Scheme):
     column: ClassVar[str]
 
     def owners(
-        self,
-        y: np.ndarray,
-        new_y: npt.ArrayLike | None,
-        num_clients: int | None,
-        rng: np.random.Generator,
-    ) -> Owners:
-        """Return the client of each example."""
+        self, y: np.ndarray, num_clients: int | None, rng: np.random.Generator
+    ) -> tuple[np.ndarray, int]:
+        """Return the client of each example, those of new_y last, int64 [n], and their number."""
         raise NotImplementedError(f"{type(self).__name__}.owners")
 
-    def _joined(self, y: np.ndarray, new_y: npt.ArrayLike | None) -> np.ndarray:
+    def _joined(self, y: np.ndarray) -> np.ndarray:
         """The column of all examples, those of new_y last."""
-        columns = [np.asarray(getattr(self, self.column))]
-        splits = [y]
-        if columns[0].ndim == 0:
-            raise self._error("missing")
-        if new_y is not None:
-            columns.append(np.asarray(getattr(self, f"new_{self.column}")))
-            splits.append(np.asarray(new_y))
-        if any(column.shape != split.shape for column, split in zip(columns, splits, strict=True)):
-            raise self._error("entries do not match the examples")
-        return np.concatenate(columns)
+        new = getattr(self, f"new_{self.column}")
+        columns = [np.asarray(getattr(self, self.column)), np.asarray([] if new is None else new)]
+        wrong = "missing" if columns[0].ndim == 0 else "entries do not match the examples"
+        if columns[0].ndim == 0 or sum(map(len, columns)) != len(y):
+            raise self._error(wrong)
+        return np.concatenate(columns if new is not None else columns[:1])
 
     def _error(self, wrong: str) -> UsageError:
         allowed = f"use one entry an example, also in new_{self.column} for new_y"
@@ -391,28 +375,20 @@ class Natural(OwnerScheme):
     new_client_id: npt.ArrayLike | None = None
 
     def owners(
-        self,
-        y: np.ndarray,
-        new_y: npt.ArrayLike | None,
-        num_clients: int | None,
-        rng: np.random.Generator,
-    ) -> Owners:
+        self, y: np.ndarray, num_clients: int | None, rng: np.random.Generator
+    ) -> tuple[np.ndarray, int]:
         """Return the client of each example; without `num_clients` there is one client an id."""
-        names, numbers = np.unique(self._joined(y, new_y), return_inverse=True)
-        if num_clients is not None and num_clients != len(names):
-            if num_clients > len(names):
-                raise UsageError(
-                    f"the data have {len(names)} client ids",
-                    key="num_clients",
-                    value=num_clients,
-                    allowed="use at most as many",
-                )
+        names, numbers = np.unique(self._joined(y), return_inverse=True)
+        number = len(names) if num_clients is None else num_clients
+        if number > len(names):
+            wrong, allowed = f"the data have {len(names)} client ids", "use at most as many"
+            raise UsageError(wrong, key="num_clients", value=number, allowed=allowed)
+        if number < len(names):
             group = np.empty(len(names), np.int64)
-            turn = rng.permutation(num_clients)  # the clients with one id more are random
-            group[rng.permutation(len(names))] = turn[np.arange(len(names)) % num_clients]
+            turn = rng.permutation(number)  # the clients with one id more are random
+            group[rng.permutation(len(names))] = turn[np.arange(len(names)) % number]
             numbers = group[numbers]
-        owner, new_owner = np.split(numbers.astype(np.int64), [len(y)])
-        return Owners(owner, new_owner, len(names) if num_clients is None else num_clients)
+        return numbers.astype(np.int64), number
 
 
 @dataclass(frozen=True, eq=False)
@@ -434,38 +410,28 @@ class Subclasses(OwnerScheme):
     new_subclass: npt.ArrayLike | None = None
 
     def owners(
-        self,
-        y: np.ndarray,
-        new_y: npt.ArrayLike | None,
-        num_clients: int | None,
-        rng: np.random.Generator,
-    ) -> Owners:
+        self, y: np.ndarray, num_clients: int | None, rng: np.random.Generator
+    ) -> tuple[np.ndarray, int]:
         """Return the client of each example: one that holds its subclass."""
-        names, finer = np.unique(self._joined(y, new_y), return_inverse=True)
-        if num_clients is None:
-            raise UsageError(key="num_clients", value=None, allowed="use integers from 1 on")
-        classes = y if new_y is None else np.concatenate([y, np.asarray(new_y)])
+        names, finer = np.unique(self._joined(y), return_inverse=True)
         class_of = np.full(len(names), UNLABELED)
-        class_of[finer] = classes
-        is_bad = (class_of[finer] != classes) | (classes == UNLABELED)
+        class_of[finer] = y
+        is_bad = (class_of[finer] != y) | (y == UNLABELED)
         if is_bad.any():
-            raise self._error(
-                f"{names[finer[is_bad][0]]} has examples of several classes, or of unknown class"
-            )
+            name = names[finer[is_bad][0]]
+            raise self._error(f"{name} has examples of several classes, or of unknown class")
         most = int(np.bincount(class_of, minlength=1).max(initial=0))
-        if num_clients < most:
-            raise UsageError(
-                f"a class has {most} subclasses, each of which needs a client",
-                key="num_clients",
-                value=num_clients,
-                allowed=f"use integers from {most} on",
-            )
+        if num_clients is None or num_clients < most:
+            wrong = f"a class has {most} subclasses, each of which needs a client"
+            allowed = f"use integers from {most} on"
+            raise UsageError(wrong, key="num_clients", value=num_clients, allowed=allowed)
         holds = np.zeros((len(names), num_clients), bool)
         for c in np.unique(class_of):
             own = rng.permutation(np.flatnonzero(class_of == c))
             holds[own[np.arange(num_clients) % len(own)], rng.permutation(num_clients)] = True
-        owner, new_owner = (_split_among(part, holds, rng) for part in np.split(finer, [len(y)]))
-        return Owners(owner, new_owner, num_clients)
+        num_own = len(np.asarray(self.subclass))
+        parts = (_split_among(part, holds, rng) for part in np.split(finer, [num_own]))
+        return np.concatenate(list(parts)), num_clients
 
 
 def _split_among(numbers: np.ndarray, holds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
