@@ -1,15 +1,15 @@
-"""Plot the bound of FedCT's Proposition 1 (its Figure 1), and print those of Propositions 1 and 2.
+"""Plot and print the bound of FedCT's Proposition 1 (its Figure 1), for any sizes.
 
 python -m launch.bounds --out=DIR [--clients=5,50,100] [--rates=1,2,10] [--public=10000,50000]
     [--deltas=0.05,1e-5]
 
-Nothing is trained. Two bounds are printed: the rounds t_0 after which labels have settled (Proposition 1),
-and the number r of labels that one private example changes, for learners of a few stability rates
-(Proposition 2, whose proof does not hold: jaxfed/privacy/label_sensitivity.py). DIR gets a figure of
-Proposition 1 for each |U|, and a table:
+Nothing is trained. The rounds t_0 are printed after which labels have settled. DIR gets a figure for each
+|U|, and a table:
 
     convergence.csv    num_public |U|, num_clients m, c (--rates: training accuracies are 1 - c / t), rounds
                        t_0; delta: the probability, at most, with which labels change afterwards
+
+Proposition 2, whose proof does not hold: `jaxfed/privacy/label_sensitivity.py`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _DELTAS = flags.DEFINE_string("deltas", "0.05,1e-5", "Probabilities with which a
 
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> None:
-    """Print both bounds, and plot the first."""
+    """Print and plot the bound."""
     del interruption  # nothing is saved that a signal could spoil
     if overrides:
-        raise UsageError(f"--config.{overrides[0]}: bounds have no config; give flags")
+        raise UsageError(f"--config.{overrides[0]}: bounds have no config; use flags")
     entry.refuse(arguments)
     entry.require(out=_OUT.value)
 
@@ -46,21 +46,16 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     from jaxfed.reports.bounds import write_bounds
 
     folder = location(_OUT.value, "--out")
-    settled, changed = write_bounds(
+    settled = write_bounds(
         folder,
         _numbers("clients", _CLIENTS.value, int),
         _numbers("rates", _RATES.value, float),
         _numbers("public", _PUBLIC.value, int),
         _numbers("deltas", _DELTAS.value, float),
     )
-    print("Proposition 1: labels change after round t_0 with a probability of delta at most:")
+    print("Labels change after round t_0 with a probability of delta at most:")
     print("\n".join(settled))
-    print(
-        "Proposition 2: of a learner with stability rate e one example changes more than r labels with a "
-        "probability of delta at most:"
-    )
-    print("\n".join(changed))
-    print(f"plots and tables are in {folder}")
+    print(f"plots and table are in {folder}")
 
 
 def _numbers(name: str, text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:

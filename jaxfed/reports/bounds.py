@@ -1,7 +1,6 @@
-"""FedCT's bounds: convergence (Proposition 1, its Figure 1) and sensitivity (Proposition 2).
+"""FedCT's Proposition 1, on convergence, with its Figure 1.
 
-Assumptions and differences from the paper: `jaxfed.training.consensus.consensus` and
-`jaxfed.privacy.label_sensitivity`.
+Assumptions and differences from the paper: `jaxfed.training.consensus.consensus`.
 """
 
 from __future__ import annotations
@@ -17,11 +16,9 @@ from matplotlib.figure import Figure
 
 from jaxfed.errors import UsageError
 from jaxfed.host.csv_file import write_csv
-from jaxfed.privacy.label_sensitivity import stability_bound
 from jaxfed.reports import style
 from jaxfed.training.consensus.consensus import change_probability, rounds_needed
 
-_STABILITY_RATES = (1e-4, 1e-3, 1e-2)
 _LEAST = 1e-12  # smallest delta drawn; lower values are clipped to it
 
 
@@ -31,19 +28,18 @@ def write_bounds(
     rates: Sequence[float],
     public: Sequence[int],
     deltas: Sequence[float],
-) -> tuple[list[str], list[str]]:
-    """Write convergence-U.png for each |U| and convergence.csv; return printable lines of the two bounds.
+) -> list[str]:
+    """Write convergence-U.png for each |U|, and convergence.csv.
 
     Args:
         folder: where they go.
         clients: m, each 3 or more.
         rates: c, for training accuracies 1 - c / t.
         public: |U|. The paper states 10,000 in Figure 1, but its printed numbers hold for 1.
-        deltas: probabilities with which the bounds may fail: labels change, or the sensitivity is larger.
+        deltas: probabilities with which labels may change after round t_0.
 
     Returns:
-        Proposition 1: the least t_0 for each m, c, |U| and delta. Proposition 2: r for each |U|, delta and
-        some stability rates e.
+        Printable lines: the least t_0 for each m, c, |U| and delta.
 
     Raises:
         UsageError: a number is out of its range, there are more numbers than distinguishable colors or line
@@ -60,14 +56,6 @@ def write_bounds(
         for value in values:
             if not low <= value <= high or value == math.inf:
                 raise UsageError(f"--{name}={value}: use {allowed}")
-    settled = [
-        f"m = {m:,}  c = {c:,}  |U| = {size:,}  delta = {delta:,}  t_0 = {rounds_needed(m, size, c, delta):,}"
-        for size, m, c, delta in product(public, clients, rates, deltas)
-    ]
-    changed = [
-        f"|U| = {size:,}  delta = {delta:,}  e = {rate:,}  r = {stability_bound(size, rate, delta):,}"
-        for size, delta, rate in product(public, deltas, _STABILITY_RATES)
-    ]
     rows = [
         {"num_public": size, "num_clients": m, "c": c, "rounds": t}
         | {"delta": change_probability(m, size, int(t), c)}
@@ -81,7 +69,10 @@ def write_bounds(
         write_csv(folder / "convergence.csv", rows[0], rows)
     except OSError as error:
         raise UsageError(f"--out={folder}: {error.filename}: {error.strerror}") from error
-    return settled, changed
+    return [
+        f"m = {m:,}  c = {c:,}  |U| = {size:,}  delta = {delta:,}  t_0 = {rounds_needed(m, size, c, delta):,}"
+        for size, m, c, delta in product(public, clients, rates, deltas)
+    ]
 
 
 def convergence_figure(clients: Sequence[int], rates: Sequence[float], num_public: int) -> Figure:

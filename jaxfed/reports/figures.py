@@ -1,6 +1,8 @@
-"""Plots of results as functions from numbers to matplotlib Figures."""
+"""Plots of results as functions from numbers to matplotlib Figures.
 
-import textwrap
+`examples` is the number of examples that a metric is measured on (`jaxfed.reports.style.fit`).
+"""
+
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,6 +28,7 @@ from jaxfed.experiment.store.records import (
 )
 from jaxfed.federation.evaluate import Reliability, reliability
 from jaxfed.host.safe_files import guarded
+from jaxfed.reports.comparison import Results
 from jaxfed.reports.names import (
     USUAL,
     Methods,
@@ -41,7 +44,6 @@ from jaxfed.reports.partition_figure import partition_figure
 from jaxfed.reports.style import (
     INK,
     MUTED,
-    OTHERS,
     algorithm_styles,
     dress,
     fit,
@@ -54,7 +56,6 @@ from jaxfed.reports.style import (
     try_to_write,
 )
 
-MOST_TOGETHER = 8  # methods whose lines one pair of axes can show
 # Metrics that are drawn over rounds, and how names of measures begin, those of own methods too.
 _OVER_ROUNDS = (
     *("train_loss", "pseudo_labeled", "pseudo_label_weight"),
@@ -68,11 +69,7 @@ _OVER_CLIENTS = {
     "clients_validation": ("client_validation_accuracy", "validation_accuracy"),
 }
 _CALIBRATED = "calibration.sharpness"  # metric of a method with calibrated confidences
-_ROLES = (
-    "new",
-    "test",
-    "unlabeled",
-)  # the first of these with predictions is drawn for reliability
+_ROLES = ("new", "test", "unlabeled")  # the first of these with predictions is judged
 
 Series = Mapping[str, Sequence[tuple[float, Measurement]]]  # method -> (place, measurement)
 
@@ -138,15 +135,9 @@ def draw_plots(run: Run, folder: Path) -> None:
 
 
 def methods_figure(
-    results: Mapping[str, Mapping[str, Measurement]],
-    metric: str,
-    methods: Methods = USUAL,
-    examples: int = 0,
+    results: Results, metric: str, methods: Methods = USUAL, examples: int = 0
 ) -> Figure:
-    """Plot a row for each method: repeats as dots, mean and deviation on top, its numbers beside its name.
-
-    `examples`: number of examples that the metric is measured on (`jaxfed.reports.style.fit`).
-    """
+    """Plot a row for each method: repeats as dots, mean and deviation on top, its numbers beside its name."""
     drawn = {name: found[metric] for name, found in results.items() if metric in found}
     styles = algorithm_styles(list(drawn), methods.algorithms)
     labels = [f"{methods.name(m)}  {measurement_text(metric, found)}" for m, found in drawn.items()]
@@ -174,30 +165,20 @@ def methods_figure(
 
 
 def rounds_figure(
-    rounds: Series,
-    metric: str,
-    methods: Methods = USUAL,
-    examples: int = 0,
-    xlabel: str = "Round",
+    rounds: Series, metric: str, methods: Methods = USUAL, examples: int = 0, xlabel: str = "Round"
 ) -> Figure:
     """Plot a metric over rounds, a line for each method; the band is one sample deviation over repeats."""
-
-    def draw(ax: Axes, method: str, style: Mapping[str, Any], is_own: bool) -> None:
+    figure, ax = _axes(xlabel, metric)
+    for method, style in algorithm_styles(list(rounds), methods.algorithms).items():
         x = [place for place, _ in rounds[method]]
         mean = scale_of(metric) * np.array([m.mean for _, m in rounds[method]])
         deviation = scale_of(metric) * np.array([m.std or 0.0 for _, m in rounds[method]])
-        if is_own:
-            band = (mean - deviation, mean + deviation)
-            ax.fill_between(x, *band, color=style["color"], alpha=0.18, lw=0)
-        look = {**style, "marker": "", "label": methods.name(method)}
-        ax.plot(x, mean, linewidth=1.8 if is_own else 0.8, **look)
-
-    figure, panels = _panels(
-        list(rounds), methods, draw, xlabel=xlabel, ylabel=metric_label(metric)
-    )
-    for ax in panels:
-        ax.xaxis.set_major_locator(MaxNLocator(5, integer=xlabel == "Round"))
-        fit(ax, metric, "y", examples)
+        band = (mean - deviation, mean + deviation)
+        ax.fill_between(x, *band, color=style["color"], alpha=0.18, lw=0)
+        ax.plot(x, mean, label=methods.name(method), linewidth=1.8, **{**style, "marker": ""})
+    ax.xaxis.set_major_locator(MaxNLocator(5, integer=xlabel == "Round"))
+    fit(ax, metric, "y", examples)
+    legend(figure, ax)
     return figure
 
 
@@ -213,92 +194,48 @@ def curve_figure(
 ) -> Figure:
     """Plot a metric against a swept value, a line for each method, error bars of one sample deviation.
 
-    Args:
-        key: the config key that is swept.
-        values: its values in order; quantities have a linear, log or logit scale, other values are evenly
-            spaced, with the methods side by side.
-        series: for each method its measurement at every value, None where it is missing.
-        metric: name of the metric; accuracies are shown in percent.
-        title: the fixed settings, if any.
-        methods: display names and algorithms of the methods.
-        examples: number of examples that the metric is measured on (`jaxfed.reports.style.fit`).
+    Quantities have a linear, log or logit scale, other values are evenly spaced, with the methods side by
+    side. `title` has the fixed settings; a method's measurement is None where it is missing.
     """
     # The id of a left-out client is a number but no quantity.
     names_a_client = key.endswith(("client", "client_id", "left_out"))
     is_quantity = not names_a_client and all(map(is_number, values))
     places = [float(value) for value in (values if is_quantity else range(len(values)))]
-    step = 0.0 if is_quantity or len(series) > MOST_TOGETHER else 0.5 / len(series)
-
-    def draw(ax: Axes, method: str, style: Mapping[str, Any], is_own: bool) -> None:
-        shift = step * (list(series).index(method) - (len(series) - 1) / 2)
+    step, label = 0.0 if is_quantity else 0.5 / len(series), setting_label(key)
+    figure, ax = _axes(label[:1].upper() + label[1:], metric, title)
+    for i, (method, style) in enumerate(algorithm_styles([*series], methods.algorithms).items()):
+        shift = step * (i - (len(series) - 1) / 2)
         there = [(x + shift, m) for x, m in zip(places, series[method], strict=True) if m]
-        look = {**style, "label": methods.name(method), "capsize": 3, "elinewidth": 1.2}
-        look |= {"linewidth": 1.8, "markersize": 6} if is_own else {"linewidth": 0.8, "marker": ""}
+        look: dict[str, Any] = {"linewidth": 1.8, "elinewidth": 1.2, "capsize": 3, "markersize": 6}
+        look |= {**style, "label": methods.name(method)}
         look |= {} if is_quantity else {"linestyle": "none"}
-        scale = scale_of(metric)
-        error = [scale * (m.std or 0.0) for _, m in there] if is_own else None
-        ax.errorbar([x for x, _ in there], [scale * m.mean for _, m in there], yerr=error, **look)
-
-    label, texts = setting_label(key), [setting_text(value) for value in values]
-    labels = {"xlabel": label[:1].upper() + label[1:], "ylabel": metric_label(metric)}
-    figure, panels = _panels(list(series), methods, draw, title=title, **labels)
-    for ax in panels:
-        ax.margins(x=0.06)
-        if is_quantity:
-            ax.set_xscale(scale_for(places))
-            label_ticks(ax.xaxis, places, [setting_text(place) for place in places])
-        else:
-            is_crowded = max(map(len, texts)) * len(texts) > 60
-            turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if is_crowded else {}
-            ax.set_xticks(places, texts, **turned)
-        fit(ax, metric, "y", examples)
+        mean = [scale_of(metric) * m.mean for _, m in there]
+        error = [scale_of(metric) * (m.std or 0.0) for _, m in there]
+        ax.errorbar([x for x, _ in there], mean, yerr=error, **look)
+    ax.margins(x=0.06)
+    if is_quantity:
+        ax.set_xscale(scale_for(places))
+        label_ticks(ax.xaxis, places, [setting_text(place) for place in places])
+    else:
+        texts = [setting_text(value) for value in values]
+        is_crowded = max(map(len, texts)) * len(texts) > 60
+        turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if is_crowded else {}
+        ax.set_xticks(places, texts, **turned)
+    fit(ax, metric, "y", examples)
+    legend(figure, ax)
     return figure
+
+
+def _axes(xlabel: str, metric: str, title: str = "") -> tuple[Figure, Axes]:
+    figure = new_figure(6.4, 4.2)
+    ax = figure.subplots()
+    dress(ax, title=title, xlabel=xlabel, ylabel=metric_label(metric))
+    return figure, ax
 
 
 def scale_of(metric: str) -> float:
     """Return what a metric is multiplied by in figures: accuracies are percentages."""
     return 100.0 if is_accuracy(metric) else 1.0
-
-
-def _panels(
-    names: Sequence[str],
-    methods: Methods,
-    draw: Callable[[Axes, str, Mapping[str, Any], bool], None],
-    *,
-    xlabel: str,
-    ylabel: str,
-    title: str = "",
-) -> tuple[Figure, list[Axes]]:
-    """Draw all methods into one pair of axes with a legend, many each into its own, before gray others."""
-    styles = algorithm_styles(names, methods.algorithms)
-    if len(names) <= MOST_TOGETHER:
-        figure = new_figure(6.4, 4.2)
-        ax = figure.subplots()
-        dress(ax, title=title, xlabel=xlabel, ylabel=ylabel)
-        for name in names:
-            draw(ax, name, styles[name], True)
-        legend(figure, ax)
-        return figure, [ax]
-    rows = -(-len(names) // 3)
-    figure = new_figure(8.4, 0.8 + 1.5 * rows)
-    panels = list(figure.subplots(rows, 3, sharex=True, sharey=True).ravel())
-    for ax, name in zip(panels, names, strict=False):
-        dress(ax)
-        heading = textwrap.fill(plain(methods.name(name)), 30)
-        ax.set_title(heading, color=INK, fontsize=8.5, loc="left", pad=4)
-        for other in names:
-            if other != name:
-                draw(ax, other, {**styles[other], "color": OTHERS, "zorder": 2}, False)
-        draw(ax, name, styles[name], True)
-    for ax in panels[len(names) :]:
-        ax.remove()
-    for ax in panels[len(names) - 3 : len(names)]:
-        ax.tick_params(labelbottom=True)
-    figure.supxlabel(xlabel, color=INK, fontsize=10)
-    figure.supylabel(ylabel, color=INK, fontsize=10)
-    if title:
-        figure.suptitle(title, color=INK, fontsize=11, fontweight="bold", x=0.01, ha="left")
-    return figure, panels[: len(names)]
 
 
 def over_rounds(
@@ -346,11 +283,8 @@ class ClientAccuracies(NamedTuple):
 def over_clients(lines: Sequence[Mapping[str, Any]], metric: str) -> dict[str, ClientAccuracies]:
     """Return method -> client accuracies, for methods with at least two clients and two evaluated rounds.
 
-    Args:
-        lines: of metrics.jsonl.
-        metric: name of a metric whose value is a list, one number for each client.
-
-    Only rounds that were evaluated in every repeat are included. Missing values become NaN and are not drawn.
+    The metric's value is a list, one number for each client. Only rounds that were evaluated in every repeat
+    are included. Missing values become NaN and are not drawn.
     """
     gathered: dict[str, dict[int, dict[int, list[float | None]]]] = {}
     for line in lines:
@@ -361,10 +295,9 @@ def over_clients(lines: Sequence[Mapping[str, Any]], metric: str) -> dict[str, C
     for method in sort_algorithms(gathered):
         repeats = gathered[method]
         rounds = sorted(set.intersection(*map(set, repeats.values())))
-        if len(rounds) > 1:
-            values = [[judged[number] for number in rounds] for judged in repeats.values()]
-            found[method] = ClientAccuracies(np.array(rounds), np.array(values, np.float64))
-    return found
+        values = [[judged[number] for number in rounds] for judged in repeats.values()]
+        found[method] = ClientAccuracies(np.array(rounds), np.array(values, np.float64))
+    return {method: clients for method, clients in found.items() if len(clients.rounds) > 1}
 
 
 def clients_figure(
@@ -376,12 +309,7 @@ def clients_figure(
 ) -> Figure:
     """Plot clients' accuracies and their mean, below their deviation over clients (FedCT's Figures 2, 3, 7).
 
-    Args:
-        clients: by method.
-        means: mean accuracy by method, including methods with one shared model (FedAvg).
-        metric: name of the mean accuracy.
-        methods: display names and algorithms of the methods.
-        examples: number of examples that the metric is measured on (`jaxfed.reports.style.fit`).
+    `means` has the mean accuracy, whose name is `metric`, also of methods with one shared model (FedAvg).
     """
     figure = new_figure(6.4, 5.6)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
@@ -400,9 +328,8 @@ def clients_figure(
             below.fill_between(rounds, *band, color=style["color"], alpha=0.18, lw=0)
             below.plot(rounds, mean, **look)
         if method in means:
-            x = [number for number, _ in means[method]]
-            y = [100 * measured.mean for _, measured in means[method]]
-            above.plot(x, y, label=methods.name(method), **look)
+            x, measured = zip(*means[method], strict=True)
+            above.plot(x, [100 * m.mean for m in measured], label=methods.name(method), **look)
     fit(above, metric, "y", examples)
     below.set_ylim(bottom=0)
     below.xaxis.set_major_locator(MaxNLocator(integer=True))

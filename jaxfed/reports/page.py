@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import base64
-import html
 import re
 import struct
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from markdown_it import MarkdownIt
 
@@ -19,10 +16,21 @@ _PIXELS_PER_INCH = 88
 
 def render(markdown: str, folder: Path) -> str:
     """Return the page, for phones and desktops; images are PNG files below a folder."""
-    parser = MarkdownIt("commonmark").enable("table")
-    parser.add_render_rule("image", _image_from(folder))
-    body = parser.render(markdown)
-    body = re.sub(r"<p>(<figure.*?</figure>)</p>", r"\1", body)
+
+    def embedded(image: re.Match[str]) -> str:
+        source, caption = image.groups()
+        if not (folder / source).is_file():  # writing it failed, and logged the reason
+            return f"<p>{caption}: cannot be drawn</p>"
+        content = (folder / source).read_bytes()
+        # From the PNG's header; all plots have the same scale and font size.
+        pixels = struct.unpack(">II", content[16:24])
+        width, height = (round(_PIXELS_PER_INCH * number / DPI) for number in pixels)
+        data = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+        size = f'width="{width}" height="{height}"'
+        return f'<figure><img src="{data}" {size} alt="{caption}"><figcaption>{caption}</figcaption></figure>'
+
+    body = MarkdownIt("commonmark").enable("table").render(markdown)
+    body = re.sub(r'<p><img src="(.*?)" alt="(.*?)" /></p>', embedded, body)
     # Wide tables scroll; keyboards reach them.
     table = r"(<table>.*?</table>)"
     body = re.sub(table, r'<div class="scroll" tabindex="0">\1</div>', body, flags=re.DOTALL)
@@ -39,29 +47,6 @@ def render(markdown: str, folder: Path) -> str:
 {body}</body>
 </html>
 """
-
-
-def _image_from(folder: Path) -> Callable[..., str]:
-    """Return the rule by which an image is embedded with its caption, or missed in one line."""
-
-    def rule(renderer: Any, tokens: Any, place: int, options: Any, env: Any) -> str:
-        del renderer, options, env
-        token = tokens[place]
-        caption = html.escape("".join(child.content for child in token.children or ()))
-        file = folder / str(token.attrs["src"])
-        if not file.is_file():  # writing it failed, and logged the reason
-            return f"{caption}: cannot be drawn"
-        content = file.read_bytes()
-        # From the PNG's header; all plots have the same scale and font size.
-        pixels = struct.unpack(">II", content[16:24])
-        width, height = (round(_PIXELS_PER_INCH * number / DPI) for number in pixels)
-        source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
-        return (
-            f'<figure><img src="{source}" width="{width}" height="{height}" alt="{caption}">'
-            f"<figcaption>{caption}</figcaption></figure>"
-        )
-
-    return rule
 
 
 _STYLE = """

@@ -30,16 +30,15 @@ def partition_figure(
 ) -> Figure:
     """Plot the number of examples of each class at each client: a heat map for each kind of examples.
 
-    The server's examples and public ones have separate panels. A line below gives the `mean_distances`,
-    without examples of the class `UNKNOWN`.
+    A line below gives the `mean_distances`, without examples of the class `UNKNOWN`.
 
     Args:
         labeled: counts, int [num_clients, num_classes].
         unlabeled: counts of the clients' training data without labels, same shape.
-        new: counts of the data that clients want classified, same shape; None if there are none.
+        new: counts of the data that clients want classified, same shape.
         apart: owner ("server", "public") -> counts, int [num_classes] or [1, num_classes].
-        class_names: one name for each class; numbers if not given.
-        client_names: one name for each client, shown for at most 25; numbers if not given.
+        class_names: numbers if not given.
+        client_names: shown for at most 25; numbers if not given.
         every: k if only every k-th client is counted.
     """
     kinds = {"Labeled": np.asarray(labeled), "Unlabeled": np.asarray(unlabeled)}
@@ -93,27 +92,18 @@ def partition_figure(
     return figure
 
 
-def mean_distances(labeled: npt.ArrayLike, unlabeled: npt.ArrayLike) -> tuple[float, float]:
-    """Return two mean total variation distances of class shares, over clients.
+def mean_distances(labeled: npt.ArrayLike, unlabeled: npt.ArrayLike) -> list[float]:
+    """Return mean total variation distances of class shares: clients from all, their labeled from unlabeled.
 
-    The distance of shares p and q is half the sum of abs(p_c - q_c): 0 if they are equal, 1 if no class is in
-    both.
-
-    Args:
-        labeled: counts, int [num_clients, num_classes].
-        unlabeled: the same for examples without labels.
-
-    Returns:
-        The distance of a client's examples from those of all clients, over clients with examples; and of its
-        labeled from its unlabeled examples, over clients with both. NaN if there is no such client.
+    The distance of shares p and q is half the sum of abs(p_c - q_c). The means are over clients with
+    examples, and with both kinds; NaN if there is none. Counts are int [num_clients, num_classes].
     """
     parts = np.asarray(labeled, float), np.asarray(unlabeled, float)
     held = parts[0] + parts[1]
-    everybody = np.broadcast_to(held.sum(axis=0), held.shape)
     means = []
-    for one, other in ((held, everybody), parts):
+    for one, other in ((held, np.broadcast_to(held.sum(axis=0), held.shape)), parts):
         has_both = (one.sum(axis=1) > 0) & (other.sum(axis=1) > 0)
         p, q = (part[has_both] / part[has_both].sum(axis=1, keepdims=True) for part in (one, other))
         distances = np.abs(p - q).sum(axis=1) / 2
         means.append(float(distances.mean()) if len(distances) else math.nan)
-    return means[0], means[1]
+    return means

@@ -4,6 +4,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -271,39 +272,29 @@ def _curve_pictures(
     there, fixed = [run for run in runs if run is not None], curve.fixed.items()
     title = ", ".join(f"{setting_label(key)} {setting_text(value)}" for key, value in fixed)
 
-    def series(metric: str, methods: Sequence[str]) -> dict[str, list[Any]]:
-        found = {m: [r and r.results.get(m, {}).get(metric) for r in runs] for m in methods}
-        return {method: measured for method, measured in found.items() if any(measured)}
+    def measured(method: str, metric: str) -> list[Any]:
+        return [run and run.results.get(method, {}).get(metric) for run in runs]
 
-    def draw() -> Figure:
-        return figures.curve_figure(
-            curve.key,
-            values,
-            series(metric, ordered_methods(there)),
-            metric,
-            title=title,
-            methods=methods_of(there),
-            examples=min(run.num_examples(metric) for run in there),
-        )
-
-    def draw_errors() -> Figure:
-        lines = {n: cosine[f"cosine_rmse{e}"] for n, e in (("Measured", ""), ("Theory", "_theory"))}
-        return figures.curve_figure(curve.key, values, lines, "cosine_rmse")
+    def drawn(series: dict[str, list[Any]], metric: str, **more: Any) -> Callable[[], Figure]:
+        series = {name: found for name, found in series.items() if any(found)}
+        return partial(figures.curve_figure, curve.key, values, series, metric, **more)
 
     against = f"against {setting_label(curve.key)}{f' at {title}' * bool(title)}"
+    number = min(run.num_examples(metric) for run in there)
+    series = {method: measured(method, metric) for method in ordered_methods(there)}
     yield Picture(
         take("plots", sweep.name, curve.key, title),
         f"{metric_label(metric)} {against}. Mean over repeats; error bars are one sample deviation.",
-        draw,
+        drawn(series, metric, title=title, methods=methods_of(there), examples=number),
     )
-    errors = ("cosine_rmse", "cosine_rmse_theory")
-    cosine = {error: series(error, ["xclp"]).get("xclp", []) for error in errors}
-    if curve.key.endswith("num_bits") and all(cosine.values()):
+    errors = {"Measured": "cosine_rmse", "Theory": "cosine_rmse_theory"}
+    cosines = {name: measured("xclp", error) for name, error in errors.items()}
+    if curve.key.endswith("num_bits") and any(cosines["Measured"]):
         yield Picture(
             take("plots", sweep.name, curve.key, title, "cosine-rmse"),
             "How far cos(πh/L) is from the cosine, over pairs of points; theory is what L independent bits "
             "give.",
-            draw_errors,
+            drawn(cosines, "cosine_rmse"),
         )
 
 

@@ -16,7 +16,6 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import NullLocator
@@ -28,7 +27,6 @@ from jaxfed.reports.names import is_accuracy, is_share
 # Colors of a plot: background, text, grid, kinds of data, and lines (a palette after Okabe and Ito, Color
 # Universal Design).
 BACKGROUND, INK, MUTED, GRID = "#ffffff", "#1b2530", "#5b6875", "#e4e8ec"
-OTHERS = "#cdd4da"  # methods that a panel compares its own with
 LABELED, NEW = "#0a5c9c", "#e69f00"
 PALETTE = (
     *("#0072b2", "#d55e00", "#009e73", "#6b7683"),
@@ -36,6 +34,11 @@ PALETTE = (
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 LINE_STYLES = ("-", "--", ":", "-.")  # for lines of the same color
+_SOLID = (
+    "-",
+    ":",
+    "-.",
+)  # for methods on clients' own data, by how often their color has been taken
 DPI = 160
 _LEGEND_SIZE = 9  # points
 
@@ -58,7 +61,9 @@ def algorithm_styles(
         name: {
             "color": PALETTE[slots[name] % len(PALETTE)],
             "marker": MARKERS[sum(divmod(slots[name], len(PALETTE))) % len(MARKERS)],
-            "linestyle": "--" if declaration_of(algorithms.get(name, name)).pooled else "-",
+            "linestyle": "--"
+            if declaration_of(algorithms.get(name, name)).pooled
+            else _SOLID[slots[name] // len(PALETTE) % 3],
             "zorder": 4 if algorithms.get(name, name) == "xclp" else 3,
         }
         for name in names
@@ -148,13 +153,11 @@ def label_ticks(axis: Axis, values: Sequence[float], texts: Sequence[str]) -> No
 
 
 def fit(ax: Axes, metric: str, axis: str, examples: int = 0) -> None:
-    """Give an axis a sensible smallest span, so that noise looks like noise; end a share at its limits.
+    """Give an axis a smallest span, so that noise looks like noise; end a share at its limits.
 
     The least span of an accuracy is eight standard errors, 8 sqrt(p (1 - p) / n), for p in the middle of the
-    axis (within 0.1 and 0.9) and n = `examples` that it is measured on. A difference of one standard error,
-    six images of 360, then takes an eighth of the axis. It is 5 points if n is unknown, 0.1 for other shares,
-    and a tenth of the largest value for other metrics. Markers on a limit are drawn whole, error bars are
-    clipped.
+    axis (within 0.1 and 0.9) and n = `examples` that it is measured on; 5 points if n is unknown. It is 0.1
+    for other shares, and a tenth of the largest value for other metrics. Markers on a limit are drawn whole.
     """
     low, high = getattr(ax, f"get_{axis}lim")()
     top = 100.0 if is_accuracy(metric) else 1.0
@@ -166,11 +169,9 @@ def fit(ax: Axes, metric: str, axis: str, examples: int = 0) -> None:
     wider = max(0.0, least - (high - low)) / 2
     low, high = low - wider, high + wider
     if is_share(metric):
-        low, high = min(low, top - least), max(high, least)
-        low, high = max(low, 0.0), min(high, top)
-        bars = [each for each in ax.containers if isinstance(each, ErrorbarContainer)]
-        for line in set(ax.lines) - {cap for bar in bars for cap in bar.lines[1]}:
-            line.set_clip_on(False)
+        low, high = max(min(low, top - least), 0.0), min(max(high, least), top)
+        for line in ax.lines:
+            line.set_clip_on(line.get_marker() in ("|", "_"))  # caps of error bars
     getattr(ax, f"set_{axis}lim")(low, high)
 
 

@@ -185,15 +185,7 @@ def run_table(run: Run, name: str) -> Table:
 def settings_table(
     name: str, title: str, keys: Sequence[str], rows: Sequence[Row], metric: str
 ) -> Table:
-    """Return settings against methods in one metric.
-
-    Args:
-        name: of the files.
-        title: the settings that vary.
-        keys: the settings' headings, as config keys.
-        rows: the settings, in order.
-        metric: the displayed one; the CSV has all.
-    """
+    """Return settings (of these config keys, one a row) against methods in one metric; the CSV has all."""
     runs = [row.run for row in rows if row.run is not None]
     any_unfinished = any(row.state != "finished" for row in rows)
     ordered, methods = ordered_methods(runs), methods_of(runs)
@@ -230,8 +222,7 @@ def gains_table(
 ) -> Table | None:
     """Return the main method minus every other one in each setting, and counts of settings ahead and behind.
 
-    Arguments as for `settings_table`; rows without results are omitted. None if runs have no main method in
-    common, or nothing can be compared.
+    Rows without results are omitted. None if runs have no main method in common, or nothing is compared.
     """
     there = [(row, row.run) for row in rows if row.run is not None and row.run.finished]
     runs = [run for _, run in there]
@@ -260,15 +251,9 @@ def gains_table(
         num_settings=len(keys),
         caption=_GAINS,
         records=[
-            {
-                **_settings(keys, row),
-                "algorithm": main,
-                "over": other,
-                "metric": metric,
-                "mean": gain.mean,
-                "standard_error": None if gain.std is None else standard_error(gain),
-                "num_repeats": len(gain.values),
-            }
+            {**_settings(keys, row), "algorithm": main, "over": other, "metric": metric}
+            | {"mean": gain.mean, "standard_error": gain.std and standard_error(gain)}
+            | {"num_repeats": len(gain.values)}
             for i, (row, _) in enumerate(there)
             for other in others
             if (gain := gained[other][i]) is not None
@@ -323,10 +308,8 @@ def paper_orientation(table: PaperTable, name: str) -> Table:
         setting: list(zip(table.columns, cells, strict=True))
         for setting, cells in table.rows.items()
     }
-    also = "".join(
-        f", and {_OTHER_MEASURES[metric]},"
-        for metric in dict.fromkeys(table.other_metrics.values())
-    )
+    others = dict.fromkeys(table.other_metrics.values())
+    also = "".join(f", and {_OTHER_MEASURES[metric]}," for metric in others)
     return Table(
         name=name,
         title=f"For orientation: {table.place} of the paper, on {table.data}",
@@ -342,14 +325,9 @@ def paper_orientation(table: PaperTable, name: str) -> Table:
             f"than the results here: trends can be compared, numbers cannot. Source: {table.citation}"
         ),
         records=[
-            {
-                table.setting: setting,
-                "column": column,
-                "metric": table.measure(column),
-                "mean": cell[0],
-                "std": cell[1],
-                "unit": "percent" if is_accuracy(table.measure(column)) else "share",
-            }
+            {table.setting: setting, "column": column, "metric": (metric := table.measure(column))}
+            | {"mean": cell[0], "std": cell[1]}
+            | {"unit": "percent" if is_accuracy(metric) else "share"}
             for setting, cells in rows.items()
             for column, cell in cells
             if cell is not None

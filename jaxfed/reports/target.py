@@ -22,17 +22,11 @@ _KINDS = {
 
 
 def target_table(run: Run, target: float, name: str) -> Table:
-    """Return a run's methods against what they take to a target accuracy, over the repeats that reach it.
+    """Return a finished run's methods against what they take to a target, over the repeats that reach it.
 
     A repeat reaches it in the first evaluated round whose accuracy is at least the target, of the test set if
-    rounds are evaluated on it (`evaluate_test`), else of validation examples. Seconds and bytes are sums over
-    the rounds up to this one; bytes are those of all clients. A method without accuracies of rounds, such as
-    a one-shot method, has a row of dashes.
-
-    Args:
-        run: finished.
-        target: in [0, 1].
-        name: of the files.
+    rounds are evaluated on it (`evaluate_test`), else of validation examples. Seconds and bytes, of all
+    clients, are sums over the rounds up to this one. One-shot methods have a row of dashes.
 
     Raises:
         UsageError: the run has no accuracies of rounds.

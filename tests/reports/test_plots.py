@@ -15,7 +15,7 @@ from jaxfed.experiment.store.records import (
 from jaxfed.reports import figures, partition_figure, style
 from jaxfed.reports.names import setting_text
 from jaxfed.reports.report import write_report
-from jaxfed.reports.style import OTHERS, algorithm_styles, legend, new_figure
+from jaxfed.reports.style import algorithm_styles, legend, new_figure
 
 
 def lines_of(figure):
@@ -42,26 +42,6 @@ def test_curve_figure_shows_the_numbers():
     bar = ax.containers[0].lines[2][0].get_segments()[0]
     np.testing.assert_allclose(bar[:, 1], [80, 88])
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["64", "512", "4096"]
-
-
-def test_many_methods_have_a_panel_each():
-    names = [f"m{i}" for i in range(figures.MOST_TOGETHER + 1)]
-    series = {name: [measure([0.1 * i, 0.1 * i + 0.02]), None] for i, name in enumerate(names, 1)}
-    curves = figures.curve_figure("xclp.num_bits", [64, 512], series, "test_accuracy")
-    rounds = {name: [(1, m), (2, m)] for name, (m, _) in series.items()}
-    for figure in (curves, figures.rounds_figure(rounds, "test_accuracy")):
-        panels = [ax for ax in figure.axes if ax.get_visible()]
-        assert [ax.get_title(loc="left") for ax in panels] == names
-        assert len({ax.get_ylim() for ax in panels}) == 1
-        for i, ax in enumerate(panels, 1):
-            lines = [
-                line for line in ax.lines if len(line.get_xdata()) and line.get_linestyle() == "-"
-            ]
-            (own,) = [line for line in lines if line.get_color() != OTHERS]
-            assert own.get_ydata()[0] == pytest.approx(10 * i + 1)
-            assert len({line.get_ydata()[0] for line in lines}) == len(names)
-    assert not any(ax.containers[0].has_yerr for ax in curves.axes[1 : len(names)])
-    assert_nothing_is_cut(curves)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_a_picture_that_cannot_be_drawn_is_a_line_and_the_results_are_there(
     def broken(*_, **__):
         raise ValueError("no\npicture")
 
-    monkeypatch.setattr(plots, "algorithms_figure", broken)
+    monkeypatch.setattr(plots, "methods_figure", broken)
     settings = {"num_repeats": 1, "baselines": ("client_knn",)}
     with caplog.at_level(logging.WARNING):
         jaxfed.run("xclp_digits:smoke", workdir=tmp_path / "w", progress=False, **settings)
