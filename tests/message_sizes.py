@@ -1,6 +1,11 @@
 """Payload bytes by kind of message, by the tables of the protocols' docstrings."""
 
+from jaxfed.secure.hamming import transferred_sums
+from jaxfed.secure.hamming.masked import BLOCK_POINTS
 from jaxfed.secure.primitives import packed_counts
+from jaxfed.secure.primitives.blocks import ranges
+from jaxfed.secure.primitives.packing import Packing
+from jaxfed.secure.primitives.ring import packed_size, ring_bits
 from jaxfed.secure.session.neighborhoods import PROMISE, neighborhood
 
 ENTRY, KEY, SHARE = 8, 32, 66
@@ -71,3 +76,59 @@ def votes_of_neighbor(num_clients, num_examples, num_classes, promise=PROMISE):
     """`vote_sums` of one of many clients, with as many neighbors as the promise needs."""
     elements = packed_counts.num_elements(num_examples * num_classes, num_clients)
     return of_neighbor(neighborhood(num_clients, 0, promise).size, others_rows=elements)
+
+
+def own_distances(num_points, num_bits, block_points=BLOCK_POINTS):
+    """`own` messages of one client."""
+    blocks = list(ranges(num_points, block_points))
+    counts = [
+        len(rows) * (len(rows) - 1) // 2 if rows == columns else len(rows) * len(columns)
+        for i, rows in enumerate(blocks)
+        for columns in blocks[i:]
+    ]
+    return sum(packed_size(count, ring_bits(num_bits)) for count in counts)
+
+
+def hidden_points(num_points, num_bits):
+    """`points` messages of one client of `masked`."""
+    blocks = ranges(num_points, BLOCK_POINTS)
+    return sum(packed_size(len(own) * num_bits, ring_bits(num_bits)) for own in blocks)
+
+
+def hidden_shares(num_first, num_second, num_bits):
+    """`shares` messages of both clients of `masked`."""
+    return 2 * sum(
+        packed_size(len(rows) * len(columns), ring_bits(num_bits))
+        for rows in ranges(num_first, BLOCK_POINTS)
+        for columns in ranges(num_second, BLOCK_POINTS)
+    )
+
+
+def transfers(num_points, num_vectors, num_bits):
+    """`ot` between two clients."""
+    if not (num_points and num_vectors):
+        return {}
+    pairs = num_points * num_vectors
+    return {
+        "request": 128 * 32,
+        "response": 32,
+        "correction": 16 * num_vectors * num_bits,
+        "payload": transferred_sums.payload_size(num_vectors, num_bits, num_points),
+        "first_sums": 2 * pairs,
+        "second_sums": 2 * pairs,
+    }
+
+
+def encryptions(num_points, num_vectors, num_bits, key_bits=2048):
+    """`phe` between two clients."""
+    if not (num_points and num_vectors):
+        return {}
+    num_blocks = -(-num_points // Packing(num_bits, key_bits).slots)
+    return {
+        "key": 3 * key_bits // 8,
+        "modulus": key_bits // 8,
+        "mask_seed": 32,
+        "points": num_blocks * num_bits * key_bits // 4,
+        "answers": num_blocks * num_vectors * key_bits // 4,
+        "opened": num_blocks * num_vectors * key_bits // 8,
+    }

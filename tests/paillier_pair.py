@@ -37,15 +37,13 @@ def plain(a, b):
     return np.sum(bits_of(a)[:, None] != bits_of(b)[None], axis=2)
 
 
-def parties(network, a, b, *, key=KEY, points=None, mapped=map, **source):
+def parties(network, a, b, *, key=KEY, points=None, **source):
     """First (client 0, with a), Second (client 1, with b) and Server of `phe`."""
     bits, num_bits = key.public.bits, 32 * a.shape[1]
-    points = points or paillier_packed.EncryptedPoints(a, key, mapped=mapped)
+    points = points or paillier_packed.EncryptedPoints(a, key)
     return (
-        paillier_packed.First(network.endpoint(0), 1, points, mapped=mapped),
-        paillier_packed.Second(
-            network.endpoint(1), 0, b, len(a), key_bits=bits, mapped=mapped, **source
-        ),
+        paillier_packed.First(network.endpoint(0), 1, points),
+        paillier_packed.Second(network.endpoint(1), 0, b, len(a), key_bits=bits, **source),
         paillier_packed.Server(network.endpoint(SERVER), 0, 1, len(a), num_bits, key_bits=bits),
     )
 

@@ -201,7 +201,7 @@ def wrong_types(default: Any) -> list[Any]:
 
 
 ON_CLOCK = ("clock.seconds_per_example=1", "cohort_size=5")
-RESILIENT = ("xclp.row_sums=masked_resilient",)
+RESILIENT = ("xclp.row_sums=masked_resilient", "xclp.influence=columns")
 
 
 def _with(method: str, *texts: str) -> tuple[str, ...]:

@@ -112,7 +112,7 @@ def _peer_sums(key: PrivateKey, a: np.ndarray, b: np.ndarray) -> dict[str, Sums]
     public, n_squared = key.public.phe, key.public.n_squared
     encryption = Encryption(key, NUM_BITS)
     exponents = np.random.default_rng(0).bytes(NUM_BITS * encryption.exponent_bytes)
-    y = encryption(([mpz(bit) for bit in bits_of(a[:1])[0].tolist()], exponents))
+    y = encryption([mpz(bit) for bit in bits_of(a[:1])[0].tolist()], exponents)
     vectors = bits_of(b[:_PEER_PAIRS]).astype(bool).tolist()
     total = product(y, n_squared)
     numbers = [EncryptedNumber(public, int(ciphertext)) for ciphertext in y]

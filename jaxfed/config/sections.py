@@ -486,7 +486,7 @@ class ExecutionSection(Section):
         strategy: how clients are mapped to devices; 'shard_map': over all devices, with XCLP's graph.
         convolution: convolution algorithm.
         precision: number type in which networks compute.
-        workers: processes for xclp.hamming='phe' and for fitting estimators; 0: none.
+        workers: processes for fitting estimators; 0: none.
         compilation_cache: folder of compiled programs, 'auto' or 'off'.
         plots: draw plots at the end; launch.report draws them as well.
     """

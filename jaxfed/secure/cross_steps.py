@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.host.parallel.workers import worker_processes
-from jaxfed.secure.hamming import matrix, protocols
+from jaxfed.secure.hamming import matrix
 from jaxfed.secure.hamming.nearest_others import NearestOthers
-from jaxfed.secure.hamming.protocols import Codes, Paillier, Protocol
+from jaxfed.secure.hamming.protocols import Codes, Protocol
 from jaxfed.secure.primitives import projection
 from jaxfed.secure.primitives.blocks import Block
 from jaxfed.secure.row_sums import masked as masked_row_sums
@@ -66,7 +65,6 @@ def nearest_others(
     protocol: Protocol,
     *,
     key_bits: int = 2048,
-    workers: int = 0,
     choices: Sequence[ChoosePairs] = (),
     progress: matrix.PairsDone | None = None,
 ) -> Neighbors:
@@ -80,7 +78,6 @@ def nearest_others(
         num_neighbors: k.
         protocol: a function of `jaxfed.secure.hamming.protocols`.
         key_bits: size of Paillier's keys, 2048 or 3072; other protocols ignore it.
-        workers: number of worker processes of `phe`; 0: none.
         choices: choose the pairs of clients that are compared, one turn after another; all if left out. In
             one process only: clients of a network are told of all pairs.
         progress: receives the number of pairs of points that are done.
@@ -104,22 +101,21 @@ def nearest_others(
     turns = (
         choose({j: sizes[j] for j in nearest.clients}, nearest.found()[0]) for choose in choices
     )
-    with worker_processes(workers if protocol is protocols.phe else 0) as mapped:
-        prepare, pair = protocol(session, codes, Paillier(key_bits, mapped), known)
+    prepare, pair = protocol(session, codes, key_bits, known)
 
-        def step(client: int) -> Iterator[Block]:
-            yield from matrix.run_own(own(client), server, client, sizes[client], num_bits)
-            prepare(client)
+    def step(client: int) -> Iterator[Block]:
+        yield from matrix.run_own(own(client), server, client, sizes[client], num_bits)
+        prepare(client)
 
-        matrix.collect(
-            nearest,
-            sizes,
-            step,
-            pair,
-            pairs=turns if choices else [known],
-            presence=session.presence,
-            progress=progress,
-        )
+    matrix.collect(
+        nearest,
+        sizes,
+        step,
+        pair,
+        pairs=turns if choices else [known],
+        presence=session.presence,
+        progress=progress,
+    )
     return Neighbors(nearest.clients, *nearest.found())
 
 

@@ -173,7 +173,10 @@ def test_a_loaded_config_takes_no_new_keys():
 
 
 def test_departures_of_clients_that_there_are():
-    protocols = ("xclp.hamming=masked", "xclp.row_sums=masked")
+    protocols = (
+        *("xclp.hamming=masked", "xclp.row_sums=masked", "xclp.influence=columns"),
+        "xclp_auto.select=()",
+    )
     check.check(digits(*protocols, "xclp.presence=9@setup,20%@sums"))
     with pytest.raises(UsageError, match=r"config\.xclp\.presence: client 10: at most 9"):
         check.check(digits(*protocols, "xclp.presence=10@setup"))

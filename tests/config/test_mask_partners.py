@@ -8,7 +8,7 @@ from jaxfed.errors import UsageError
 from jaxfed.secure.session.neighborhoods import neighborhood
 
 GROUPS = ("federation.num_clients=155", "cohort_size=78", "sampling=groups", "rounds=4")
-XCLP = ("baselines=()", "xclp.row_sums=masked_resilient")
+XCLP = ("baselines=()", "xclp.row_sums=masked_resilient", "xclp.influence=columns")
 TRAINING = "ml_collections_configs/fedavg_xclp.py"
 STAGE_1 = 2
 

@@ -39,7 +39,7 @@ LABELS, BY_SHARE = "federation.labeled_fraction=0.05", "federation.num_labeled=0
         (DIGITS, ["deployment.deadline=5", "deployment.nodes=3"]),  # of a network's server
         (DIGITS, ["cohort_size=5", "rounds=5"]),
         (DIGITS, ["xclp.alpha=0.5", "algorithm=pooled_lp", "baselines="]),  # which refers to it
-        (DIGITS, ["xclp.hamming=phe", "xclp.key_bits=3072"]),
+        (DIGITS, ["xclp.hamming=phe", "xclp.key_bits=3072", "baselines="]),
         (DIGITS, ["xclp.compared_clients=4", "xclp.compared_by=neighbors"]),
         (f"{DIGITS}:tuned", ["selection.folds=3", "selection.candidates.xclp.alpha=0.5"]),
         (TRAINING, [BY_SHARE, LABELS]),

@@ -8,7 +8,6 @@ import pytest
 from threat_model import ROOT, cited_tests, table
 
 from jaxfed.federation.communication import label_bytes
-from jaxfed.secure.hamming import masked, paillier_packed, transfer
 
 N, L, P, C = 500, 4096, 5, 10  # points a client, bits, clients, classes
 U = 10_000  # public examples
@@ -24,13 +23,13 @@ def formula(text, **more):
 
 
 def masked_bytes(num_first, num_second, num_bits):
-    points = [masked.points_bytes(n, num_bits) for n in (num_first, num_second)]
-    return {"all": sum(points) + masked.shares_bytes(num_first, num_second, num_bits)}
+    points = [message_sizes.hidden_points(n, num_bits) for n in (num_first, num_second)]
+    return {"all": sum(points) + message_sizes.hidden_shares(num_first, num_second, num_bits)}
 
 
 MESSAGE_BYTES = {
-    "ot": transfer.message_bytes,
-    "phe": paillier_packed.message_bytes,
+    "ot": message_sizes.transfers,
+    "phe": message_sizes.encryptions,
     "masked": masked_bytes,
 }
 NUMBER_OF_Z_L, CIPHERTEXT = math.log2(L) / 8, 512

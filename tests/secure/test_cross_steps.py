@@ -16,7 +16,7 @@ from jaxfed import xclp
 from jaxfed.errors import ProtocolError
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels import knn
-from jaxfed.secure.hamming import masked, paillier_packed, transfer
+from jaxfed.secure.hamming import masked, transfer
 from jaxfed.secure.hamming import matrix as hamming_matrix
 from jaxfed.secure.hamming.nearest_others import NearestOthers
 from jaxfed.secure.primitives.blocks import Block, ranges
@@ -200,7 +200,7 @@ def test_own_distances_by_blocks(num_points, monkeypatch):
     for block in hamming_matrix.run_own(messages, end, 0, num_points, 64):
         matrix.add(block)
     np.testing.assert_array_equal(matrix.distances, reference.hamming_distances(codes, codes))
-    assert network.bytes_by_kind() == {"own": hamming_matrix.own_bytes(num_points, 64)}
+    assert network.bytes_by_kind() == {"own": message_sizes.own_distances(num_points, 64, 3)}
 
 
 @pytest.mark.parametrize("columns", [range(4), range(4, 8)])
@@ -209,10 +209,10 @@ def test_own_distances_are_refused_when_malformed(columns):
         network = Network()
         end, server = network.endpoint(0), network.endpoint(SERVER)
         network.tamper = lambda message, payload=payload: payload
-        hamming_matrix.send_own(end, codes_of([8], 2)[0], range(4), columns)
+        end.send(SERVER, "own", b"")
         with pytest.raises(ProtocolError, match=r"take 14|above 64|padding"):
             hamming_matrix.receive_own(server, 0, range(4), columns, 64)
-    assert hamming_matrix.own_bytes(4, 64) == 14
+    assert message_sizes.own_distances(4, 64) == 14
 
 
 # --- XCLP ----------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def test_key_size_and_worker_processes(key_bits, workers):
     plain = xclp.propagate_labels(vectors, labels, **parameters)
     assert disagreement(result.predictions, plain, 2) <= 1
     sizes = [len(v) for v in vectors]
-    expected = paillier_packed.message_bytes(*sizes, 32, key_bits)
+    expected = message_sizes.encryptions(*sizes, 32, key_bits)
     assert result.communication.upload["opened"] == expected["opened"]
     pairs = sizes[0] * sizes[1]
     assert told[-1] == ("pairs of points", pairs, pairs)
@@ -273,10 +273,12 @@ def test_bytes_of_protocols_are_those_of_their_channels():
     )
     upload = result.communication.upload
     sizes = [len(v) for v in vectors]
-    assert upload["own"] == sum(hamming_matrix.own_bytes(n, 64) for n in sizes)
-    assert upload["points"] == sum(masked.points_bytes(n, 64) for n in sizes)
+    assert upload["own"] == sum(message_sizes.own_distances(n, 64) for n in sizes)
+    assert upload["points"] == sum(message_sizes.hidden_points(n, 64) for n in sizes)
     pairs = [(0, 1), (0, 2), (1, 2)]
-    assert upload["shares"] == sum(masked.shares_bytes(sizes[j], sizes[k], 64) for j, k in pairs)
+    assert upload["shares"] == sum(
+        message_sizes.hidden_shares(sizes[j], sizes[k], 64) for j, k in pairs
+    )
     assert upload["upload"] == message_sizes.single_masks(sizes, 10)["upload"]
     assert "codes" not in upload
 

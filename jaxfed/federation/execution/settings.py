@@ -75,7 +75,7 @@ class Execution:
     """Processes, progress and memory of long computations on the host; devices of large ones elsewhere.
 
     Attributes:
-        workers: further processes that compute `hamming="phe"`, or fit clients' estimators; 0: none. A
+        workers: further processes that fit clients' estimators; 0: none. A
             script that uses some guards its entry by `if __name__ == "__main__":`, since they import it.
         progress: called from time to time with the progress so far.
         memory: cache of results for `once`, without eviction; None: no cache. Cross-validation labels the

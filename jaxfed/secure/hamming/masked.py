@@ -195,21 +195,3 @@ def run_pair(
     except (DroppedOut, SharesDisagree):
         server.abandon(*addresses)
         raise
-
-
-def points_bytes(num_points: int, num_bits: int) -> int:
-    """Payload bytes of one client's `points` messages."""
-    width = ring_bits(num_bits)
-    return sum(
-        packed_size(len(points) * num_bits, width) for points in ranges(num_points, BLOCK_POINTS)
-    )
-
-
-def shares_bytes(num_first: int, num_second: int, num_bits: int) -> int:
-    """Payload bytes of both clients' `shares` messages."""
-    width = ring_bits(num_bits)
-    return 2 * sum(
-        packed_size(len(rows) * len(columns), width)
-        for rows in ranges(num_first, BLOCK_POINTS)
-        for columns in ranges(num_second, BLOCK_POINTS)
-    )

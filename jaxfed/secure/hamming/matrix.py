@@ -11,7 +11,6 @@ columns. If it leaves before or during this step, the result is that of a cohort
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,8 +19,9 @@ from absl import logging
 from jaxfed.errors import ProtocolError
 from jaxfed.federation.departures import DroppedOut
 from jaxfed.kernels import hamming
+from jaxfed.secure.hamming.nearest_others import NearestOthers
 from jaxfed.secure.primitives.blocks import Block, SharesDisagree, checked_distances, ranges
-from jaxfed.secure.primitives.ring import pack, packed_size, ring_bits, unpack
+from jaxfed.secure.primitives.ring import pack, ring_bits, unpack
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.key_agreement import RandomBytes
@@ -30,23 +30,6 @@ BLOCK_POINTS = 512
 
 Pair = tuple[int, int]  # two clients
 PairsDone = Callable[[int, int], None]  # (pairs of points done, of how many)
-
-
-class Collection(Protocol):
-    """Receiver of H's distances, block by block, with the set of clients that take part."""
-
-    @property
-    def clients(self) -> list[int]:
-        """Addresses of the clients that take part."""
-
-    def add(self, block: Block) -> None:
-        """Add a block of distances of two clients, or of one client with itself.
-
-        In the latter case blocks below the diagonal are omitted as redundant.
-        """
-
-    def remove(self, client: int) -> None:
-        """Forget a client that dropped out."""
 
 
 class OwnDistances:
@@ -67,7 +50,12 @@ class OwnDistances:
     def send_own(self) -> Iterator[None]:
         """Send the distances, a block at a time."""
         for rows, columns in _own_blocks(len(self._codes)):
-            send_own(self._endpoint, self._codes, rows, columns)
+            left, right = (
+                jnp.asarray(self._codes[own.start : own.stop]) for own in (rows, columns)
+            )
+            distances = np.asarray(hamming.distances(left, right)).astype(np.uint16)
+            sent = distances[_upper(len(rows))] if rows == columns else distances
+            self._endpoint.send(SERVER, "own", pack(sent, ring_bits(32 * self._codes.shape[1])))
             yield
 
 
@@ -84,14 +72,6 @@ def run_own(
         yield receive_own(server, client, rows, columns, num_bits)
 
 
-def send_own(endpoint: Endpoint, codes: np.ndarray, rows: range, columns: range) -> None:
-    """Send a block of the distances among a client's own points; codes uint32 [n_j, L / 32]."""
-    left, right = (codes[points.start : points.stop] for points in (rows, columns))
-    own = np.asarray(hamming.distances(jnp.asarray(left), jnp.asarray(right))).astype(np.uint16)
-    sent = own[_upper(len(rows))] if rows == columns else own
-    endpoint.send(SERVER, "own", pack(sent, ring_bits(32 * codes.shape[1])))
-
-
 def receive_own(
     endpoint: Endpoint, client: int, rows: range, columns: range, num_bits: int
 ) -> Block:
@@ -106,16 +86,8 @@ def receive_own(
     return Block(client, client, rows, columns, distances + distances.T)
 
 
-def own_bytes(num_points: int, num_bits: int) -> int:
-    """Payload bytes of one client's `own` messages."""
-    width = ring_bits(num_bits)
-    return sum(
-        packed_size(_own_count(rows, columns), width) for rows, columns in _own_blocks(num_points)
-    )
-
-
 def collect(
-    collection: Collection,
+    collection: NearestOthers,
     sizes: Mapping[int, int],
     own: Callable[[int], Iterator[Block]],
     pair: Callable[[int, int], Iterator[Block]],
@@ -162,7 +134,7 @@ def collect(
 
 
 def _lose_liar(
-    collection: Collection, presence: Presence, disagreeing: Sequence[tuple[int, int]]
+    collection: NearestOthers, presence: Presence, disagreeing: Sequence[tuple[int, int]]
 ) -> None:
     """Lose the client that is in all pairs whose shares disagree."""
     staying = set(collection.clients)

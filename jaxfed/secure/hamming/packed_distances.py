@@ -21,7 +21,6 @@ added over the integers hides little; it does not re-randomize.)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import gmpy2
 import numpy as np
@@ -33,20 +32,6 @@ from jaxfed.secure.primitives.packing import Packing
 from jaxfed.secure.primitives.paillier import PublicKey, check_units, uniform_below
 from jaxfed.secure.primitives.prg import SEED_BYTES, Keystream, derived_seed
 from jaxfed.secure.primitives.subset_products import product, subset_products
-
-
-class AnswerTask(NamedTuple):
-    """Vectors to answer for.
-
-    Fields:
-        vectors: x, uint8 [V, L] of 0 and 1.
-        masks: rho of every vector, in [0, N).
-        exponents: s of every vector, |N| / 2 + 128 bits each, little-endian.
-    """
-
-    vectors: np.ndarray
-    masks: list[mpz]
-    exponents: bytes
 
 
 class PackedDistances:
@@ -64,14 +49,14 @@ class PackedDistances:
         check_units(total, key.n)
         self._inverse_total = gmpy2.invert(total, key.n_squared)
 
-    def __call__(self, task: AnswerTask) -> list[mpz]:
-        """One ciphertext of V + rho mod N for every vector."""
+    def __call__(self, vectors: np.ndarray, masks: Sequence[mpz], exponents: bytes) -> list[mpz]:
+        """One ciphertext of V + rho mod N for every x, uint8 [V, L], with its rho and the bytes of its s."""
         n_squared, num_bits = self._key.n_squared, len(self._ciphertexts)
-        products = subset_products(task.vectors, self._ciphertexts, n_squared)
-        zeros = (num_bits - task.vectors.sum(axis=1, dtype=np.int64)).tolist()
-        digits = self._hiding.digits(task.exponents)
+        products = subset_products(vectors, self._ciphertexts, n_squared)
+        zeros = (num_bits - vectors.sum(axis=1, dtype=np.int64)).tolist()
+        digits = self._hiding.digits(exponents)
         answers = []
-        for chosen, absent, mask, windows in zip(products, zeros, task.masks, digits, strict=True):
+        for chosen, absent, mask, windows in zip(products, zeros, masks, digits, strict=True):
             answer = chosen * chosen % n_squared * self._inverse_total % n_squared
             answer = answer * self._key.plain(absent * self._ones + mask) % n_squared
             answers.append(answer * self._hiding.power(windows) % n_squared)

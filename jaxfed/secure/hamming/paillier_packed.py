@@ -43,14 +43,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from jaxfed.host.parallel.workers import Mapped
-from jaxfed.secure.hamming.packed_distances import (
-    AnswerTask,
-    DistanceMasks,
-    PackedDistances,
-    distances,
-)
-from jaxfed.secure.hamming.pair import PairServer, pair_kind, until_dropout
+from jaxfed.secure.hamming.packed_distances import DistanceMasks, PackedDistances, distances
+from jaxfed.secure.hamming.pair import PairServer, pair_kind
 from jaxfed.secure.primitives.blocks import Block, bits_of, ranges
 from jaxfed.secure.primitives.packing import Packing, balanced
 from jaxfed.secure.primitives.paillier import (
@@ -71,9 +65,6 @@ from jaxfed.secure.session.endpoint import SERVER, Endpoint
 RandomBytes = Callable[[int], bytes]
 
 MESSAGE_VECTORS = 540  # answers in one message
-_TASK_VECTORS = 90  # answers that one worker computes at a time
-_TASK_COLUMNS = 256  # encryptions per task
-_TASK_ANSWERS = 32  # decryptions per task
 
 
 class EncryptedPoints:
@@ -92,49 +83,31 @@ class EncryptedPoints:
         key: PrivateKey,
         *,
         random_bytes: RandomBytes = secrets.token_bytes,
-        mapped: Mapped = map,
     ) -> None:
         self.key, self._codes = key, codes
         self._num_bits = 32 * codes.shape[1]
         self._packing = Packing(self._num_bits, key.public.bits)
         self.blocks = list(balanced(len(codes), self._packing.slots))
         self._encryption = Encryption(key, self._num_bits * len(self.blocks))
-        self._random_bytes, self._mapped = random_bytes, mapped
+        self._random_bytes = random_bytes
         self._messages: dict[int, bytes] = {}
 
     def message(self, block: int) -> bytes:
         """The encrypted columns of one block."""
         if block not in self._messages:
-            self._messages[block] = self._encrypted(self.blocks[block])
+            points = self.blocks[block]
+            columns = self._packing.packed_columns(bits_of(self._codes[points.start : points.stop]))
+            exponents = self._random_bytes(len(columns) * self._encryption.exponent_bytes)
+            ciphertexts = self._encryption(columns, exponents)
+            self._messages[block] = to_bytes(ciphertexts, self.key.public.bits // 4)
         return self._messages[block]
-
-    def _encrypted(self, points: range) -> bytes:
-        columns = self._packing.packed_columns(bits_of(self._codes[points.start : points.stop]))
-        tasks = [
-            (
-                columns[part.start : part.stop],
-                self._random_bytes(len(part) * self._encryption.exponent_bytes),
-            )
-            for part in ranges(self._num_bits, _TASK_COLUMNS)
-        ]
-        size = self.key.public.bits // 4
-        parts = self._mapped(self._encryption, tasks)
-        return b"".join(to_bytes(ciphertexts, size) for ciphertexts in parts)
 
 
 class First:
     """The client that owns the key."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        second: int,
-        points: EncryptedPoints,
-        *,
-        mapped: Mapped = map,
-    ) -> None:
-        self._endpoint, self._second = endpoint, second
-        self._points, self._mapped = points, mapped
+    def __init__(self, endpoint: Endpoint, second: int, points: EncryptedPoints) -> None:
+        self._endpoint, self._second, self._points = endpoint, second, points
         self._pair = endpoint.address, second
 
     def send_key(self) -> None:
@@ -154,11 +127,8 @@ class First:
         message = self._endpoint.receive(self._second, "answers")
         answers = ciphertexts_from_bytes(message, num_vectors, key.public.n)
         check_units(product(answers, key.public.n), key.public.n)
-        tasks = [answers[part.start : part.stop] for part in ranges(num_vectors, _TASK_ANSWERS)]
-        opened = [value for part in self._mapped(key.decrypt, tasks) for value in part]
-        self._endpoint.send(
-            SERVER, pair_kind("opened", *self._pair), to_bytes(opened, key.public.bits // 8)
-        )
+        opened = to_bytes(key.decrypt(answers), key.public.bits // 8)
+        self._endpoint.send(SERVER, pair_kind("opened", *self._pair), opened)
 
 
 class Second:
@@ -173,13 +143,12 @@ class Second:
         *,
         key_bits: int = 2048,
         random_bytes: RandomBytes = secrets.token_bytes,
-        mapped: Mapped = map,
     ) -> None:
         self._endpoint, self._first, self._codes = endpoint, first, codes
         self._num_bits, self._key_bits = 32 * codes.shape[1], key_bits
         slots = Packing(self._num_bits, key_bits).slots
         self._blocks = list(balanced(num_points, slots))
-        self._random_bytes, self._mapped = random_bytes, mapped
+        self._random_bytes = random_bytes
         self._pair = first, endpoint.address
 
     def receive_key(self) -> None:
@@ -199,16 +168,11 @@ class Second:
 
     def answer(self, vectors: range) -> None:
         """Send encrypted distances of the block's points to some of the own vectors."""
-        exponent_bytes = (self._key_bits // 2 + HIDING_BITS) // 8
-        tasks = [
-            AnswerTask(
-                bits_of(self._codes[vectors.start + part.start : vectors.start + part.stop]),
-                self._masks.take(len(part)),
-                self._random_bytes(len(part) * exponent_bytes),
-            )
-            for part in ranges(len(vectors), _TASK_VECTORS)
-        ]
-        answers = [a for part in self._mapped(self._distances, tasks) for a in part]
+        answers = self._distances(
+            bits_of(self._codes[vectors.start : vectors.stop]),
+            self._masks.take(len(vectors)),
+            self._random_bytes(len(vectors) * (self._key_bits // 2 + HIDING_BITS) // 8),
+        )
         self._endpoint.send(self._first, "answers", to_bytes(answers, self._key_bits // 4))
 
 
@@ -249,36 +213,20 @@ class Server(PairServer):
         return Block(self._first, self._second, points, vectors, h)
 
 
-@until_dropout
 def run_pair(
     first: First, second: Second, server: Server, sizes: tuple[int, int]
 ) -> Iterator[Block]:
-    """Run the protocol of one pair of clients; yields each block that the server has computed."""
-    num_vectors = sizes[1]
-    first.send_key()
-    second.receive_key()
-    server.receive_masks()
-    for block, _ in enumerate(server.blocks):
-        first.send_points(block)
-        second.receive_points(block)
-        for vectors in ranges(num_vectors, MESSAGE_VECTORS):
-            second.answer(vectors)
-            first.open(len(vectors))
-            yield server.combine(block, vectors)
-
-
-def message_bytes(
-    num_points: int, num_vectors: int, num_bits: int, key_bits: int = 2048
-) -> dict[str, int]:
-    """Payload bytes by kind of one run of `run_pair`."""
-    if not (num_points and num_vectors):
-        return {}
-    num_blocks = -(-num_points // Packing(num_bits, key_bits).slots)
-    return {
-        "key": 3 * key_bits // 8,
-        "modulus": key_bits // 8,
-        "mask_seed": SEED_BYTES,
-        "points": num_blocks * num_bits * key_bits // 4,
-        "answers": num_blocks * num_vectors * key_bits // 4,
-        "opened": num_blocks * num_vectors * key_bits // 8,
-    }
+    """Run the protocol of one pair of clients with n_j and n_k points; yields finished blocks."""
+    if not all(sizes):
+        return
+    with server.until_dropout():
+        first.send_key()
+        second.receive_key()
+        server.receive_masks()
+        for block, _ in enumerate(server.blocks):
+            first.send_points(block)
+            second.receive_points(block)
+            for vectors in ranges(sizes[1], MESSAGE_VECTORS):
+                second.answer(vectors)
+                first.open(len(vectors))
+                yield server.combine(block, vectors)

@@ -7,20 +7,13 @@ messages of the other one are discarded.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
-from typing import ClassVar, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
 
 from jaxfed.federation.departures import DroppedOut
-from jaxfed.secure.primitives.blocks import Block
 from jaxfed.secure.primitives.ring import ring_bits
 from jaxfed.secure.session.endpoint import Endpoint
-
-First = TypeVar("First")
-Second = TypeVar("Second")
-Server = TypeVar("Server", bound="PairServer")
-Sizes = TypeVar("Sizes", bound=tuple[int, ...])
-Exchange = Callable[[First, Second, Server, Sizes], Iterator[Block]]
 
 
 def pair_kind(kind: str, first: int, second: int) -> str:
@@ -38,31 +31,15 @@ class PairServer:
         self._endpoint, self._first, self._second = endpoint, first, second
         self._num_bits = num_bits
 
-    def abandon(self) -> None:
-        """Discard the messages of the pair after one of its clients has left."""
-        for kind in self.KINDS:
-            self._endpoint.discard(self._kind(kind))
-
-    def _receive(self, client: int, kind: str) -> bytes:
-        return self._endpoint.receive(client, self._kind(kind))
-
-    def _kind(self, kind: str) -> str:
-        return pair_kind(kind, self._first, self._second)
-
-
-def until_dropout(
-    exchange: Exchange[First, Second, Server, Sizes],
-) -> Exchange[First, Second, Server, Sizes]:
-    """Wrap a pair's exchange: no blocks if a client has no points, and clean up after a dropout."""
-
-    @functools.wraps(exchange)
-    def run_pair(first: First, second: Second, server: Server, sizes: Sizes) -> Iterator[Block]:
-        if not all(sizes):
-            return
+    @contextmanager
+    def until_dropout(self) -> Iterator[None]:
+        """Discard the messages of the pair if one of its clients leaves."""
         try:
-            yield from exchange(first, second, server, sizes)
+            yield
         except DroppedOut:
-            server.abandon()
+            for kind in self.KINDS:
+                self._endpoint.discard(pair_kind(kind, self._first, self._second))
             raise
 
-    return run_pair
+    def _receive(self, client: int, kind: str) -> bytes:
+        return self._endpoint.receive(client, pair_kind(kind, self._first, self._second))

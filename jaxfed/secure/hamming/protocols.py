@@ -1,19 +1,18 @@
 """Protocols of SecureHamming by name: the steps of all clients, and of each pair of clients.
 
-A protocol is a function of the session, the codes of every client, settings, and the pairs that are known
-beforehand, which clients of a network receive. `jaxfed.secure.cross_steps` runs its steps. The functions have
-the names that `jaxfed.xclp.settings.parameters.HAMMING` lists, the only list of protocols.
-"""
+A protocol is a function of the session, the codes of every client, the size of Paillier's keys, and the
+pairs that are known beforehand, which clients of a network receive. `jaxfed.secure.cross_steps` runs its
+steps. The functions have the names that `jaxfed.xclp.settings.parameters.HAMMING` lists, the only list of
+protocols."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxfed.host.parallel.workers import Mapped
 from jaxfed.secure.hamming import masked as masked_codes
 from jaxfed.secure.hamming import matrix, transfer
 from jaxfed.secure.primitives.blocks import Block
@@ -29,18 +28,11 @@ PairStep = Callable[[int, int], Iterator[Block]]  # the protocol of two clients,
 Steps = tuple[OwnStep, PairStep]
 
 
-class Paillier(NamedTuple):
-    """Settings of protocols with Paillier's encryption: |N|, and the `map` that runs tasks."""
-
-    key_bits: int
-    mapped: Mapped
-
-
 Pairs = Sequence[matrix.Pair]
-Protocol = Callable[[Session, Codes, Paillier, Pairs], Steps]
+Protocol = Callable[[Session, Codes, int, Pairs], Steps]
 
 
-def masked(session: Session, codes: Codes, _: Paillier, known: Pairs) -> Steps:
+def masked(session: Session, codes: Codes, _: int, known: Pairs) -> Steps:
     """Steps of `masked`: a client sends its hidden points once, and its shares for each pair."""
     sizes = {j: len(own) for j, own in codes.items()}
     parties = session.parties(
@@ -72,7 +64,7 @@ def masked(session: Session, codes: Codes, _: Paillier, known: Pairs) -> Steps:
     return send_points, pair
 
 
-def ot(session: Session, codes: Codes, _: Paillier, known: Pairs) -> Steps:
+def ot(session: Session, codes: Codes, _: int, known: Pairs) -> Steps:
     """Steps of `ot`: an oblivious transfer for each bit of each pair of points."""
     del known
     ends, run = session.endpoints, session.reserve(2)
@@ -89,31 +81,30 @@ def ot(session: Session, codes: Codes, _: Paillier, known: Pairs) -> Steps:
     return _nothing, pair
 
 
-def phe(session: Session, codes: Codes, options: Paillier, known: Pairs) -> Steps:
+def phe(session: Session, codes: Codes, key_bits: int, known: Pairs) -> Steps:
     """Steps of `phe`: the first client of a pair encrypts its codes, the second adds under encryption."""
     del known
     # Imported here: the packages for big integers are for this protocol alone.
     from jaxfed.secure.hamming import paillier_packed
     from jaxfed.secure.primitives import paillier
 
-    ends, (key_bits, mapped) = session.endpoints, options
+    ends = session.endpoints
 
     @cache  # once for all partners
     def encrypted(client: int) -> paillier_packed.EncryptedPoints:
         key = paillier.generate_key(key_bits)
         return paillier_packed.EncryptedPoints(
-            codes[client], key, random_bytes=session.source(client), mapped=mapped
+            codes[client], key, random_bytes=session.source(client)
         )
 
     def pair(j: int, k: int) -> Iterator[Block]:
         n_j, n_k = len(codes[j]), len(codes[k])
         return paillier_packed.run_pair(
-            paillier_packed.First(ends[j], k, encrypted(j), mapped=mapped),
+            paillier_packed.First(ends[j], k, encrypted(j)),
             paillier_packed.Second(
                 *(ends[k], j, codes[k], n_j),
                 key_bits=key_bits,
                 random_bytes=session.source(k),
-                mapped=mapped,
             ),
             paillier_packed.Server(
                 ends[SERVER], j, k, n_j, 32 * codes[j].shape[1], key_bits=key_bits

@@ -39,7 +39,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from jaxfed.secure.hamming import transferred_sums
-from jaxfed.secure.hamming.pair import PairServer, pair_kind, until_dropout
+from jaxfed.secure.hamming.pair import PairServer, pair_kind
 from jaxfed.secure.hamming.transferred_sums import (
     MAX_POINTS,
     ReceiverSums,
@@ -190,36 +190,23 @@ class Server(PairServer):
         return Block(self._first, self._second, range(self._num_points), vectors, distances)
 
 
-@until_dropout
 def run_pair(
     first: First, second: Second, server: Server, sizes: tuple[int, int, int]
 ) -> Iterator[Block]:
-    """Run the protocol of one pair of clients; yields each block that the server has computed."""
+    """Run the protocol of one pair of clients with n_j and n_k points of L bits; yields finished blocks."""
     num_points, num_vectors, num_bits = sizes
-    first.request()
-    second.respond()
-    first.finish_setup()
-    for vectors in ranges(num_vectors, vectors_per_block(num_bits)):
-        second.choose(vectors)
-        first.extend(len(vectors))
-        for block, _ in enumerate(ranges(num_points, MAX_POINTS)):
-            first.transfer(block)
-            second.accumulate(block)
-        first.send_sums()
-        second.send_sums()
-        yield server.combine(vectors)
-
-
-def message_bytes(num_points: int, num_vectors: int, num_bits: int) -> dict[str, int]:
-    """Payload bytes by kind of one run of `run_pair`."""
     if not (num_points and num_vectors):
-        return {}
-    pairs = num_points * num_vectors
-    return {
-        "request": transfer_extension.NUM_BASE * 32,
-        "response": 32,
-        "correction": transfer_extension.correction_size(num_vectors * num_bits),
-        "payload": transferred_sums.payload_size(num_vectors, num_bits, num_points),
-        "first_sums": 2 * pairs,
-        "second_sums": 2 * pairs,
-    }
+        return
+    with server.until_dropout():
+        first.request()
+        second.respond()
+        first.finish_setup()
+        for vectors in ranges(num_vectors, vectors_per_block(num_bits)):
+            second.choose(vectors)
+            first.extend(len(vectors))
+            for block, _ in enumerate(ranges(num_points, MAX_POINTS)):
+                first.transfer(block)
+                second.accumulate(block)
+            first.send_sums()
+            second.send_sums()
+            yield server.combine(vectors)

@@ -12,7 +12,7 @@ processes on the machine are outside the threat model.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from gmpy2 import mpz
@@ -24,7 +24,7 @@ class FixedBase:
     """Powers of one base.
 
     Memory: ceil(|e| / c) 2^c numbers below m, from the first power on: 20 MB for 1,500 powers of 1,152
-    bits modulo 4,096 bits. A copy sent to another process builds its own table there, once.
+    bits modulo 4,096 bits.
     """
 
     def __init__(self, base: mpz, modulus: mpz, exponent_bits: int, num_powers: int) -> None:
@@ -34,10 +34,6 @@ class FixedBase:
             range(1, _MAX_WINDOW + 1),
             key=lambda window: -(-exponent_bits // window) * (2**window + num_powers),
         )
-
-    def __reduce__(self) -> tuple:
-        numbers = self._base, self._modulus, self._exponent_bits, self._num_powers
-        return _shared, numbers
 
     def digits(self, exponents: bytes) -> list[list[int]]:
         """The windows of exponents of |e| / 8 little-endian bytes each, lowest first."""
@@ -65,9 +61,3 @@ class FixedBase:
             step = powers.pop()  # b^(2^(c (i + 1)))
             table.append(powers)
         return table
-
-
-@lru_cache(maxsize=4)
-def _shared(base: mpz, modulus: mpz, exponent_bits: int, num_powers: int) -> FixedBase:
-    """One table per worker process, shared by all tasks with these numbers."""
-    return FixedBase(base, modulus, exponent_bits, num_powers)

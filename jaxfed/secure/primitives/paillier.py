@@ -111,9 +111,8 @@ class Encryption:
         """Number of random bytes for one ciphertext."""
         return self._public.bits // 16
 
-    def __call__(self, task: tuple[Sequence[mpz], bytes]) -> list[mpz]:
+    def __call__(self, plaintexts: Sequence[mpz], exponents: bytes) -> list[mpz]:
         """Enc(m; e) for plaintexts m in [0, N) and the bytes of as many exponents, never used before."""
-        plaintexts, exponents = task
         p_powers, q_powers = self._powers
         ciphertexts = []
         for plaintext, digits in zip(plaintexts, p_powers.digits(exponents), strict=True):

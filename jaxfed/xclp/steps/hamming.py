@@ -242,7 +242,6 @@ def secure_hamming(
         num_neighbors,
         getattr(protocols, protocol),
         key_bits=key_bits,
-        workers=execution.workers,
         choices=choices,
         progress=execution.counting("pairs of points"),
     )

@@ -2,6 +2,7 @@
 
 import itertools
 
+import message_sizes
 import numpy as np
 import paillier_pair
 import pytest
@@ -81,7 +82,6 @@ def test_distances_of_4096_bits_over_several_blocks(protocol, monkeypatch):
     monkeypatch.setattr(transfer, "MAX_POINTS", 24)
     monkeypatch.setattr(transfer, "PAYLOAD_BYTES", 5 * 2 * 4096 * 24)
     monkeypatch.setattr(paillier_packed, "MESSAGE_VECTORS", 16)
-    monkeypatch.setattr(paillier_packed, "_TASK_VECTORS", 5)
     a = codes_of(50, 128)
     b = with_extremes(a, codes_of(37, 128, seed=1))
     found = distances(protocol, Network(), a, b)
@@ -110,20 +110,20 @@ def test_bytes_are_as_counted(protocol, sizes, monkeypatch):
     distances(protocol, network, codes_of(n, 3), codes_of(m, 3))
     recorded = network.bytes_by_kind()
     if protocol == "ot":
-        assert recorded == transfer.message_bytes(n, m, 96)
+        assert recorded == message_sizes.transfers(n, m, 96)
     elif protocol == "phe":
-        assert recorded == paillier_packed.message_bytes(n, m, 96, paillier_pair.BITS)
+        assert recorded == message_sizes.encryptions(n, m, 96, paillier_pair.BITS)
     else:
-        points = hamming_masked.points_bytes(n, 96) + hamming_masked.points_bytes(m, 96)
+        points = message_sizes.hidden_points(n, 96) + message_sizes.hidden_points(m, 96)
         assert recorded.get("points", 0) == points
-        assert recorded.get("shares", 0) == hamming_masked.shares_bytes(n, m, 96)
+        assert recorded.get("shares", 0) == message_sizes.hidden_shares(n, m, 96)
 
 
 def test_bytes_a_pair_at_full_size():
     """The targets: 8.4 kB by transfer, 30 bytes by one message, 500 x 500 points of 4096 bits."""
-    ot = sum(transfer.message_bytes(500, 500, 4096).values())
+    ot = sum(message_sizes.transfers(500, 500, 4096).values())
     assert ot / 500**2 < 8400
-    masked = 2 * hamming_masked.points_bytes(500, 4096) + hamming_masked.shares_bytes(
+    masked = 2 * message_sizes.hidden_points(500, 4096) + message_sizes.hidden_shares(
         500, 500, 4096
     )
     assert masked / 500**2 < 30

@@ -2,6 +2,7 @@
 
 import itertools
 
+import message_sizes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,13 +16,11 @@ from paillier_pair import (
     codes_of,
     distances,
     plain,
-    replayed,
     with_extremes,
 )
 from recording_network import Network
 
-from jaxfed.errors import ProtocolError, UsageError
-from jaxfed.host.parallel.workers import worker_processes
+from jaxfed.errors import ProtocolError
 from jaxfed.secure.hamming import paillier_packed
 from jaxfed.secure.primitives import paillier
 from jaxfed.secure.primitives.packing import Packing
@@ -55,22 +54,6 @@ def test_full_keys():
     np.testing.assert_array_equal(distances(Network(), a, b, key=key), plain(a, b))
 
 
-def test_worker_processes_give_the_same_messages():
-    """Two processes; equal sources, equal bytes."""
-    a, b = codes_of(9, 16), codes_of(100, 16, seed=1)
-    logs = []
-    for count in (0, 2):
-        network = Network()
-        with worker_processes(count) as mapped:
-            points = paillier_packed.EncryptedPoints(a, KEY, random_bytes=replayed(), mapped=mapped)
-            found = distances(network, a, b, points=points, mapped=mapped, random_bytes=replayed(1))
-        np.testing.assert_array_equal(found, plain(a, b))
-        logs.append(network.log)
-    assert logs[0] == logs[1]
-    with pytest.raises(UsageError, match="workers=-1"), worker_processes(-1):
-        pass
-
-
 def test_points_are_encrypted_once_for_all_partners():
     a, b = codes_of(5, 2), codes_of(4, 2, seed=1)
     points = paillier_packed.EncryptedPoints(a, KEY)
@@ -85,7 +68,7 @@ def test_points_are_encrypted_once_for_all_partners():
 @pytest.mark.parametrize(("num_bits", "limit"), [(4096, 32), (1024, 11)])
 def test_bytes_a_pair_at_full_size(num_bits, limit):
     """The targets at 500 x 500 points, and 140 times less than the paper's protocol moves."""
-    ours = sum(paillier_packed.message_bytes(500, 500, num_bits).values())
+    ours = sum(message_sizes.encryptions(500, 500, num_bits).values())
     assert ours / 500**2 <= limit
     if num_bits == 4096:
         papers = 500 * 4096 + 500**2  # ciphertexts: one for each bit, one for each pair of points

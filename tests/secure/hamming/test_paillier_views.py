@@ -201,7 +201,7 @@ def test_exponents_hide_even_from_one_who_takes_logarithms(shortened, monkeypatc
     b = np.where(secrets_[:, None] == 1, np.uint32(2**32 - 1), np.uint32(0))
     network, source = Network(), Recorded()
     distances(network, a, b, points=points, random_bytes=source)
-    size = len(source.given[1]) // 90  # of s; 90 vectors make a task
+    size = len(source.given[1]) // 200  # of s
     hiding = integers(b"".join(source.given[1:]), size)
     assert shortened or 2 ** (8 * size) // 2**120 >= 32 * 2 ** (BITS // 2)
     logs = [s + t for s, t in zip(hiding, exponent_shifts(own, bits_of(b)), strict=True)]

@@ -1,7 +1,5 @@
 """Paillier's encryption and what it is made of: powers, products, packing; beside `phe`'s."""
 
-import pickle
-
 import gmpy2
 import numpy as np
 import pytest
@@ -25,14 +23,6 @@ def test_fixed_base_powers(base, num_bytes, num_powers, exponent):
     exponent %= 256**num_bytes
     [digits] = powers.digits(exponent.to_bytes(num_bytes, "little"))
     assert powers.power(digits) == pow(base, exponent, int(modulus))
-
-
-def test_fixed_base_is_shared_by_the_tasks_of_a_worker():
-    powers = FixedBase(mpz(3), mpz(1009), 16, 5)
-    copy, again = (pickle.loads(pickle.dumps(powers)) for _ in range(2))
-    assert copy is again
-    [digits] = copy.digits((12345).to_bytes(2, "little"))
-    assert copy.power(digits) == pow(3, 12345, 1009)
 
 
 @given(st.integers(0, 30), st.integers(1, 40), st.integers(0, 2**31))
@@ -100,7 +90,7 @@ def test_uniform_integers_are_drawn_again_not_reduced():
 def encrypted(plaintexts, key=KEY, source=None):
     encryption = paillier.Encryption(key, len(plaintexts))
     exponents = (source or replayed())(len(plaintexts) * encryption.exponent_bytes)
-    return encryption(([mpz(m) for m in plaintexts], exponents))
+    return encryption([mpz(m) for m in plaintexts], exponents)
 
 
 def test_encryption_is_the_written_one():

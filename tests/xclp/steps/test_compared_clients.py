@@ -5,6 +5,7 @@ from collections import Counter
 from itertools import combinations
 
 import jax
+import message_sizes
 import numpy as np
 import pytest
 import reference_kernels as reference
@@ -16,7 +17,7 @@ from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.settings import HERE
 from jaxfed.kernels import knn
 from jaxfed.secure import cross_steps
-from jaxfed.secure.hamming import masked, protocols
+from jaxfed.secure.hamming import protocols
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.parties import Session
 from jaxfed.training.pseudo_labels.propagated_labels import XclpLabels
@@ -194,7 +195,7 @@ def test_neighbors_are_the_nearest_of_compared_clients(by, num_neighbors):
     kinds = {route.kind for route in session.channel.volumes if route.kind.startswith("shares")}
     assert kinds == {f"shares/{first}/{second}" for first, second in pairs}
     assert session.communication().upload["shares"] == sum(
-        masked.shares_bytes(SIZES[j], SIZES[k], 32) for j, k in pairs
+        message_sizes.hidden_shares(SIZES[j], SIZES[k], 32) for j, k in pairs
     )
 
 
