@@ -5,7 +5,7 @@ Without a download, trees of scikit-learn (455 examples, 370 of them public, 5 c
     python -m launch.run --config=ml_collections_configs/fedct.py --workdir=runs/fedct_breast_cancer
 
 The interpretable models of Table 2, a cell a variant, of whichever learner is named beside it
-(`decision_tree`, `random_forest`, `logistic_regression`; `xgboost` and `rulefit` with
+(`decision_tree`, `random_forest`; `xgboost` and `rulefit` with
 requirements-learners.txt):
 
     export JAXFED_DATA=DIR    # with wine_quality, adult, mushroom, covertype
@@ -105,7 +105,7 @@ def get_config(variant: str = "") -> ConfigDict:
     wine_quality breast_cancer adult mushroom covertype     tables
     fashion_mnist cifar10 svhn pneumonia pneumonia_mnist brain_mri              images, with networks
     cifar100_superclasses           classes are superclasses, of each of which a client has one class (C.4)
-    decision_tree random_forest xgboost rulefit logistic_regression network     what clients learn with
+    decision_tree random_forest xgboost rulefit network                         what clients learn with
     mixed mixed_network             five kinds of trees and rules, one a client (Table 3); with a network
     qualified staple                clients abstain where fewer than 4 of 5 agree; votes weighed by STAPLE
     masked                          votes by masked sums: the server sees their histogram alone
@@ -223,7 +223,7 @@ BASELINES = {
 }
 WITH_BATCH_NORM = ("fedct_cifar10", "fedct_svhn", "fedct_pneumonia", "fedct_mri")
 _TREES = ("decision_tree", "random_forest", "rulefit", "xgboost", "random_forest")
-_ALIKE = ("decision_tree", "random_forest", "xgboost", "rulefit", "logistic_regression", "network")
+_ALIKE = ("decision_tree", "random_forest", "xgboost", "rulefit", "network")
 _MIXED = {"mixed": _TREES, "mixed_network": ("decision_tree", "network", *_TREES[2:])}
 
 
@@ -232,7 +232,7 @@ def _paper_table(config: ConfigDict) -> str:
     if config.dataset.name in CELLS:
         if config.learner.name == "mixed":
             return "fedct/3" if config.dataset.name == "breast_cancer" else ""
-        return "" if config.learner.name in ("network", "logistic_regression") else "fedct/2"
+        return "" if config.learner.name == "network" else "fedct/2"
     if config.federation.partition == "subclasses":
         return "fedct/C.4"
     if config.federation.partition != "iid":

@@ -251,6 +251,6 @@ def _judged_by_prototypes(training: Training) -> Evaluation:
         num_clients = len(own.has_trained)
         networks = own.model, stacked_for(num_clients, prototypes)
         models = _Networks(networks, jnp.asarray(own.has_trained, jnp.int32))
-        return ClientModels(models, num_clients, len(prototypes.is_there), bool(state.round))
+        return ClientModels(models, num_clients, len(prototypes.is_there))
 
     return judged_by(learner, read)

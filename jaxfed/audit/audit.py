@@ -10,7 +10,7 @@ All arrays are deterministic. A killed run therefore continues from the files th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -51,13 +51,12 @@ from jaxfed.experiment.store.records import Run
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.sampling import sample_clients
 from jaxfed.host.parallel import processes
 from jaxfed.privacy.membership import exact_interval
 
 STRONGEST = "strongest"
 _UNJUDGED = "too few targets to judge an attack"
-_ENOUGH = 4  # members that a message scores: two in each half of the targets
+_ENOUGH = 4  # members: two in each half of the targets
 _NO_AUDIT = "its rounds were run without an audit, which has to see what they send"
 _Key = tuple[
     str, str, int, str, str, str
@@ -98,7 +97,7 @@ class Audit:
 
         Raises:
             UsageError: an audit does not go with a method or the test examples; too few examples are held
-                out, or nobody has labels, or clients of an audited round have too few targets.
+                out, or too few have labels.
         """
         if processes.are_several():
             raise UsageError("--coordinator: an audit runs in one process only")
@@ -111,28 +110,6 @@ class Audit:
                 "use 'central'"
             )
         self._targets_of(0, self.simulation.dealt(self.config.seed))
-
-    def _check_enough(self, repeat: int, dealt: Federation, targets: AuditTargets) -> None:
-        """Check that the clients of each audited round have enough targets to halve."""
-        config, seed = self.config, self.config.seed + repeat
-        members = np.bincount(targets.client[targets.is_member], minlength=dealt.num_clients)
-        asked: dict[str, Sequence[int]] = {"clients": range(dealt.num_clients)}
-        # With simulated time, the clients of a round are known only once it is played.
-        if 0 < config.cohort_size < dealt.num_clients and not config.clock.seconds_per_example:
-            asked |= {
-                f"clients of round {n}": sample_clients(config, dealt, seed, n, needs_labels=True)
-                for n in self.rounds
-            }
-        for whose, clients in asked.items():
-            number = int(members[clients].sum())
-            if number < _ENOUGH:
-                raise UsageError(
-                    f"config.audit.members={config.audit.members}{'' if config.audit.members else ' (all)'}: "
-                    f"{whose} have {number} labeled examples to attack in repeat {repeat + 1}, and an audit "
-                    f"needs {_ENOUGH}; use more members of a client or more labeled examples"
-                    + ", a larger config.cohort_size or other config.audit.rounds"
-                    * ("round" in whose)
-                )
 
     def begin(self) -> None:
         """Create the folder of the audit in a workdir that is new, or was audited so far.
@@ -304,7 +281,12 @@ class Audit:
                 population=wanted.population,
                 seed=self.config.seed + repeat,
             )
-            self._check_enough(repeat, federation, targets)
+            if (number := int(targets.is_member.sum())) < _ENOUGH:
+                raise UsageError(
+                    f"config.audit.members={wanted.members}{'' if wanted.members else ' (all)'}: clients "
+                    f"have {number} labeled examples to attack in repeat {repeat + 1}, and an audit needs "
+                    f"{_ENOUGH}; use more members of a client or more labeled examples"
+                )
             self._targets[repeat] = targets
         return self._targets[repeat]
 

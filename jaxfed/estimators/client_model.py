@@ -38,7 +38,6 @@ class Recipe:
         name: the learner's, for messages.
         path: the class, "sklearn.tree.DecisionTreeClassifier"; of the packages above only, or `RULE_FIT`.
         settings: its keywords.
-        is_scaled: standardize examples first, by means and deviations of the training rows.
 
     Raises:
         UsageError: another package or one that is not installed, a name that is not a classifier in it,
@@ -48,7 +47,6 @@ class Recipe:
     name: str
     path: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    is_scaled: bool = False
 
     def __post_init__(self) -> None:
         """Build one estimator, so errors appear before any client trains."""
@@ -57,11 +55,10 @@ class Recipe:
         made = self.estimator(seed=0)
         if not is_classifier(made):
             raise self._refused("is no classifier")
-        own = made.steps[-1][1] if self.is_scaled else made
         # scikit-learn validates values only in `fit`: every client of every round would report an error.
-        if hasattr(own, "_parameter_constraints") and hasattr(own, "_validate_params"):
+        if hasattr(made, "_parameter_constraints") and hasattr(made, "_validate_params"):
             try:
-                own._validate_params()
+                made._validate_params()
             except ValueError as error:
                 raise self._refused(one_line(error)) from error
 
@@ -75,11 +72,6 @@ class Recipe:
             made = made_of(**settings)
         except TypeError as error:
             raise self._refused(one_line(error)) from error
-        if self.is_scaled:
-            from sklearn.pipeline import make_pipeline
-            from sklearn.preprocessing import StandardScaler
-
-            made = make_pipeline(StandardScaler(), made)
         random = [
             name
             for name, value in made.get_params().items()
@@ -96,13 +88,9 @@ class Recipe:
         """The keyword of `fit` for weights of examples; None if it takes none."""
         from sklearn.utils.validation import has_fit_parameter
 
-        last, prefix = estimator, ""
-        if self.is_scaled:
-            step, last = estimator.steps[-1]
-            prefix = f"{step}__"
-        return f"{prefix}sample_weight" if has_fit_parameter(last, "sample_weight") else None
+        return "sample_weight" if has_fit_parameter(estimator, "sample_weight") else None
 
-    def _class(self) -> type:
+    def _class(self) -> Any:
         module, _, name = self.path.rpartition(".")
         package = "imodels" if self.path == RULE_FIT else module.partition(".")[0]
         if package not in _PACKAGES:
@@ -115,12 +103,9 @@ class Recipe:
                 f"{self.name}: needs {package}, which is not installed: pip install -r {_PACKAGES[package]}"
             ) from error
         try:
-            found = getattr(import_module(module), name)
+            return getattr(import_module(module), name)
         except (ImportError, AttributeError) as error:
             raise self._refused("there is no such class") from error
-        if not isinstance(found, type):
-            raise self._refused("is no class")
-        return found
 
     def _refused(self, wrong: str = "", allowed: str = "") -> UsageError:
         return UsageError(wrong, key="estimator", value=self.path, allowed=allowed)

@@ -13,7 +13,7 @@ methods decide on the targets of learning. `jaxfed.algorithms` and the wings abo
 
 from collections.abc import Callable
 
-from jaxfed.learners import estimators
+from jaxfed.learners import refitting
 from jaxfed.learners.learner import Fitted, Learner, Taught
 from jaxfed.learners.mixed import mixed
 from jaxfed.learners.networks import network
@@ -31,12 +31,11 @@ __all__ = [
 
 _OWN: dict[str, Callable[..., Learner]] = {
     "network": network,
-    "decision_tree": estimators.decision_tree,
-    "random_forest": estimators.random_forest,
-    "xgboost": estimators.xgboost,
-    "rulefit": estimators.rulefit,
-    "logistic_regression": estimators.logistic_regression,
-    "estimator": estimators.estimator,
+    "decision_tree": refitting.decision_tree,
+    "random_forest": refitting.random_forest,
+    "xgboost": refitting.xgboost,
+    "rulefit": refitting.rulefit,
+    "estimator": refitting.estimator,
 }
 LEARNERS = Registry("learner", _OWN)
 INGREDIENTS = ("training", "num_classes", "execution")

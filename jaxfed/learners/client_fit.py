@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -44,19 +44,13 @@ _ROUNDING = 1e-3
 
 
 class ClientFit(NamedTuple):
-    """The state of a round after local steps.
-
-    Fields:
-        state: of the learner.
-        client_id: int32 [K], ascending; -1 for rows without a client, and for clients that sit out.
-        failed: int32 [F], the clients that sit out since their learners failed.
-        metrics: `failed_clients`, and the metrics of the learner's fit: `clients`, the number fitted,
-            `train_loss` if there is one, `fit_accuracy` on the training rows.
-    """
+    """The learner's state in a round after local steps; `metrics` are `failed_clients` and the fit's own."""
 
     state: State
-    client_id: np.ndarray
-    failed: np.ndarray
+    client_id: (
+        np.ndarray
+    )  # int32 [K], ascending; -1 for rows without a client, and clients that sit out
+    failed: np.ndarray  # int32 [F], the clients that sit out since their learners failed
     metrics: Metrics
 
     def without(self, clients: Iterable[int]) -> ClientFit:
@@ -94,10 +88,7 @@ def take_turn(
 def asked(
     turn: ClientFit, learner: Learner, question: Question, x: Array, num_classes: int
 ) -> tuple[ClientFit, np.ndarray]:
-    """Return the clients' answers for examples x; clients that fail at it sit out from here on.
-
-    Returns the turn and answers [K, n, ...]; rows of clients that sit out hold -1, or zeros.
-    """
+    """Return the turn without clients that fail, and answers [K, n, ...]; -1 or 0 of those that sit out."""
     answers, failed = answers_of(learner, question, turn.state, turn.client_id, x, num_classes)
     tell(failed)
     return turn.without(failed), answers
@@ -122,11 +113,10 @@ def answers_of(
     x: Array,
     num_classes: int,
 ) -> tuple[np.ndarray, dict[int, str]]:
-    """Return the valid answers of clients int32 [K], and the reasons of those that failed.
+    """Return the valid answers of clients int32 [K], and the reasons of those that failed, in one line.
 
-    Returns:
-        int32 [K, n] of labels, else float32 [K, n, C]; -1, or zeros, for clients that failed and rows without
-        a client (id -1). And client -> reason, in one line.
+    Labels int32 [K, n], else float32 [K, n, C]; -1, or zeros, for clients that failed and rows without a
+    client (id -1).
     """
     ids, failed = np.asarray(client_id, np.int32), dict[int, str]()
     given = getattr(learner, question)(state, ids, x)
@@ -154,24 +144,18 @@ def why_no_answer(
     answer: np.ndarray, question: Question, num_examples: int, num_classes: int
 ) -> str:
     """Check one client's answer for `num_examples` examples; the error in one line, "" if it is valid."""
-    shape: tuple[int, ...] = (num_examples,)
-    kind: Any = np.integer
-    if question != "predict":
-        shape, kind = (num_examples, num_classes), np.floating
+    kind, least, most, name = {
+        "predict": (np.integer, -1, num_classes - 1, "class"),
+        "predict_proba": (np.floating, -_ROUNDING, 1 + _ROUNDING, "probability"),
+        "scores": (np.floating, -LARGEST_SCORE, LARGEST_SCORE, "score"),
+    }[question]
+    shape = (num_examples,) if question == "predict" else (num_examples, num_classes)
     if answer.shape != shape:
         return f"answers an array {answer.shape}; use {shape}"
     if not np.issubdtype(answer.dtype, kind):
         return f"answers {answer.dtype}; use {'integers' if kind is np.integer else 'floats'}"
     if not np.isfinite(answer).all() or (question == "predict" and (answer == SPOILED).any()):
         return "answers from scores that are nan or infinite"
-    if question == "predict":
-        return _outside(answer, -1, num_classes - 1, "class")
-    if question == "predict_proba":
-        return _outside(answer, -_ROUNDING, 1 + _ROUNDING, "probability")
-    return _outside(answer, -LARGEST_SCORE, LARGEST_SCORE, "score")
-
-
-def _outside(answer: np.ndarray, least: float, most: float, name: str) -> str:
     wrong = (answer < least) | (answer > most)
     if not wrong.any():
         return ""
@@ -199,19 +183,12 @@ def with_turns(turns: np.ndarray, client_id: np.ndarray) -> np.ndarray:
 
 
 class PublicMean(NamedTuple):
-    """The mean, and the clients after they answered.
-
-    Fields:
-        turn: the models and the clients present, without those that could not answer.
-        voters: int32 [K], the clients in the sum.
-        mean: float32 [U, C], z; 0 outside of d.
-        weight: float32 [U], 1 in d where there is a z.
-    """
+    """The mean, and the clients present, without those that could not answer."""
 
     turn: ClientFit
-    voters: np.ndarray
-    mean: np.ndarray
-    weight: np.ndarray
+    voters: np.ndarray  # int32 [K], the clients in the sum
+    mean: np.ndarray  # float32 [U, C], z; 0 outside of d
+    weight: np.ndarray  # float32 [U], 1 in d where there is a z
 
     @property
     def num_voters(self) -> int:

@@ -9,13 +9,13 @@
     train_accuracy                   mean over clients of their own models' accuracy on their own labels
     gap_vulnerability                1/2 + (train_accuracy - test_accuracy) / 2: ROC AUC of the attack that
                                      takes correctly classified examples for members
-                                     (`jaxfed.privacy.membership.single_model`)
+                                     (`jaxfed.privacy.membership`)
     consensus_accuracy               of the labels that clients agreed on, by classes of public examples that
                                      the simulation alone knows; an abstention is wrong
 
 and the first five on the validation split, `validation_accuracy` and so on. A client that has no model yet
 is wrong everywhere; train accuracy is over clients with labels. If no client has a model, accuracies are not
-reported; `has_no_model` is, and a warning is logged.
+reported; `has_no_model` is.
 
 The table of predictions has a row for each client and test example.
 """
@@ -28,7 +28,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from absl import logging
 
 from jaxfed.federation.algorithm import HAS_NO_MODEL, Metrics, Outputs, Predictions
 from jaxfed.federation.clients import Federation
@@ -40,19 +39,11 @@ from jaxfed.training.round.evaluation import Evaluation
 
 
 class ClientModels(NamedTuple):
-    """Models of all clients, in the form that the evaluation reads.
-
-    Fields:
-        models: the learner's state, of all M clients.
-        num_clients: M.
-        num_classes: C.
-        has_begun: True if a round is done.
-    """
+    """Models of all clients: the learner's state, M and C."""
 
     models: Any
     num_clients: int
     num_classes: int
-    has_begun: bool
 
     @property
     def everybody(self) -> np.ndarray:
@@ -63,13 +54,10 @@ class ClientModels(NamedTuple):
 def judged_by_clients(
     learner: Learner, num_classes: int, *, has_consensus: bool = False
 ) -> Evaluation:
-    """Build the evaluation functions of a method whose states have a learner's state, `state.learner`.
-
-    `num_classes` is C; with `has_consensus` states also have a `label` of the public examples.
-    """
+    """Build the evaluation functions of a method whose states have a learner's state, `state.learner`."""
 
     def read(state: Any) -> ClientModels:
-        return ClientModels(state.learner, len(state.turns), num_classes, bool(state.round))
+        return ClientModels(state.learner, len(state.turns), num_classes)
 
     return judged_by(learner, read, has_consensus=has_consensus)
 
@@ -115,7 +103,11 @@ class _Judge:
         """Metrics of the test split, of clients' own labels, and of the consensus."""
         own = self.read(state)
         consensus = consensus_quality(state, federation) if self.has_consensus else {}
-        if not self.has_any_model(own, federation):
+        one, _ = answers_of(
+            *(self.learner, "predict", own.models, own.everybody, federation.x[:1]),
+            own.num_classes,
+        )
+        if not (one >= 0).any():
             return {**consensus, HAS_NO_MODEL: True}
         metrics: Metrics = {}
         if len(test := federation.test):
@@ -185,16 +177,6 @@ class _Judge:
         if self.learner.predict_proba is None:
             return _one_hot(self.answers("predict", own, x), own.num_classes)
         return self.answers("predict_proba", own, x)
-
-    def has_any_model(self, own: ClientModels, federation: Federation) -> bool:
-        """True if any client has a model; else a warning is logged."""
-        learner, x = self.learner, federation.x[:1]
-        one, _ = answers_of(learner, "predict", own.models, own.everybody, x, own.num_classes)
-        if (one >= 0).any():
-            return True
-        if own.has_begun:  # before the first round this is expected
-            logging.warning("no model could be fitted: there is no accuracy")
-        return False
 
 
 def quality(name: str, said: np.ndarray, own: ClientModels, truth: np.ndarray) -> Metrics:

@@ -97,21 +97,13 @@ PUBLIC_LOSSES = ("label", *SOFT_DISTANCES)
 
 
 class NetworkState(NamedTuple):
-    """The networks of all clients.
+    """The networks of all clients, [M, ...]."""
 
-    Fields:
-        model: parameters and running statistics, [M, ...].
-        optimizer: states that the clients' optimizers resume from, [M, ...].
-        order: typed keys [M], for shuffling own examples.
-        steps: int32 [M], local steps done.
-        fits: int32 [M], rounds that the client trained in; the clock of its learning rate.
-    """
-
-    model: nnx.State
-    optimizer: Any
-    order: jax.Array
-    steps: jax.Array
-    fits: jax.Array
+    model: nnx.State  # parameters and running statistics
+    optimizer: Any  # states that the clients' optimizers resume from
+    order: jax.Array  # typed keys [M], for shuffling own examples
+    steps: jax.Array  # int32 [M], local steps done
+    fits: jax.Array  # int32 [M], rounds that the client trained in; the clock of its learning rate
 
 
 class _Client(NamedTuple):

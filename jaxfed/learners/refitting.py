@@ -2,6 +2,10 @@
 
     h_t <- A(D u P),    rows of D with weight 1,    u of P with  lambda w_u
 
+They are those of FedCT's Table 2, or any class with scikit-learn's interface. FedCT (arXiv 2310.05696, E.3)
+states these settings: trees split by the Gini index, with at least 2 samples to split; RuleFit has a tree
+size of 4 and at most 200 rules. All others are the libraries' defaults, as in the authors' code.
+
 A pickled estimator may run code when it is read, and one of another version may not be readable. So a state
 holds no estimators. It holds the training data of each estimator's last fit, which with the seed determines
 the estimator. The estimators are cached in memory by a digest of that data. They are fitted again for a state
@@ -14,10 +18,11 @@ from __future__ import annotations
 import atexit
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,17 +30,144 @@ import numpy as np
 from absl import logging
 from threadpoolctl import threadpool_limits
 
-from jaxfed.errors import UsageError
-from jaxfed.estimators.client_model import ClientModel, Recipe, Task, fitted_or_why, reason
+from jaxfed.estimators.client_model import (
+    RULE_FIT,
+    ClientModel,
+    Recipe,
+    Task,
+    fitted_or_why,
+    reason,
+)
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, own_examples
 from jaxfed.federation.execution.settings import HERE, Execution, digest_of
 from jaxfed.host.parallel.workers import Mapped, worker_processes
 from jaxfed.host.row_table import RowTable
 from jaxfed.learners.learner import SPOILED, Fitted, Learner, Taught, check_classes
+from jaxfed.settings import Count, Ge, Note, NotNegative, Positive, hinted
 from jaxfed.training.server.client_rows import rows_for
 
 _KEPT_PER_CLIENT = 2  # the newest model, and that of an older state
+
+
+_Depth = Annotated[int, Ge(0), Note("0 is no bound")]
+
+
+@hinted
+def decision_tree(
+    *,
+    num_classes: int,
+    max_depth: _Depth = 0,
+    pseudo_weight: NotNegative = 1.0,
+    execution: Execution = HERE,
+) -> Learner:
+    """One tree (CART by the Gini index; scikit-learn's).
+
+    Args:
+        max_depth: largest depth; 0: no bound.
+        pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
+    """
+    settings = {"max_depth": max_depth or None}
+    recipe = Recipe("decision_tree", "sklearn.tree.DecisionTreeClassifier", settings)
+    return refitting(recipe, num_classes, pseudo_weight, execution)
+
+
+@hinted
+def random_forest(
+    *,
+    num_classes: int,
+    num_trees: Count = 100,
+    max_depth: _Depth = 0,
+    pseudo_weight: NotNegative = 1.0,
+    execution: Execution = HERE,
+) -> Learner:
+    """Trees on bootstrap samples, with random features at each split (Breiman 2001; scikit-learn's).
+
+    Args:
+        num_trees: number of trees.
+        max_depth: largest depth; 0: no bound.
+        pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
+    """
+    settings = {"n_estimators": num_trees, "max_depth": max_depth or None}
+    recipe = Recipe("random_forest", "sklearn.ensemble.RandomForestClassifier", settings)
+    return refitting(recipe, num_classes, pseudo_weight, execution)
+
+
+@hinted
+def xgboost(
+    *,
+    num_classes: int,
+    num_trees: Count = 100,
+    max_depth: Count = 6,
+    learning_rate: Positive = 0.3,
+    pseudo_weight: NotNegative = 1.0,
+    execution: Execution = HERE,
+) -> Learner:
+    """Gradient boosting of trees (Chen, Guestrin, KDD 2016; XGBoost's, whose defaults these are).
+
+    Needs requirements-learners.txt. The authors' code sets the objective for two classes, whatever their
+    number; here XGBoost chooses it.
+
+    Args:
+        num_trees: number of boosting rounds.
+        max_depth: largest depth of a tree.
+        learning_rate: shrinkage of each tree.
+        pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
+    """
+    settings = {"n_estimators": num_trees, "max_depth": max_depth, "learning_rate": learning_rate}
+    recipe = Recipe("xgboost", "xgboost.XGBClassifier", settings)
+    return refitting(recipe, num_classes, pseudo_weight, execution)
+
+
+@hinted
+def rulefit(
+    *,
+    num_classes: int,
+    tree_size: Annotated[int, Ge(2)] = 4,
+    max_rules: Count = 200,
+    pseudo_weight: NotNegative = 1.0,
+    execution: Execution = HERE,
+) -> Learner:
+    """Rules of boosted trees under an L1-penalized logistic regression (Friedman, Popescu 2008; imodels').
+
+    Needs requirements-learners.txt. More than two classes are fitted one against the rest. It takes no
+    weights: public rows of any weight above 0 count as much as the client's own. The authors use another
+    implementation, the package rulefit, without linear terms.
+
+    The penalty is the smallest one that leaves `max_rules` rules, as in imodels, found in fewer fits
+    (`jaxfed.estimators.rule_fit`). imodels' documentation has cross-validation as the default; up to 3.0.4
+    the result of its folds is not used.
+
+    Args:
+        tree_size: number of leaves of the trees that give the rules.
+        max_rules: largest number of rules.
+        pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
+    """
+    recipe = Recipe("rulefit", RULE_FIT, {"tree_size": tree_size, "max_rules": max_rules})
+    return refitting(recipe, num_classes, pseudo_weight, execution)
+
+
+@hinted
+def estimator(
+    *,
+    num_classes: int,
+    estimator: str,
+    pseudo_weight: NotNegative = 1.0,
+    execution: Execution = HERE,
+    **settings: Any,
+) -> Learner:
+    """Any classifier, by the dotted name of its class, such as "sklearn.svm.SVC", and its keywords.
+
+    Only classes of `sklearn`, `xgboost` and `imodels` are allowed, so a config cannot run arbitrary code.
+    Features are as `config.preprocessing` makes them, standardized or not.
+
+    Args:
+        estimator: dotted name of the class; keywords of this class are further keys.
+        pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
+        **settings: keywords of the class.
+    """
+    recipe = Recipe(estimator.rpartition(".")[2], estimator, settings)
+    return refitting(recipe, num_classes, pseudo_weight, execution)
 
 
 class Lesson(NamedTuple):
@@ -79,32 +211,29 @@ def refitting(
     `metrics` have `fit_accuracy`: the mean over fitted clients, on the rows that each was fitted on.
 
     A client whose estimator cannot answer has no valid answers, and the reason is logged.
-
-    Raises:
-        UsageError: in `fit`, a process that died.
     """
     estimators = _Estimators(recipe, num_classes, pseudo_weight, execution)
     return Learner(
         estimators.init,
         estimators.fit,
-        estimators.predict,
-        estimators.predict_proba if recipe.has_probabilities else None,
+        functools.partial(estimators.answers, "predict"),
+        functools.partial(estimators.answers, "proba") if recipe.has_probabilities else None,
         continues=False,
     )
 
 
+@dataclass(eq=False)
 class _Estimators:
     """The learner's functions, and the models that they cache: the least recently used are dropped first."""
 
-    def __init__(
-        self, recipe: Recipe, num_classes: int, pseudo_weight: float, execution: Execution
-    ) -> None:
-        self.recipe, self.num_classes = recipe, num_classes
-        self.pseudo_weight, self.execution = pseudo_weight, execution
-        self._capacity = 1
-        self._examples: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
-        self._models: OrderedDict[bytes, ClientModel] = OrderedDict()
-        self._warned: set[str] = set()
+    recipe: Recipe
+    num_classes: int
+    pseudo_weight: float
+    execution: Execution
+    _capacity: int = 1
+    _examples: dict[bytes, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    _models: OrderedDict[bytes, ClientModel] = field(default_factory=OrderedDict)
+    _warned: set[str] = field(default_factory=set)
 
     def init(self, key: jax.Array, federation: Federation) -> EstimatorState:
         """Return the state of clients without a fit, and store their examples."""
@@ -147,50 +276,37 @@ class _Estimators:
             clients = np.array(list(made))
             is_fitted[clients] = True
             lesson = jax.tree.map(
-                lambda field, *new: _replaced(field, np.stack(new), clients),
+                lambda leaf, *new: _replaced(leaf, np.stack(new), clients),
                 *(lesson, *(lessons[client] for client in made)),
-                is_leaf=lambda field: isinstance(field, RowTable),
+                is_leaf=lambda leaf: isinstance(leaf, RowTable),
             )
         accuracy = [model.fit_accuracy for model in made.values()]
         metrics = {"fit_accuracy": float(np.mean(accuracy))} if made else {}
         return Fitted(EstimatorState(lesson, is_fitted), failed, {"clients": len(made), **metrics})
 
-    def predict(self, state: EstimatorState, client_id: Array, x: Array) -> np.ndarray:
-        """Classes by these clients' estimators."""
-        labels = np.full((len(client_id), len(x)), -1, np.int32)
-        return self._answered(
-            *(labels, SPOILED, state, client_id), lambda model: model.labels(np.asarray(x))
-        )
-
-    def predict_proba(self, state: EstimatorState, client_id: Array, x: Array) -> np.ndarray:
-        """Probabilities by these clients' estimators."""
-        spread = np.zeros((len(client_id), len(x), self.num_classes), np.float32)
-        return self._answered(
-            *(spread, np.nan, state, client_id),
-            lambda model: model.probabilities(np.asarray(x), self.num_classes),
-        )
-
-    def _answered(
-        self,
-        answers: np.ndarray,
-        spoiled: float,
-        state: EstimatorState,
-        client_id: Array,
-        ask: Callable[[ClientModel], np.ndarray],
+    def answers(
+        self, question: str, state: EstimatorState, client_id: Array, x: Array
     ) -> np.ndarray:
-        """Write the answers of the clients that have a model into their rows."""
-        is_fitted, ids = np.asarray(state.is_fitted), np.asarray(client_id)
+        """Classes by these clients' estimators ("predict"), or probabilities."""
+        is_fitted, ids, x = np.asarray(state.is_fitted), np.asarray(client_id), np.asarray(x)
+        labels = question == "predict"
+        answers = np.full((len(ids), len(x)), -1, np.int32)
+        if not labels:
+            answers = np.zeros((*answers.shape, self.num_classes), np.float32)
         there = {int(client) for client in ids if client >= 0 and is_fitted[client]}
         made, failed = self._models_of({client: _of_one(state.lesson, client) for client in there})
         for place, client in enumerate(ids.tolist()):
             try:
                 if client in made:
+                    own = made[client]
                     with threadpool_limits(1):
-                        answers[place] = ask(made[client])
+                        answers[place] = (
+                            own.labels(x) if labels else own.probabilities(x, self.num_classes)
+                        )
             except Exception as error:  # from the estimator, of any kind
                 failed[client] = f"{self.recipe.name}: {reason(error)}"
             if client in failed:
-                answers[place] = spoiled
+                answers[place] = SPOILED if labels else np.nan
         for client, why in failed.items():
             logging.warning("client %d: %s", client, why)
         return answers
@@ -277,24 +393,19 @@ class _Estimators:
         try:
             return list(_processes(workers)(fitted_or_why, tasks))
         except BrokenProcessPool:
-            _processes.cache_clear()
-            raise UsageError(
-                f"{self.recipe.name}: a process died, perhaps out of memory",
-                key="execution.workers",
-                value=workers,
-                allowed="use fewer",
-            ) from None
+            _processes.cache_clear()  # a later run has others
+            raise
 
 
 def _of_one(lesson: Lesson, client: int) -> Lesson:
-    return Lesson(*(np.asarray(field[client]) for field in lesson))
+    return Lesson(*(np.asarray(leaf[client]) for leaf in lesson))
 
 
-def _replaced(field: Any, rows: np.ndarray, clients: np.ndarray) -> Any:
-    """A field [M, ...] with the rows of these clients."""
-    if isinstance(field, RowTable):
-        return field.replaced(clients, rows)
-    copy = np.array(field)
+def _replaced(leaf: Any, rows: np.ndarray, clients: np.ndarray) -> Any:
+    """An array or table [M, ...] with the rows of these clients."""
+    if isinstance(leaf, RowTable):
+        return leaf.replaced(clients, rows)
+    copy = np.array(leaf)
     copy[clients] = rows
     return copy
 

@@ -40,7 +40,7 @@ from jaxfed.training.local.losses import POINTWISE
 from jaxfed.training.server import aggregate, client_rows
 from jaxfed.training.specification import UNREAD_BY_LEARNERS, Training
 
-ESTIMATORS = "learner.name=logistic_regression"
+ESTIMATORS = "learner.name=random_forest"
 TWO_VIEWS = ("training.strong_augmentation=('translate:1',)",)
 SGD = ("training.optimizer=sgd", "training.learning_rate=0.3")
 SETTINGS = {  # of methods that need other data, or fewer steps

@@ -28,7 +28,6 @@ def load(*overrides, variant=""):
         ("learner.decision_tree.max_depth=4", 4),
         ("learner.network.pseudo_weight=2", 2.0),
         ("learner.network.public_loss=label", "label"),
-        ("learner.estimator.is_scaled=true", True),
         ("learner.estimator.estimator=sklearn.svm.SVC", "sklearn.svm.SVC"),
         ("learner.estimator.C=10.0", 10.0),
         ("learner.estimator.degree=2", 2),
@@ -64,9 +63,8 @@ def test_settings_of_a_named_class_reach_it_and_are_judged_by_it():
     made("learner.estimator.kernel=linear", "learner.estimator.C=2.5")
     with pytest.raises(UsageError, match=r"unexpected keyword argument 'c'"):
         made("learner.estimator.c=2.5")
-    for is_scaled in ("true", "false"):
-        with pytest.raises(UsageError, match=r"SVC': The 'C' parameter of SVC must be a float"):
-            made("learner.estimator.C=-1.0", f"learner.estimator.is_scaled={is_scaled}")
+    with pytest.raises(UsageError, match=r"SVC': The 'C' parameter of SVC must be a float"):
+        made("learner.estimator.C=-1.0")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +103,7 @@ def test_networks_make_the_training_seen():
 
 def test_factories_get_what_they_ask_for(monkeypatch):
     takes = ["learner", "server_learner", "public", "public_labels", "num_classes"]
-    config = load("learner.name=mixed", "learner.names=decision_tree,logistic_regression")
+    config = load("learner.name=mixed", "learner.names=decision_tree,random_forest")
     monkeypatch.setattr(assembly.Ingredients, "training", pytest.fail)  # trees need none
     made = assembly.Ingredients(config, two_clients()).of(takes)
     assert [*made] == takes

@@ -272,7 +272,7 @@ def test_wide_integers_do_not_wrap(tmp_path):
 def of_own(method, training, num_classes):
     """A method whose clients' learners are networks, or an estimator where `training` is None."""
     made = (
-        LEARNERS["logistic_regression"](num_classes=num_classes)
+        LEARNERS["decision_tree"](num_classes=num_classes)
         if training is None
         else network(training=training)
     )
@@ -307,11 +307,9 @@ def test_another_number_of_outputs_than_of_classes(case):
 
 
 def test_an_estimator_of_another_number_of_classes_than_its_method():
-    learner = LEARNERS["logistic_regression"](num_classes=C + 1)
+    learner = LEARNERS["decision_tree"](num_classes=C + 1)
     method = ALGORITHMS["local_learning"](num_classes=C, learner=learner)
-    with pytest.raises(
-        UsageError, match="logistic_regression has 4 outputs and the clients have 3"
-    ):
+    with pytest.raises(UsageError, match="decision_tree has 4 outputs and the clients have 3"):
         method.init(jax.random.key(0), federation())
 
 

@@ -7,8 +7,6 @@ import bad_estimators
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
 from jaxfed.estimators.client_model import Recipe, Task, fitted, fitted_or_why
@@ -29,6 +27,7 @@ def task_of(recipe, classes=(0, 1, 2), weight=WEIGHT):
     return Task(recipe, X, np.asarray(classes, np.int32)[Y], weight, 5)
 
 
+LINEAR = "sklearn.linear_model.LogisticRegression"
 SAME = {
     "decision_tree": (
         recipe_of("decision_tree", max_depth=4),
@@ -36,9 +35,9 @@ SAME = {
         {"sample_weight": WEIGHT},
     ),
     "logistic_regression": (
-        recipe_of("logistic_regression", inverse_penalty=2.0),
-        make_pipeline(StandardScaler(), LogisticRegression(C=2.0, max_iter=1000)),
-        {"logisticregression__sample_weight": WEIGHT},
+        recipe_of("estimator", estimator=LINEAR, C=2.0, max_iter=1000),
+        LogisticRegression(C=2.0, max_iter=1000),
+        {"sample_weight": WEIGHT},
     ),
     "by_path": (
         recipe_of("estimator", estimator="sklearn.tree.ExtraTreeClassifier", max_depth=3),
@@ -80,18 +79,16 @@ def test_rows_of_weight_zero_are_left_out_and_weights_given_where_they_are_taken
     assert not recipe.has_probabilities
     taken = (
         recipe_of("decision_tree"),
-        recipe_of("logistic_regression"),
         Recipe("nb", "sklearn.dummy.Bad"),
     )
     assert [recipe.weights_keyword(recipe.estimator(0)) for recipe in taken] == [
         "sample_weight",
-        "logisticregression__sample_weight",
         None,
     ]
 
 
 def test_bytes_are_read_as_shares_and_one_class_needs_no_estimator():
-    recipe = recipe_of("logistic_regression")
+    recipe = recipe_of("estimator", estimator=LINEAR)
     x = RNG.integers(0, 256, (30, 3, 3, 1)).astype(np.uint8)
     y = (x[:, 0, 0, 0] > 127).astype(np.int32)
     ones = np.ones(30, np.float32)
@@ -127,7 +124,7 @@ def test_what_goes_wrong_is_said_in_one_line(monkeypatch, how, why):
 
 
 def test_warnings_are_kept_with_the_model():
-    model = fitted(task_of(recipe_of("logistic_regression", max_steps=1)))
+    model = fitted(task_of(recipe_of("estimator", estimator=LINEAR, max_iter=1)))
     (warning,) = model.warnings
     assert warning.startswith("lbfgs failed to converge")
 

@@ -6,7 +6,7 @@ from unittest import mock
 import refusals
 
 from jaxfed.estimators.client_model import Recipe
-from jaxfed.learners import estimators
+from jaxfed.learners import refitting
 
 
 def without(package, make):
@@ -15,7 +15,7 @@ def without(package, make):
 
 
 def path(name, **settings):
-    return lambda: estimators.estimator(num_classes=3, estimator=name, **settings)
+    return lambda: refitting.estimator(num_classes=3, estimator=name, **settings)
 
 
 test_refused = refusals.table(
@@ -24,21 +24,21 @@ test_refused = refusals.table(
         "estimator='subprocess': use": path("subprocess"),
         "estimator='sklearn.svm.SVX': there is no such class": path("sklearn.svm.SVX"),
         "estimator='sklearn.svn.SVC': there is no such class": path("sklearn.svn.SVC"),
-        "estimator='sklearn.base.clone': is no class": path("sklearn.base.clone"),
+        "estimator='sklearn.base.clone': ...argument": path("sklearn.base.clone"),
         "estimator='sklearn.linear_model.Ridge': is no classifier": path(
             "sklearn.linear_model.Ridge"
         ),
         "estimator='sklearn.svm.SVC': ...keyword argument 'c'": path("sklearn.svm.SVC", c=3),
         "estimator='sklearn.svm.SVC': The 'C' parameter of SVC must be": path(
-            "sklearn.svm.SVC", C=-1.0, is_scaled=True
+            "sklearn.svm.SVC", C=-1.0
         ),
         "estimator='sklearn.naive_bayes': ": lambda: Recipe("mine", "sklearn.naive_bayes"),
-        "decision_tree.max_depth=-1: use": lambda: estimators.decision_tree(
+        "decision_tree.max_depth=-1: use": lambda: refitting.decision_tree(
             num_classes=3, max_depth=-1
         ),
         "xgboost: needs xgboost, which is not installed: pip install -r requirements-learners.txt": (
-            lambda: without("xgboost", estimators.xgboost)
+            lambda: without("xgboost", refitting.xgboost)
         ),
-        "rulefit: needs imodels, which": lambda: without("imodels", estimators.rulefit),
+        "rulefit: needs imodels, which": lambda: without("imodels", refitting.rulefit),
     }
 )

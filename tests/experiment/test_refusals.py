@@ -376,9 +376,6 @@ AUDITS = {
     "config.audit.population=100000:": audited("audit.population=100000"),
     "config.audit.members=0 (all): clients have 3 labeled examples to attack in repeat 1, and an audit "
     "needs 4; use more members of a client or more labeled": audited("federation.num_labeled=3"),
-    "...audit.members=3: clients of round 1 have 3 labeled examples ... other config.audit.rounds": audited(
-        *("cohort_size=1", "audit.members=3", "rounds=2", "audit.rounds=1,2")
-    ),
     "config.federation.test='clients': an audit asks about examples": audited(
         config="--config=ml_collections_configs/xclp_digits.py:smoke"
     ),

@@ -15,8 +15,7 @@ OWN = {
     "random_forest": {"num_trees", "max_depth"},
     "xgboost": {"num_trees", "max_depth", "learning_rate"},
     "rulefit": {"tree_size", "max_rules"},
-    "logistic_regression": {"inverse_penalty", "max_steps"},
-    "estimator": {"estimator", "is_scaled", "settings"},
+    "estimator": {"estimator", "settings"},
 }
 
 
@@ -32,7 +31,7 @@ def test_signatures_say_what_there_is_to_set(name):
 def test_made_by_name():
     training = training_of(Batches("joint", 4, 1))
     assert isinstance(LEARNERS["network"](training=training), Learner)
-    for name in ("decision_tree", "random_forest", "logistic_regression"):
+    for name in ("decision_tree", "random_forest"):
         assert LEARNERS[name](num_classes=3, pseudo_weight=0.5).predict_proba is not None
     assert LEARNERS["estimator"](num_classes=3, estimator="sklearn.svm.SVC", C=3.0).scores is None
     assert (

@@ -14,7 +14,7 @@ from jaxfed.training.local.batches import Batches
 
 FEDERATION = federation_of([12, 9, 7, 8, 10])
 U = FEDERATION.x[FEDERATION.test]
-NAMES = ("decision_tree", "logistic_regression")
+NAMES = ("decision_tree", "random_forest")
 ORDER = np.array([4, 1, -1, 0], np.int32)
 
 
