@@ -275,26 +275,25 @@ def _curve_pictures(
     def measured(method: str, metric: str) -> list[Any]:
         return [run and run.results.get(method, {}).get(metric) for run in runs]
 
-    def drawn(series: dict[str, list[Any]], metric: str, **more: Any) -> Callable[[], Figure]:
-        series = {name: found for name, found in series.items() if any(found)}
-        return partial(figures.curve_figure, curve.key, values, series, metric, **more)
-
+    draw = partial(figures.curve_figure, curve.key, values)
+    series = {m: found for m in ordered_methods(there) if any(found := measured(m, metric))}
+    if not series:
+        return
     against = f"against {setting_label(curve.key)}{f' at {title}' * bool(title)}"
     number = min(run.num_examples(metric) for run in there)
-    series = {method: measured(method, metric) for method in ordered_methods(there)}
     yield Picture(
         take("plots", sweep.name, curve.key, title),
         f"{metric_label(metric)} {against}. Mean over repeats; error bars are one sample deviation.",
-        drawn(series, metric, title=title, methods=methods_of(there), examples=number),
+        partial(draw, series, metric, title=title, methods=methods_of(there), examples=number),
     )
     errors = {"Measured": "cosine_rmse", "Theory": "cosine_rmse_theory"}
     cosines = {name: measured("xclp", error) for name, error in errors.items()}
-    if curve.key.endswith("num_bits") and any(cosines["Measured"]):
+    if curve.key.endswith("num_bits") and all(map(any, cosines.values())):
         yield Picture(
             take("plots", sweep.name, curve.key, title, "cosine-rmse"),
             "How far cos(πh/L) is from the cosine, over pairs of points; theory is what L independent bits "
             "give.",
-            drawn(cosines, "cosine_rmse"),
+            partial(draw, cosines, "cosine_rmse"),
         )
 
 

@@ -1,6 +1,5 @@
 """Reports: how they read to people, and that files of other kinds are refused in a line."""
 
-import json
 import re
 
 import numpy as np
@@ -97,13 +96,6 @@ def test_a_failed_point_says_why(tmp_path):
     )
     assert re.search(r"<li>no results yet: <code>.*left</code></li>", page)
     assert "- failed: `" in (sweep / "report" / "report.md").read_text()
-
-
-def test_values_that_are_no_list_are_left_out(tmp_path):
-    path = make_run(tmp_path / "run")
-    odd = {"test_accuracy": {"values": 5}, "loss": {"values": "ab"}}
-    (path / "summary.json").write_text(json.dumps({"algorithms": {"xclp": odd}}))
-    assert read_run(path).results == {"xclp": {}}
 
 
 def test_colors_of_the_first_methods_are_their_own():

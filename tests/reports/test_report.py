@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from invoking import called
 from small_workdirs import ACCURACIES, PER_CLIENT, make_run, make_sweep
 
-from jaxfed.reports.report import write_report
+from jaxfed.reports.report import build, write_report
 from launch import report
 
 
@@ -103,6 +103,15 @@ def test_a_result_comes_first_then_its_picture_and_once_how_it_was_made(tmp_path
     markdown = (tmp_path / "w" / "report" / "report.md").read_text()
     assert len(re.findall(r"^- commit: 0123456789ab", markdown, re.MULTILINE)) == 1
     assert markdown.index("<details ") > markdown.rindex("![")
+
+
+def test_a_curve_without_results_has_no_picture(tmp_path):
+    key = "xclp.alpha"
+    points = [(f"{a}", {key: a}, ACCURACIES) for a in (0.5, 0.9)]
+    points += [(f"b{b}", {key: 0.7, "cohort_size": b}, None) for b in (1, 2, 3)]
+    (section,) = build([make_sweep(tmp_path / "s", points, {key: 0.5, "cohort_size": 0})])
+    assert [picture.name for picture in section.pictures] == ["s-xclp-alpha", "s-partition"]
+    assert write_report([tmp_path / "s"]).is_file()
 
 
 def launch(*arguments):
