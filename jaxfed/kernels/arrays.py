@@ -11,11 +11,7 @@ from jaxfed.errors import UsageError
 
 
 def as_float32(name: str, values: ArrayLike) -> jax.Array:
-    """Convert an argument to float32. Complex ones are refused: a cast would drop their imaginary part.
-
-    Raises:
-      UsageError: its dtype is complex.
-    """
+    """Convert an argument to float32. Complex ones are refused: a cast would drop their imaginary part."""
     if np.iscomplexobj(values):
         dtype = getattr(values, "dtype", "complex")  # lists have none
         raise UsageError(f"{name} must be real, got dtype {dtype}")

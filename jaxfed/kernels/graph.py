@@ -166,12 +166,6 @@ def add_product(graph: Graph, y: Array, x: Array, rows: SpreadRows = ALL) -> Arr
     CPU, coalesced loads on GPU. Only the sums of overflow rows are scattered. (On GPU the order of those
     additions, and so their rounding, may vary for nodes with several of them.)
 
-    Args:
-      graph: W, n by n.
-      y: float32 [n, C].
-      x: float32 [n, C]. C a multiple of 16 suits CPU vector units best when C is large.
-      rows: the rows of this device.
-
     Cost: (2 n + m) k C multiply-adds; reads 8 (2 n + m) k bytes of graph and as many rows of x.
     """
     return _accumulated(jnp.add, graph, y, x, rows)

@@ -26,13 +26,7 @@ def send_positions(endpoint: Endpoint, positions: np.ndarray) -> None:
 def collected_positions(
     parties: Parties, endpoint: Endpoint, sizes: Mapping[int, int]
 ) -> dict[int, np.ndarray]:
-    """Every client's labeled points, int [m_j], as the server receives them; of clients that stay.
-
-    Args:
-        parties: clients with the step `send_positions`.
-        endpoint: the server's.
-        sizes: number of points of each client.
-    """
+    """Every client's labeled points, int [m_j], as the server receives them; of clients that stay."""
     found = {}
 
     def take(client: int) -> None:
@@ -43,11 +37,7 @@ def collected_positions(
 
 
 def received_positions(endpoint: Endpoint, client: int, num_points: int) -> np.ndarray:
-    """Receive a client's positions at the server.
-
-    Raises:
-        ProtocolError: numbers outside the client's `num_points` points, or out of order.
-    """
+    """Receive a client's positions at the server."""
     message = endpoint.receive(client, "positions")
     if len(message) % 4:
         raise ProtocolError(f"positions have 4 bytes each, got {len(message)} bytes")
@@ -63,11 +53,7 @@ def send_columns(endpoint: Endpoint, client: int, columns: np.ndarray) -> None:
 
 
 def received_columns(endpoint: Endpoint, shape: tuple[int, ...]) -> np.ndarray:
-    """Receive columns [n, b] at a client.
-
-    Raises:
-        ProtocolError: another number of values, or one that is not finite.
-    """
+    """Receive columns [n, b] at a client."""
     message = endpoint.receive(SERVER, "influence_columns")
     if len(message) != 4 * shape[0] * shape[1]:
         raise ProtocolError(f"columns {shape} have 4 bytes a value, got {len(message)} bytes")

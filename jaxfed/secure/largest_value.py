@@ -37,15 +37,7 @@ class Client:
 
 
 def run(session: Session, values: Mapping[int, np.float32]) -> dict[int, np.float32]:
-    """The largest value, float32, at every client that stays; None for one in another process.
-
-    Args:
-        session: the parties.
-        values: one in [0, 1] of every client.
-
-    Raises:
-        ProtocolError: a message to a client that is not a float32 in [0, 1].
-    """
+    """The largest value, float32, at every client that stays; None for one in another process."""
     server = session.endpoints[SERVER]
     received: dict[int, np.float32] = {}
 

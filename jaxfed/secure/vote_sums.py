@@ -33,11 +33,7 @@ from jaxfed.secure.session.parties import Session
 def client(
     endpoint: Endpoint, marks: np.ndarray, *, clients: Sequence[int] | int, **options: Any
 ) -> server_sums.RowClient:
-    """One client; `marks` as in `vote_histogram`, other arguments as `server_sums.client`.
-
-    Raises:
-        UsageError: marks other than 0 and 1.
-    """
+    """One client; `marks` as in `vote_histogram`, other arguments as `server_sums.client`."""
     if not np.isin(marks, (0, 1)).all():
         raise UsageError(f"votes of client {endpoint.address}: use marks 0 and 1")
     # The number of clients that may take part, which does not change if some leave.

@@ -52,19 +52,7 @@ def direct_conv(
     It saves time for kernels of more than one pixel with stride one, in single precision, in one group, and
     with no more padding than keeps the size. Everything else is `matmul_conv`.
 
-    Args:
-        images: float [n, H, W, c].
-        kernel: float [h, w, c / groups, o].
-        window_strides: two ints.
-        padding: "SAME", "VALID", or pixels of zeros on each side.
-        precision: of the products.
-        settings: see `matmul_conv`.
-
-    Returns:
-        float [n, H', W', o].
-
-    Raises:
-        NotImplementedError: as `matmul_conv`.
+    Arguments, result and errors are those of `matmul_conv`.
 
     Cost: the multiply-adds of the convolution, and of each derivative; copies of images, cotangent and kernel
     with their axes in another order. Derivatives are for reverse mode.
@@ -173,14 +161,7 @@ def _side_by_side(images: jax.Array, kernel: jax.Array, pads: Pads, precision: A
 def kernel_gradient(
     images: jax.Array, cotangent: jax.Array, pads: Pads, precision: Any
 ) -> jax.Array:
-    """The derivative by the kernel of a convolution with stride one, float [h, w, c, o].
-
-    Args:
-        images: float [n, H, W, c].
-        cotangent: float [n, H', W', o].
-        pads: pixels of zeros around the images.
-        precision: of the products.
-    """
+    """The derivative by the kernel of a convolution with stride one, float [h, w, c, o]."""
 
     def of_block(images: jax.Array, cotangent: jax.Array) -> jax.Array:
         # Without the barriers XLA would choose the form of convolution that is slow.

@@ -66,19 +66,8 @@ def winograd_conv(
     sides, in single precision, with at least as many tiles in the batch as channels (else reading 16 kernels
     would take longer than the products). Everything else is `direct_conv`.
 
-    Args:
-        images: float [n, H, W, c].
-        kernel: float [h, w, c / groups, o].
-        window_strides: two ints.
-        padding: "SAME", "VALID", or pixels of zeros on each side.
-        precision: of the matrix products.
-        settings: see `matmul_conv`.
-
-    Returns:
-        float [n, H', W', o]; rounding errors are a few times those of the definition.
-
-    Raises:
-        NotImplementedError: as `matmul_conv`.
+    Arguments, result and errors are those of `matmul_conv`; rounding errors are a few times those of the
+    definition.
 
     Cost: 4/9 of the multiply-adds; 12 MiB in addition to padded images and result. Derivatives support
     reverse mode only.

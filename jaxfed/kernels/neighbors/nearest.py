@@ -63,13 +63,6 @@ def around_the_ring(
 
     Every device keeps its queries and passes on the points that it has searched. After as many turns as there
     are devices, each has seen all points, and held two parts of them at a time. Transfers overlap the search.
-
-    Args:
-      nearer: search step for some distance.
-      best: of this device's points.
-      points: [n / p, W], those of this one of p devices.
-      valid: bool [n / p].
-      rows: the rows of this device.
     """
     num_points = points.shape[0]
     first = rows.first(num_points)
@@ -185,11 +178,6 @@ def nearest_in_strips(distances: jax.Array, minima: jax.Array, k: int) -> Neares
     Order columns by (distance, column). A strip that holds one of the first k columns is one of the
     first k strips by (minimum, strip): the columns that attain the minima of the strips before it
     precede that column. So the first k strips hold the first k columns.
-
-    Args:
-      distances: [strips, strip, queries].
-      minima: [strips, queries], over each strip.
-      k: number of columns.
     """
     num_strips, strip, num_queries = distances.shape
     strip_ids = jnp.arange(num_strips, dtype=jnp.int32)[:, None]

@@ -235,13 +235,7 @@ class _Search:
         return lax.fori_loop(0, self.num_blocks, with_block, self.nothing())
 
     def strips_of_both(self, own: _Part, other: _Part, ends: jax.Array) -> tuple[_Lists, _Lists]:
-        """The k first strips of the other part for own points, and of this part for theirs.
-
-        Args:
-          own: the points of this device.
-          other: those of another device.
-          ends: int32 [T], for each own tile the end of the tiles of the other part that it is compared with.
-        """
+        """The k first strips of the other part for own points, and of this part for theirs."""
 
         def with_blocks(number: jax.Array, lists: tuple[_Lists, _Lists]) -> tuple[_Lists, _Lists]:
             a, b = number // self.num_blocks, number % self.num_blocks

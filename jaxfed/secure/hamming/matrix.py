@@ -33,13 +33,7 @@ PairsDone = Callable[[int, int], None]  # (pairs of points done, of how many)
 
 
 class OwnDistances:
-    """A client that sends the distances among its own points.
-
-    Args:
-        endpoint: its end of the session.
-        codes: its points, uint32 [n_j, L / 32].
-        random_bytes: unused; nothing is drawn.
-    """
+    """A client that sends the distances among its own points."""
 
     def __init__(
         self, endpoint: Endpoint, codes: np.ndarray, *, random_bytes: RandomBytes | None = None

@@ -114,12 +114,9 @@ def agreed_seed(own: KeyPair, public: bytes, number: int) -> bytes:
 class Client:
     """One client; arguments as `masked.Client`.
 
-    Args:
-        signed: give shares only for a list of survivors that t clients have signed, and take part only
-            in rounds of more than two thirds of all clients.
-        promise: what its neighborhood in a sparse graph must withstand; rounds of fewer neighbors or a lower
-            threshold are refused. None: the graph is complete.
-        random_bytes: source of b_j, c_j and the shares; the operating system's unless a test replays it.
+    With `signed` it gives shares only for a list of survivors that t clients have signed, and takes part in
+    rounds of more than two thirds of all clients only. `promise` is what its sparse neighborhood must
+    withstand: rounds of fewer neighbors or a lower threshold are refused; None: the graph is complete.
     """
 
     def __init__(
@@ -538,22 +535,9 @@ def run(
     upload. Dropouts that leave fewer clients than the threshold start another round, too, which costs one
     upload.
 
-    Args:
-        parties: the clients, `Client`s; one that leaves, or whose message is refused, is left out from then
-            on.
-        server: the server.
-        members: those of the clients that take part; all if left out.
-        first_round: number of the first round, above all used in the session.
-        progress: receives the number of uploads at the server after each one, and the total; a round that is
-            started again begins at 1.
-
     Returns:
         Z[R_j] of every client that stayed to the end, float64 [n_j, C], None for one in another process;
         empty if all have left, or too few are left to sign, or for a sparse graph's promise.
-
-    Raises:
-        ProtocolError: an unexpected message at a client, or secrets that do not fit together; no client gets
-            sums then.
     """
     present, number = sorted(parties.clients if members is None else members), first_round
     while server.graph or (present and len(present) >= server.least_participants):

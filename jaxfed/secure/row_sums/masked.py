@@ -142,20 +142,8 @@ def run(
 ) -> RowSums:
     """Sums for all clients that stay, after as many rounds as dropouts require.
 
-    Args:
-        parties: the clients, `Client`s; one that leaves, or whose upload is refused, is left out from then
-            on.
-        server: the server.
-        members: those of the clients that take part; all if left out.
-        first_round: number of the first round, above all used in the session.
-        progress: receives the number of uploads at the server after each one, and the total; a round that is
-            started again begins at 1.
-
     Returns:
         Z[R_j] of every client that stayed to the end, float64 [n_j, C]; None for one in another process.
-
-    Raises:
-        ProtocolError: an unexpected message at a client; no client gets sums then.
     """
     participants = sorted(parties.clients if members is None else members)
     number = first_round

@@ -103,9 +103,6 @@ class Volume(NamedTuple):
 class Channel:
     """Queues of messages from each party to each other, and their traffic.
 
-    Args:
-        presence: departures of clients; all stay if left out.
-
     Attributes:
         presence: the same.
         volumes: traffic on every route.
@@ -122,11 +119,7 @@ class Channel:
         return OwnChannel(address, presence)
 
     def send(self, message: bytes | bytearray) -> None:
-        """Carry a message to the receiver that its header names.
-
-        Raises:
-            ProtocolError: the header is invalid.
-        """
+        """Carry a message to the receiver that its header names."""
         header = framing.parsed(message).header
         route = Route(header.sender, header.receiver, header.kind)
         before = self.volumes[route]
@@ -166,10 +159,6 @@ class OwnChannel(Channel):
     """One party's channel: frames that arrive are fed to it, and frames to be carried taken out of it.
 
     The server's channel also relays frames between clients. A frame is counted once, as in `Channel`.
-
-    Args:
-        address: the party's.
-        presence: departures of clients, as the server knows them.
     """
 
     def __init__(self, address: int, presence: Presence | None = None) -> None:
@@ -178,16 +167,7 @@ class OwnChannel(Channel):
         self._outgoing: defaultdict[int, list[bytes | bytearray]] = defaultdict(list)
 
     def feed(self, frames: Iterable[bytes | bytearray], sender: int | None = None) -> None:
-        """Take in frames that have arrived.
-
-        Args:
-            frames: in the order in which they were sent.
-            sender: the client that they come from, at the server; at a client they come from the server,
-                which also carries those of other clients.
-
-        Raises:
-            ProtocolError: an invalid header, a frame in another party's name, or for another client.
-        """
+        """Take in frames that have arrived, of client `sender` at the server; those of others are refused."""
         for frame in frames:
             header = framing.parsed(frame).header
             if sender is not None and header.sender != sender:

@@ -265,7 +265,7 @@ def test_points_are_told_by_their_values(config):
     path = config(
         "def sweep(add): add(**{'xclp.presence': ('1@hamming',), 'xclp.hamming': 'phe'})\n"
     )
-    (point,) = sweep_plan.plan(path, ["xclp.row_sums=masked"]).points
+    (point,) = sweep_plan.plan(path, ["xclp.compared_clients=4"]).points
     assert point.title == "xclp.hamming=phe,xclp.presence=('1@hamming',)"
 
 
