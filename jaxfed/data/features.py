@@ -25,7 +25,6 @@ from jaxfed.models.efficientnet import IMAGE_SIZE, NUM_FEATURES, efficientnet, f
 from jaxfed.models.pretrained import find_weights, read_weights
 
 SHARD_SIZE = 2000  # images a file of the cache
-_IMAGES_PER_CALL = 128  # at least, where there are as many: progress is reported this often
 _FORMAT = 1  # raised whenever the same settings would give other features
 
 
@@ -50,7 +49,7 @@ def pretrained_features(
         root: data root, where weights are looked for.
         image_size: pixels a side; None is the network's own, 224. Fewer pixels cost
             proportionally less, and give other features.
-        progress: called with the number of images done.
+        progress: called with the number of images done, after every 2,000.
 
     Returns:
         float32 [n, 1280].
@@ -65,34 +64,20 @@ def pretrained_features(
     find_network(network)
     size, path = image_size or IMAGE_SIZE, find_weights(network, weights, root)
     key = _cache_key(images, network, size, path)
-    batch_size = min(_batch_size(), max(1, len(images)))
-    step = -(-min(max(batch_size, _IMAGES_PER_CALL), len(images)) // batch_size) * batch_size
+    rows = min(SHARD_SIZE, len(images))
     # Built and compiled only where something is missing.
-    extract = functools.cache(lambda: _extractor(network, path, size, batch_size, step))
-    features = np.empty((len(images), NUM_FEATURES), np.float32)
-    done = 0
-
-    @functools.lru_cache(maxsize=1)
-    def computed(start: int, stop: int) -> np.ndarray:
-        nonlocal done
-        for first in range(start, stop, step):
-            done = min(first + step, stop)
-            features[first:done] = extract()(images[first:done])
-            progress(done)
-        return features[start:stop]
-
+    extract = functools.cache(lambda: _extractor(network, path, size, rows))
+    shards = [np.zeros((0, NUM_FEATURES), np.float32)]
     for start in range(0, len(images), SHARD_SIZE):
-        stop = min(start + SHARD_SIZE, len(images))
+        some = images[start : start + SHARD_SIZE]
 
-        def make(target: Path, start: int = start, stop: int = stop) -> None:
-            np.save(target / "x.npy", computed(start, stop))
+        def make(target: Path, some: np.ndarray = some) -> None:
+            np.save(target / "x.npy", extract()(some))
 
-        shard = cached_arrays(f"features-{network}-{size}", f"{key}-{start:06d}", make)
-        features[start:stop] = shard["x"]
-        if done < stop:
-            done = stop
-            progress(done)
-    return features
+        name = f"features-{network}-{size}"
+        shards.append(cached_arrays(name, f"{key}-{start:06d}", make)["x"])
+        progress(start + len(some))
+    return np.concatenate(shards)
 
 
 def extraction(
@@ -141,12 +126,14 @@ def check_images(images: np.ndarray) -> None:
 
 
 def _extractor(
-    network: str, path: Path, size: int, batch_size: int, num_rows: int
+    network: str, path: Path, size: int, num_rows: int
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Function of at most num_rows images -> features; all calls have one shape, so it compiles once."""
+    batch_size = min(_batch_size(), num_rows)
     model, compute = _program(network, size, batch_size)
     template = jax.eval_shape(model.init, jax.random.key(0))
     state = jax.device_put(read_weights(path, template))
+    num_rows = -(-num_rows // batch_size) * batch_size
 
     def extract(images: np.ndarray) -> np.ndarray:
         if images.dtype != np.uint8:

@@ -43,14 +43,34 @@ def read_labels(
     Raises:
         UsageError: labels with fractions, that mostly occur once, or that are neither numbers nor texts.
     """
-    plain = _plain(np.ma.getdata(y), where)
-    of = _of_texts if plain.dtype.kind == "U" else _of_numbers
-    values, is_labeled = of(plain, where, are_known=are_known)
-    is_labeled &= ~np.ma.getmaskarray(np.ma.asarray(y))
-    labels = values[is_labeled]
-    number = len(np.unique(labels))
-    if not are_known and labels.dtype.kind != "U" and number > max(_FEW, len(labels) / 2):
-        raise _of_a_quantity(where, f"{len(labels)} labels are {number} different numbers")
+    given = _plain(np.ma.getdata(y), where)
+    kinds, places = np.unique(given, return_inverse=True)
+    names = [plain_text(str(kind)) for kind in kinds.tolist()]
+    is_label = np.array([not is_nothing(name) for name in names], bool)
+    labels = [name for name, is_one in zip(names, is_label, strict=True) if is_one]
+    are_integers = all(map(_INTEGER.fullmatch, labels))
+    if not are_integers and labels and all(map(_NUMBER.fullmatch, labels)):
+        odd = next(name for name in labels if not _INTEGER.fullmatch(name))
+        if float(odd) != round(float(odd)):
+            raise _of_a_quantity(where, f"{odd} has a fraction")
+    if are_integers:
+        pairs = zip(names, is_label, strict=True)
+        numbers = [int(name.partition(".")[0]) if is_one else 0 for name, is_one in pairs]
+        values = np.array(numbers, np.int64)
+        found = np.unique(values[is_label])
+        if UNLABELED in found and (are_known or len(found) != 2):
+            is_label &= values != UNLABELED
+    else:
+        values = np.array(names, np.str_)
+        is_label &= ~np.isin(values, ("-1", "-1.0"))
+    words = [repr(kind) for kind in kinds[~is_label].tolist() if str(kind).strip()]
+    if words and given.dtype.kind == "U":
+        logging.warning("%s: rows whose label is %s are unlabeled", where, " or ".join(words[:8]))
+    values, is_labeled = values[places], is_label[places] & ~np.ma.getmaskarray(np.ma.asarray(y))
+    known = values[is_labeled]
+    number = len(np.unique(known))
+    if not are_known and are_integers and number > max(_FEW, len(known) / 2):
+        raise _of_a_quantity(where, f"{len(known)} labels are {number} different numbers")
     return values, is_labeled
 
 
@@ -67,71 +87,17 @@ def is_nothing(text: str) -> bool:
 def _plain(values: np.ndarray, where: str) -> np.ndarray:
     """Numbers as they are, everything else as text."""
     kind = values.dtype.kind
-    if kind in "biuf":
+    if kind == "b":
+        return values.astype(np.int64)
+    if kind in "iufU":
         return values
     if kind == "S":
-        try:
-            return np.char.decode(values, "utf-8")
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{where}: labels are bytes that are not UTF-8 ({error})") from None
-    if kind == "U":
-        return values
+        return np.char.decode(values, "utf-8")
     if kind == "O" and all(
         value is None or isinstance(value, str | int | float) for value in values
     ):
         return np.array(["" if value is None else str(value) for value in values], np.str_)
     raise UsageError(f"{where}: labels of type {values.dtype}; integers or names are needed")
-
-
-def _of_texts(texts: np.ndarray, where: str, *, are_known: bool) -> tuple[np.ndarray, np.ndarray]:
-    kinds, places = np.unique(texts, return_inverse=True)
-    names = [plain_text(kind) for kind in kinds.tolist()]
-    is_label = np.array([not is_nothing(name) for name in names], bool)
-    labels = [name for name, is_one in zip(names, is_label, strict=True) if is_one]
-    are_integers = all(map(_INTEGER.fullmatch, labels))
-    if not are_integers and labels and all(map(_NUMBER.fullmatch, labels)):
-        odd = next(name for name in labels if not _INTEGER.fullmatch(name))
-        if float(odd) != round(float(odd)):
-            raise _of_a_quantity(where, f"{odd} has a fraction")
-    if are_integers:
-        pairs = zip(names, is_label, strict=True)
-        numbers = [int(name.partition(".")[0]) if is_one else 0 for name, is_one in pairs]
-        values = np.array(numbers, np.int64)
-        is_label &= _are_classes(values, is_label, are_known=are_known)
-    else:
-        values = np.array(names, np.str_)
-        is_label &= ~np.isin(values, ("-1", "-1.0"))
-    words = [
-        repr(kind) for kind, is_one in zip(kinds.tolist(), is_label, strict=True) if not is_one
-    ]
-    words = [word for word in words if word.strip("' ")]
-    if words:
-        logging.warning("%s: rows whose label is %s are unlabeled", where, " or ".join(words[:8]))
-    return values[places], is_label[places]
-
-
-def _of_numbers(
-    numbers: np.ndarray, where: str, *, are_known: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    if numbers.dtype.kind == "b":
-        return numbers.astype(np.int64), np.ones(len(numbers), bool)
-    is_number = ~np.isnan(numbers) if numbers.dtype.kind == "f" else np.ones(len(numbers), bool)
-    whole = np.where(is_number, numbers, 0)
-    if numbers.dtype.kind == "f":
-        if not (np.abs(whole) < 2**53).all() or (whole != np.rint(whole)).any():
-            odd = whole[(whole != np.rint(whole)) | ~(np.abs(whole) < 2**53)][0]
-            raise _of_a_quantity(where, f"{odd} of type {numbers.dtype} is no integer")
-        whole = whole.astype(np.int64)
-    is_number &= _are_classes(whole, is_number, are_known=are_known)
-    return whole, is_number
-
-
-def _are_classes(values: np.ndarray, is_number: np.ndarray, *, are_known: bool) -> np.ndarray:
-    """True for each number that is a class: all but -1, and -1 too if it is one of two."""
-    found = np.unique(values[is_number])
-    if UNLABELED in found and (are_known or len(found) != 2):
-        return values != UNLABELED
-    return np.ones(len(values), bool)
 
 
 def _of_a_quantity(where: str, found: str) -> UsageError:

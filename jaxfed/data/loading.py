@@ -19,13 +19,12 @@ from jaxfed.data.readers import (
     image_sets,
     leaf,
     npz,
-    table_files,
     tables,
     tfds_source,
 )
 from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.named import EMBEDDED, NAMED
-from jaxfed.data.readers.table_files import Splits, matching, splits_by_name
+from jaxfed.data.readers.tables import Splits, matching, splits_by_name
 from jaxfed.errors import UsageError, did_you_mean, nearest
 from jaxfed.host.location import location, path_text
 from jaxfed.registry import Registry
@@ -52,7 +51,7 @@ def load(
         name_or_path: the name of an embedded set (digits, breast_cancer) or of a folder in `root` with its
             publishers' files (`jaxfed.data.readers.named`: adult, brain_mri); the path of an .npz, CSV,
             Parquet file; a pattern of tables (sites/*.csv, sites/*.parquet); a folder that `pack`
-            wrote, of Parquet files (`jaxfed.data.readers.table_files`), of images, of LEAF's JSON
+            wrote, of Parquet files (`jaxfed.data.readers.tables`), of images, of LEAF's JSON
             files, or of FLamby's Fed-ISIC2019; or a TFDS name (cifar10, emnist/byclass) prepared
             as array_record. A path has an ending or begins with a slash (./images, /data/x); any existing
             folder is one. A path that does not exist is looked for in `root`, and a set by name also in
@@ -98,7 +97,7 @@ def _load(name: str, root: str | Path | None, given: dict[str, Any]) -> Dataset:
     location(place / path, "root")
     named, ending = NAMED.get(name), Path(name).name.lower()
     folder = _first(Path.is_dir, path, place)
-    if ending.endswith((".npz", *table_files.ENDINGS)) and not folder.is_dir():
+    if ending.endswith((".npz", *tables.ENDINGS)) and not folder.is_dir():
         files = matching(path) or matching(place / path)
         if not files:
             raise UsageError(f"data set {name!r}: no such file ({path.absolute()})")
@@ -113,8 +112,8 @@ def _load(name: str, root: str | Path | None, given: dict[str, Any]) -> Dataset:
     if packing.recognizes(folder):
         only()
         return packing.read(folder)
-    if table_files.recognizes(folder):
-        splits = table_files.splits_of(folder)
+    if tables.recognizes(folder):
+        splits = tables.splits_of(folder)
         return tables.read(folder, splits, *only(*_TABLE_OPTIONS))
     prepared = tfds_source.version_directory(place, name) if name else None
     if prepared is not None:
@@ -141,7 +140,7 @@ def _not_found(name: str, path: Path, place: Path, root: str | Path | None) -> U
     if not name or path.is_file() or name.startswith((".", "/", "~")):
         return UsageError(
             f"data set {name!r}: no such folder ({path.absolute()}), and a file must end in .npz, "
-            f"{', '.join(table_files.ENDINGS)}; save a spreadsheet as .csv"
+            f"{', '.join(tables.ENDINGS)}; save a spreadsheet as .csv"
         )
     if name in NAMED:
         return UsageError(

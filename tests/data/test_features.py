@@ -41,7 +41,6 @@ def extract(tmp_path, monkeypatch, weights):
     """`pretrained_features`, small, with a cache of its own and shards of 4 images."""
     monkeypatch.setenv("JAXFED_CACHE", str(tmp_path))
     monkeypatch.setattr(module, "SHARD_SIZE", 4)
-    monkeypatch.setattr(module, "_IMAGES_PER_CALL", 2)
     monkeypatch.setattr(module, "_batch_size", lambda: 2)
 
     def call(images, **given):
@@ -137,16 +136,16 @@ def test_an_interrupted_extraction_resumes(extract, tmp_path):
 
     def interrupt(done):
         computed.append(done)
-        if done >= 6:
+        if done >= 4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         extract(_images(), progress=interrupt)
-    assert computed == [2, 4, 6]
+    assert computed == [4]
     assert len(_files(tmp_path)) == 1  # the whole shard, and nothing half-written
     seen = []
     np.testing.assert_array_equal(extract(_images(), progress=seen.append), expected)
-    assert seen == [4, 6, 8, 10, 11]
+    assert seen == [4, 8, 11]
 
 
 def _flip(contents):

@@ -191,7 +191,7 @@ ARRAYS = {
         f"...array {n} is not read; leave it out, or": arrays(**{n: np.ones((3, 2))})
         for n in UNREAD
     },
-    "...labels are a quantity, ... is no integer": arrays(y=np.array([0.5, 1, 2])),
+    "...labels are a quantity, 0.5 has a fraction": arrays(y=np.array([0.5, 1, 2])),
     "...labels or clients have shape (3, 2)": arrays(y=np.ones((3, 2), int)),
     "...1 test examples have no label": arrays(**TESTED | {"y_test": np.array([0, -1])}),
     "...x: <U1 are no numbers": arrays(x=np.array(["a", "b", "c"])),

@@ -15,6 +15,15 @@ Three kinds of columns are left out, and the log names them: columns without any
 the index as pandas writes it. A row identifier is named id, row number or the like, and has a different value
 in each row.
 
+The files are
+
+    A.csv, A.csv.gz, A.tsv, A.data, A.parquet
+    'FOLDER/*.csv', 'FOLDER/*.parquet'               a pattern; files train*, test* and val* are the splits
+    FOLDER/*.parquet, FOLDER/data/*.parquet          the same, as on Hugging Face: train-00000-of-....parquet
+    FOLDER/{train,test}/*.parquet
+
+All files have one schema. Cells of a CSV file are texts, and its first line names the columns.
+
 Columns of Parquet files give the same arrays as a CSV file with their values. Lists of numbers of one length
 are one feature an entry. A column of images (bytes, or a struct with them) is the example by itself; other
 columns are then left out, with a line. Images become uint8 [n, h, w, c], sized as those of a folder and
@@ -23,11 +32,16 @@ cached as theirs are. Class names come from Hugging Face's description in the fi
 
 from __future__ import annotations
 
+import csv
+import gzip
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from glob import glob
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from absl import logging
@@ -37,7 +51,9 @@ from jaxfed.data.dataset import Dataset, Encoder, dataset_of, has_gaps
 from jaxfed.data.labels import is_nothing, plain_text
 from jaxfed.data.mapped_rows import parts
 from jaxfed.data.readers.encoders import ImageEncoder
+from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.image_files import Encoded, common_shape, decode
+from jaxfed.data.readers.image_folder import TEST_NAMES, TRAIN_NAMES
 from jaxfed.data.readers.table_encoder import (
     LABELS,
     NO_NAME,
@@ -48,12 +64,15 @@ from jaxfed.data.readers.table_encoder import (
     is_wide,
     numbers,
 )
-from jaxfed.data.readers.table_files import Splits, TableFiles, is_number
 from jaxfed.errors import UsageError, did_you_mean, nearest
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+TEXT_ENDINGS = (".csv", ".tsv", ".data", ".csv.gz", ".data.gz")
+ENDINGS = (".parquet", *TEXT_ENDINGS)
+_BLOCK = 2**24  # bytes of a CSV file that are parsed at a time; no line is longer
+_BUFFER = 2**16  # bytes of a Parquet column that are read at a time
 CLIENTS = ("client_id", "client", "writer")
 BY_FILE = "file"  # as `client_key` of several files, each of one client
 _MOST_TEXTS = 100  # of a column that becomes features
@@ -68,6 +87,65 @@ _IDENTIFIER = re.compile(  # names of row identifiers
 _QUANTITY = re.compile(  # other spellings: decimal commas and groups of digits, shares, dates
     r"[-+]?[0-9][0-9.,]* ?%?|[0-9]{1,4}[-./][0-9]{1,2}[-./][0-9]{1,4}([ t].*)?", re.IGNORECASE
 )
+
+
+class Splits(NamedTuple):
+    """Files of a table, in the order of their rows; `test` may be empty."""
+
+    train: list[Path]
+    test: list[Path]
+
+
+def matching(pattern: Path) -> list[Path]:
+    """The files that a pattern matches, sorted; a path without `*` is itself."""
+    found = map(Path, glob(str(pattern))) if "*" in str(pattern) else [pattern]
+    return sorted(file for file in found if file.is_file())
+
+
+def splits_by_name(files: Sequence[Path]) -> Splits:
+    """Files train* (training*) and test* are splits; without the first all files are for training.
+
+    The first of test, testing, val, valid and validation that exists is the test split. Other files are not
+    read, and a line names them.
+    """
+
+    def named(name: str) -> list[Path]:
+        return [file for file in files if re.match(rf"{name}([^a-z]|$)", file.name.lower())]
+
+    train = [file for name in TRAIN_NAMES for file in named(name)]
+    return _chosen({"train": train, **{name: named(name) for name in TEST_NAMES}}, files)
+
+
+def _chosen(splits: Mapping[str, list[Path]], files: Sequence[Path]) -> Splits:
+    """Select the splits by their names, out of all files; the others are logged."""
+    if not splits.get("train"):
+        return Splits(list(files), [])
+    test = next((splits[name] for name in TEST_NAMES if splits.get(name)), [])
+    found = Splits(splits["train"], test)
+    others = [str(file) for file in files if file not in found.train and file not in found.test]
+    if others:
+        text = "%s: files of no split are not read: %s"
+        logging.warning(text, files[0].parent, ", ".join(others))
+    return found
+
+
+def recognizes(folder: Path) -> bool:
+    """True for a folder in one of the layouts above."""
+    return any(_files_in(place) for place in (folder / "train", folder, folder / "data"))
+
+
+def splits_of(folder: Path) -> Splits:
+    """The files of a folder in one of the layouts above."""
+    if _files_in(folder / "train"):
+        places = sorted(filter(Path.is_dir, folder.iterdir()))
+        found = {place.name: _files_in(place) for place in places}
+        return _chosen(found, [file for files in found.values() for file in files])
+    return splits_by_name(_files_in(folder) or _files_in(folder / "data"))
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """The Parquet files in a folder, sorted."""
+    return matching(folder / "*.parquet")
 
 
 def read(
@@ -127,17 +205,98 @@ def read(
     return data
 
 
-class Table(TableFiles):
-    """Columns of the files as numbers, texts or vectors.
+class Table:
+    """Columns of a table's files; rows of the test split follow those for training.
 
     Attributes:
+        path: the file, folder or pattern, for messages.
+        files: of both splits.
+        counts: rows of each file.
+        num_train: rows of the training split.
+        names: names of the columns.
+        types: of the columns.
+        features: description of each column by Hugging Face's `datasets`; {} without one.
         kinds: of each column: "number", "text", "vector" (lists of equal length), "image" (its bytes), or
             "none": it cannot be a feature.
+
+    Raises:
+        UsageError: a file cannot be read, or has another schema than the first.
     """
 
     def __init__(self, path: Path, splits: Splits) -> None:
-        super().__init__(path, splits)
+        self.path, self.splits = path, splits
+        self.files = [*splits.train, *splits.test]
+        self._tables: dict[Path, pa.Table] = {}
+        schemas = list(map(self._schema, self.files))
+        self.counts = [number for _, number in schemas]
+        first, file = schemas[0][0], self.files[0]
+        for other, (schema, _) in zip(self.files, schemas, strict=True):
+            for mine, wanted in zip_longest(_columns(schema), _columns(first), fillvalue="none"):
+                if mine != wanted:
+                    wrong = f"column {mine} where {file} has {wanted}"
+                    raise UsageError(f"{other}: {wrong}; all files need the same columns")
+        self.keys, self.types = first.names, first.types
+        self.names = [plain_text(key) or NO_NAME for key in self.keys]
+        described = _descriptions(first)
+        self.features = [described.get(key, {}) for key in self.keys]
         self.kinds = list(map(_kind_of, self.types, self.features))
+        named = [name for name in self.names if name != NO_NAME]
+        if twice := next((name for name in named if named.count(name) > 1), None):
+            raise UsageError(f"{path}: two columns are named {twice!r}; use different names")
+        if sum(self.counts) < 2 - file.name.lower().endswith(TEXT_ENDINGS):
+            raise UsageError(f"{path}: {sum(self.counts)} rows; use a table of two or more")
+        self.num_train = sum(self.counts[: len(splits.train)])
+
+    def chunks(
+        self, place: int, rows: int, files: Sequence[Path] | None = None
+    ) -> Iterator[tuple[Path, int, pa.Array]]:
+        """Some rows of a column at a time: file, number of the first of these rows in it, values."""
+        for file in self.files if files is None else files:
+            start = 0
+            for column in self._column(file, place, rows):
+                column = getattr(column, "storage", column)
+                dictionary = hasattr(column, "dictionary_decode")
+                yield file, start, column.dictionary_decode() if dictionary else column
+                start += len(column)
+
+    def where(self, place: int, row: int) -> str:
+        """Name a cell by file, column, and the row's number in the file."""
+        for file, count in zip(self.files, self.counts, strict=True):
+            if row < count:
+                return self.cell(file, place, row)
+            row -= count
+        raise IndexError(row)
+
+    def cell(self, file: Path, place: int, row: int) -> str:
+        """Name a cell of a file."""
+        is_text = file.name.lower().endswith(TEXT_ENDINGS)
+        number = f"line {row + 2}" if is_text else f"row {row}"
+        return f"{file}: column {self.names[place]!r}, {number}"
+
+    def _schema(self, file: Path) -> tuple[pa.Schema, int]:
+        """The file's columns and number of rows; rows of texts are read."""
+        import pyarrow.parquet as pq
+
+        with guarded(file):
+            if file.suffix.lower() == ".parquet":
+                with pq.ParquetFile(file) as parquet:
+                    return parquet.schema_arrow, parquet.metadata.num_rows
+            self._tables[file] = table = _lines(file)
+            return table.schema, table.num_rows
+
+    def _column(self, file: Path, place: int, rows: int) -> Iterator[pa.Array]:
+        import pyarrow.parquet as pq
+
+        with guarded(file):
+            if file in self._tables:
+                yield from self._tables[file].column(place).chunks
+                return
+            # Else all columns of a row group would be in memory at once, which may be the whole file.
+            with pq.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False) as parquet:
+                key = [self.keys[place]]
+                for batch in parquet.iter_batches(rows, columns=key, use_threads=False):
+                    batch.validate(full=True)  # a damaged offset would crash the process
+                    yield batch.column(0)
 
     def classes(self, place: int) -> list[str]:
         """The names that the schema has for the numbers of a column."""
@@ -187,6 +346,49 @@ class Table(TableFiles):
         """Error for a column of a type that cannot be used."""
         dtype = " ".join(str(self.types[place]).split())
         return UsageError(f"{self.path}: column {self.names[place]!r} of type {dtype} {wrong}")
+
+
+def is_number(dtype: pa.DataType) -> bool:
+    """True for integers and floating numbers."""
+    import pyarrow.types as types
+
+    return types.is_integer(dtype) or types.is_floating(dtype)
+
+
+def _columns(schema: pa.Schema) -> list[str]:
+    """Names and types of the columns; numbers of all types are alike."""
+    kinds = ("number" if is_number(dtype) else str(dtype) for dtype in schema.types)
+    return [f"{name!r} ({kind})" for name, kind in zip(schema.names, kinds, strict=True)]
+
+
+def _lines(file: Path) -> pa.Table:
+    """All lines of a CSV file that are not empty, as columns of texts.
+
+    The delimiter is the one of comma, semicolon, tab and bar that the header has most of.
+    """
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    opened = gzip.open if file.suffix == ".gz" else open
+    with opened(file, "rt", newline="", encoding="utf-8-sig") as stream:
+        header = next(filter(str.strip, stream), "")
+    delimiter = max(",;\t|", key=header.count)
+    width = len(next(csv.reader([header], delimiter=delimiter), []))
+    table = arrow_csv.read_csv(
+        file,
+        arrow_csv.ReadOptions(use_threads=False, autogenerate_column_names=True, block_size=_BLOCK),
+        arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        arrow_csv.ConvertOptions(column_types={f"f{place}": pa.string() for place in range(width)}),
+    )
+    names = [column[0].as_py() for column in table.columns]
+    return table.slice(1).rename_columns(names)
+
+
+def _descriptions(schema: pa.Schema) -> dict[str, dict[str, Any]]:
+    """Hugging Face's description of the columns in the schema."""
+    text = (schema.metadata or {}).get(b"huggingface")
+    found = json.loads(text)["info"]["features"] if text else {}
+    return {name: found[name] for name in schema.names if isinstance(found.get(name), dict)}
 
 
 def _kind_of(dtype: pa.DataType, feature: Mapping[str, Any]) -> str:
@@ -284,7 +486,7 @@ def _features(table: Table, places: Sequence[int]) -> _Examples:
     """float32 or float64 [n, d] of all rows, NaN where a cell is missing, and the encoder of other rows."""
     columns: list[Column] = []
     found: list[np.ndarray] = []  # [n, k] of each column
-    empty, identifiers, repeated = list[int](), list[int](), list[int]()
+    empty, identifiers = list[int](), list[int]()
     for place in places:
         name = table.names[place]
         may_number_rows = _IDENTIFIER.fullmatch(name) is not None
@@ -305,7 +507,6 @@ def _features(table: Table, places: Sequence[int]) -> _Examples:
             if may_number_rows and len(set(own)) == len(own):
                 identifiers.append(place)
                 continue
-            repeated += [place] * may_number_rows
             column, values = _encoded(table, place, column, cells)
         if not column.texts:
             beyond = {"beyond": 0} if column.are_dates else {}
@@ -316,8 +517,6 @@ def _features(table: Table, places: Sequence[int]) -> _Examples:
         found.append(values)
     _log(table, "columns that are no features: %s (no value)", empty)
     _log(table, "columns that are no features: %s (they number the rows)", identifiers)
-    text = "features, because they have the same value in several rows: %s; dataset.drop leaves such a "
-    _log(table, text + "column out", repeated)
     if encoded := [f"{column.name} ({len(column.texts)})" for column in columns if column.texts]:
         text = "%s: columns of text become one feature a text (0 or 1): %s"
         logging.warning(text, table.path, ", ".join(encoded))

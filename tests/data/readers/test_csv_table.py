@@ -114,14 +114,6 @@ def test_a_second_column_of_labels_is_named(tmp_path, caplog, label_key):
     assert not caplog.messages
 
 
-def test_an_identifier_of_several_rows_is_named(tmp_path, caplog):
-    """Row numbers are left out; a patient's number in all rows of the patient is not."""
-    (tmp_path / "a.csv").write_text("id,patient_id,f,label\n1,7,1,a\n2,7,2,b\n3,8,2,b\n")
-    assert load(tmp_path / "a.csv").x.shape == (3, 2)
-    assert "have the same value in several rows: 'patient_id'; dataset.drop" in caplog.text
-    assert load(tmp_path / "a.csv", drop=["patient_id"]).x.shape == (3, 1)
-
-
 COLUMNS = {  # cells -> features of each row
     "integers": (["12", "-3"], [12, -3]),
     "exponents": (["1e3", "-.5", "2."], [1000, -0.5, 2]),
