@@ -155,7 +155,7 @@ def read(folder: Path, *, num_classes: int | None = None) -> ClientData:
             raise UsageError(f"{folder / TEST}: {wrong}")
         _check_like(folder / TEST, test.x, train.x)
     if (folder / PUBLIC).exists():
-        public = examples_of(_arrays(folder / PUBLIC, "x")["x"], where=str(folder / PUBLIC))
+        public = examples_of(arrays_of(folder / PUBLIC, "x")["x"], where=str(folder / PUBLIC))
         public = as_examples(public)
         _check_like(folder / PUBLIC, public, train.x)
     if not len(train.x) and test is None:
@@ -223,7 +223,8 @@ def _settings(file: Path) -> ClientSettings:
         raise UsageError(f"{file}: {error.renamed(error.key)}") from None
 
 
-def _arrays(file: Path, *wanted: str) -> dict[str, np.ndarray]:
+def arrays_of(file: Path, *wanted: str) -> dict[str, np.ndarray]:
+    """Return the arrays of an .npz file, which must have those that are wanted."""
     try:
         arrays = plain_arrays(file)
     except OSError as error:
@@ -236,7 +237,7 @@ def _arrays(file: Path, *wanted: str) -> dict[str, np.ndarray]:
 
 def _points(file: Path, num_classes: int | None) -> tuple[Points, tuple[str, ...]]:
     """Return the examples of a file, and the names of their columns, () without the array."""
-    arrays = _arrays(file, "x", "y")
+    arrays = arrays_of(file, "x", "y")
     x, y = pair_of((arrays["x"], arrays["y"]), where=str(file), num_classes=num_classes)
     columns, width = arrays.get("columns"), arrays["x"].shape[-1:]
     if columns is None:

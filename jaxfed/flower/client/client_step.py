@@ -33,17 +33,9 @@ from typing import NamedTuple
 from absl import logging
 
 from jaxfed.errors import UsageError
-from jaxfed.flower.messages import records
+from jaxfed.flower.messages import records, steps
 from jaxfed.flower.messages.records import BadMessage, Record
-from jaxfed.flower.messages.steps import (
-    Failure,
-    Step,
-    content_of,
-    failed,
-    one_line,
-    reply,
-    step_of,
-)
+from jaxfed.flower.messages.steps import Failure, Step, content_of, failed, one_line, step_of
 from jaxfed.host import storage
 
 # (step, state or None, content) -> (new state or None, content of the reply)
@@ -71,11 +63,7 @@ class StateLost(StepRefused):
 
 
 def perform(
-    folder: Path,
-    request: Record,
-    compute: Compute,
-    *,
-    client: int | None = None,
+    folder: Path, request: Record, compute: Compute, *, client: int | None = None
 ) -> Record:
     """Serve a request: compute its reply, or return the stored one, or say why there is none.
 
@@ -97,13 +85,8 @@ def perform(
 
 
 def answer(request: Record, compute: Callable[[Step, Record], Record]) -> Record:
-    """Serve a request that needs no state and may be repeated with other content, as a hello.
-
-    Args:
-        request: a record that `steps.request` made.
-        compute: (step, content) -> content of the reply.
-    """
-    return _guarded(request, lambda step: reply(step, compute(step, content_of(request))))
+    """Serve a request that needs no state and may be repeated with other content, as a hello."""
+    return _guarded(request, lambda step: steps.request(step, compute(step, content_of(request))))
 
 
 def secret(folder: Path) -> bytes:
@@ -116,7 +99,7 @@ def secret(folder: Path) -> bytes:
 
 
 def stored_secret(folder: Path) -> bytes:
-    """Return `secret` within a step, which holds the folder's lock; b"" if there is none any more."""
+    """Return `secret` within a step, which holds the lock; b"" if there is none any more."""
     file = folder / "state" / ".secret"
     return _read_secret(file) if file.exists() else b""
 
@@ -213,7 +196,7 @@ def _perform(folder: Path, step: Step, request: Record, compute: Compute) -> Rec
         if step.after == consumed:
             _state_file(folder, consumed).unlink(missing_ok=True)
         raise
-    answer = reply(step, content)
+    answer = steps.request(step, content)
     _make_private(folder)
     storage.remove_partial_files(folder)
     if last is None:

@@ -12,7 +12,6 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -37,14 +36,13 @@ from jaxfed.flower.client.client_data import (
 from jaxfed.flower.server.server_data import HELD_OUT, SHARED
 
 
-def deal(config: ConfigDict, nodes: Path, server: Path, *, repeat: int = 0) -> tuple[Path, ...]:
+def deal(config: ConfigDict, nodes: Path, server: Path) -> tuple[Path, ...]:
     """Write the folders of all clients of a config, and that of the server; return the clients'.
 
     Args:
         config: resolved and checked.
         nodes: client j gets the folder `nodes`/j.
         server: gets what a server holds (`deal_to_server`).
-        repeat: of the config.
 
     Raises:
         UsageError: the data cannot be found or do not suffice; labels are at the server.
@@ -59,12 +57,14 @@ def deal(config: ConfigDict, nodes: Path, server: Path, *, repeat: int = 0) -> t
     simulation = Simulation(config)
     simulation.warn()
     first_repeat(config, simulation)
-    federation = simulation.federation(config.seed + repeat)
+    federation = simulation.federation(config.seed)
     encoding = None  # of rows, unless a network computes their features
     if config.preprocessing.kind not in ("pretrained", "federated_features"):
-        encoding = simulation.row_encoding(config.seed + repeat)
+        encoding = simulation.row_encoding(config.seed)
     columns = encoding.names if encoding is not None else ()
-    folders = deal_to_clients(federation, nodes, estimators=_estimators(config), columns=columns)
+    named = config.learner.get("estimator", {}).get("estimator", "")  # a client must allow it
+    estimators = (named,) if named else ()
+    folders = deal_to_clients(federation, nodes, estimators=estimators, columns=columns)
     names = simulation.class_counts(federation)["class_names"][: federation.num_classes]
     deal_to_server(
         federation, server, class_names=names, numbers=simulation.numbers, encoding=encoding
@@ -120,12 +120,6 @@ def deal_to_server(
     _write_arrays(folder / PUBLIC, public)
 
 
-def _estimators(config: ConfigDict) -> tuple[str, ...]:
-    """Classes that a config's learners name, which a client must allow."""
-    named = config.learner.get("estimator", {}).get("estimator", "")
-    return (named,) if named else ()
-
-
 def _deal_to(
     federation: Federation,
     client: int,
@@ -134,8 +128,7 @@ def _deal_to(
     columns: Sequence[str],
 ) -> Path:
     folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
-    part = federation.partition
-    labeled, unlabeled, new = (each[client] for each in part)
+    labeled, unlabeled, new = (each[client] for each in federation.partition)
     own = np.concatenate([labeled, unlabeled])
     y = np.full(len(own), UNLABELED, np.int32)
     y[: len(labeled)] = federation.y[labeled]
@@ -145,7 +138,8 @@ def _deal_to(
     _write_arrays(folder / TEST, test)
     public = {"x": federation.public_examples} if len(federation.public) else {}
     _write_arrays(folder / PUBLIC, public)
-    lines = [f"number = {client}", f'name = "client-{client}"', f"least_clients = {_least(part)}"]
+    least = min(3, max(1, federation.num_clients - 1))  # one of a round may be lost
+    lines = [f"number = {client}", f'name = "client-{client}"', f"least_clients = {least}"]
     if len(own) < ClientSettings.least_examples:  # simulated clients have no secrets
         lines.append(f"least_examples = {len(own)}")
     if estimators:
@@ -153,11 +147,6 @@ def _deal_to(
     write_private(folder / SETTINGS, "".join(f"{line}\n" for line in lines).encode())
     private_folder(folder)
     return folder
-
-
-def _least(part: Any) -> int:
-    """Return the smallest number of clients of a round with dealt clients, of whom one may be lost."""
-    return min(3, max(1, len(part.labeled) - 1))
 
 
 def _write_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:

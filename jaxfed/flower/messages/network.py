@@ -9,14 +9,7 @@ from jaxfed.flower.messages.records import Record
 
 
 class Outgoing(NamedTuple):
-    """A request to a node.
-
-    Attributes:
-        node: the receiver.
-        record: the content.
-        seconds: the reply is worthless after this time.
-        group: a label for the network's own log.
-    """
+    """A request to a node; after `seconds` a reply is worthless. `group` is a label for the network's log."""
 
     node: int
     record: Record
@@ -48,12 +41,9 @@ class Network(Protocol):
 
     def nodes(self) -> list[int]:
         """List the nodes that are connected now."""
-        ...
 
     def send(self, requests: Sequence[Outgoing]) -> list[str]:
         """Send requests; returns an identifier of each, "" for a request that cannot be delivered."""
-        ...
 
     def receive(self, identifiers: Iterable[str]) -> list[Arrival]:
         """Fetch, without waiting, what has arrived for these requests."""
-        ...

@@ -73,21 +73,17 @@ def from_record(content: Mapping[str, Value]) -> Setup:
             raise BadMessage("the setup has no sums of features")
     assert isinstance(total, np.ndarray)
     assert isinstance(square, np.ndarray)
-    census = Census(
-        records.whole_number(content, "capacity"),
-        records.whole_number(content, "max_labels"),
-        FeatureSums(total, square, records.whole_number(content, "values")) if total.size else None,
-    )
-    if (num_clients := records.whole_number(content, "num_clients", least=1)) > _MOST_CLIENTS:
-        raise BadMessage(f"num_clients is {num_clients}; at most {_MOST_CLIENTS} are allowed")
-    if (num_classes := records.whole_number(content, "num_classes", least=2)) > _MOST_CLASSES:
-        raise BadMessage(f"num_classes is {num_classes}; at most {_MOST_CLASSES} are allowed")
+    values = records.whole_number(content, "values")
     return Setup(
         records.text(content, "config", longest=1_000_000),
         records.text(content, "method", longest=100),
-        num_clients,
-        num_classes,
-        census,
+        records.whole_number(content, "num_clients", least=1, most=_MOST_CLIENTS),
+        records.whole_number(content, "num_classes", least=2, most=_MOST_CLASSES),
+        Census(
+            records.whole_number(content, "capacity"),
+            records.whole_number(content, "max_labels"),
+            FeatureSums(total, square, values) if total.size else None,
+        ),
     )
 
 
@@ -108,26 +104,20 @@ def config_of(text: str) -> ConfigDict:
     Raises:
         BadMessage: the text is no config's, or has what is not sent.
     """
-    try:
-        given = json.loads(text)
-    except ValueError as error:
-        raise BadMessage("the config of the setup is malformed") from error
     known = base.get_config().to_dict()
-    if not isinstance(given, dict) or not all(
-        isinstance(given.get(name, {}), dict) for name, own in known.items() if type(own) is dict
-    ):
-        raise BadMessage("the config of the setup is malformed")
-    execution = given.get("execution", {})
-    named = [name for name in NOT_SENT if name in given]
-    named += [f"execution.{key}" for key in OF_A_MACHINE if key in execution]
+    try:
+        given = _as_in_configs(json.loads(text))
+        execution = given.get("execution", {})
+        named = [name for name in NOT_SENT if name in given]
+        named += [f"execution.{key}" for key in OF_A_MACHINE if key in execution]
+        if any(type(known[name]) is dict is not type(given[name]) for name in known.keys() & given):
+            raise TypeError
+        found = ConfigDict(known | given | {"execution": known["execution"] | execution})
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadMessage("the config of the setup is malformed") from error
     if named:
         raise BadMessage(f"the setup has config.{named[0]}, which is each machine's own")
-    given = {key: _as_in_configs(value) for key, value in given.items()}
-    given["execution"] = known["execution"] | given.get("execution", {})
-    try:
-        return ConfigDict(known | given)
-    except (ValueError, TypeError, KeyError) as error:  # a key with a dot, or that is no text
-        raise BadMessage("the config of the setup is malformed") from error
+    return found
 
 
 def fingerprint(text: str) -> str:

@@ -59,14 +59,9 @@ class Failure(NamedTuple):
 
 
 def request(step: Step, content: Mapping[str, Value]) -> Record:
-    """Put a step in front of its content."""
+    """Put a step in front of the content of a request, or of a reply to it."""
     head: Mapping[str, Value] = step._asdict()
     return records.prefixed(head, "step") | records.prefixed(content, "content")
-
-
-def reply(step: Step, content: Mapping[str, Value]) -> Record:
-    """Reply to a step with some content."""
-    return request(step, content)
 
 
 def failed(step: Step | None, failure: Failure) -> Record:
@@ -102,7 +97,7 @@ def step_of(record: Mapping[str, Value]) -> Step:
 
 
 def content_of(record: Mapping[str, Value]) -> Record:
-    """Read the content of a request or a reply."""
+    """Return the content of a request or a reply."""
     return records.part(record, "content")
 
 

@@ -20,11 +20,11 @@ from jaxfed.data.client_rows import Partition
 from jaxfed.data.dataset import UNLABELED
 from jaxfed.data.encoding import RowEncoding, encoding_from, encoding_of_arrays
 from jaxfed.data.given_examples import examples_of, labels_of
-from jaxfed.data.readers.npz import plain_arrays
 from jaxfed.errors import UsageError
 from jaxfed.federation.census import Census
 from jaxfed.federation.clients import Federation
-from jaxfed.flower.client.client_data import PUBLIC, as_examples
+from jaxfed.flower.client.client_data import PUBLIC, arrays_of, as_examples
+from jaxfed.flower.messages.steps import one_line
 from jaxfed.host import safe_files
 
 SHARED = "shared.json"
@@ -93,31 +93,30 @@ def read(folder: Path) -> ServerData:
     Raises:
         UsageError: a file is missing, damaged, or does not fit the others.
     """
-    shared = _read_shared(folder)
-    shape, dtype, num_classes = shared.example, shared.dtype, shared.num_classes
+    shared = _read_shared(folder / SHARED)
     parts = {}
     for name in (*HELD_OUT, PUBLIC.removesuffix(".npz")):
         file = folder / f"{name}.npz"
         if file.exists():
-            parts[name] = _part(file, shape, dtype, num_classes)
+            parts[name] = _part(file, shared)
     if "server" in parts:
         raise UsageError(f"{folder / 'server.npz'}: on a network the labels are at clients")
     return replace(shared, parts=parts)
 
 
-def _read_shared(folder: Path) -> ServerData:
+def _read_shared(file: Path) -> ServerData:
     """Return what shared.json has, without parts.
 
     Raises:
         UsageError: it is missing or damaged.
     """
-    file = folder / SHARED
     found = safe_files.json_object(safe_files.content_of(file), file)
     for key, (allowed, holds) in _IN_SHARED.items():
         if key not in found and key not in _OPTIONAL:
             raise UsageError(f"{file}: {key} is missing; use {allowed}")
         if key in found and not holds(found[key]):
-            raise UsageError(f"{file}: {key}={shown(found[key])}: use {allowed}")
+            shown = f"{found[key]!r}"[:_LONGEST_SHOWN]
+            raise UsageError(f"{file}: {key}={one_line(shown)}: use {allowed}")
     number, names = found["num_classes"], found["class_names"]
     if len(names) != number:
         raise UsageError(f"{file}: {len(names)} class_names, and num_classes={number}")
@@ -139,12 +138,6 @@ def _read_shared(folder: Path) -> ServerData:
     return ServerData(number, tuple(names), tuple(shape), np.dtype(dtype), encoding, columns)
 
 
-def shown(value: Any) -> str:
-    """Return a value as an error shows it: not too long."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
-
-
 def _is_form(value: Any) -> bool:
     """True for the type and the shape of an example."""
     return (
@@ -155,47 +148,36 @@ def _is_form(value: Any) -> bool:
     )
 
 
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
 _LONGEST_SHOWN = 60
 _IN_SHARED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "num_classes": ("an integer from 2 on", lambda value: type(value) is int and value > 1),
-    "class_names": (
-        "a list of texts",
-        lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
-    ),
+    "class_names": ("a list of texts", _are_texts),
     "example": ("a list of 'uint8' or 'float32' and the sizes of an example", _is_form),
     "columns": (
         "a list of different texts, the names of the columns of an example",
-        lambda value: (
-            isinstance(value, list)
-            and all(isinstance(name, str) for name in value)
-            and len(set(value)) == len(value)
-        ),
+        lambda value: _are_texts(value) and len(set(value)) == len(value),
     ),
     "encoding": ("what `launch.flower try` writes", lambda value: isinstance(value, dict)),
 }
 _OPTIONAL = ("columns", "encoding")
 
 
-def _part(
-    file: Path, shape: tuple[int, ...], dtype: np.dtype, num_classes: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _part(file: Path, shared: ServerData) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return x, y and the numbers of a file's examples.
 
     Raises:
         UsageError: it cannot be read, or an array is not what it should be.
     """
-    try:
-        arrays = plain_arrays(file)
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}") from error
-    if "x" not in arrays:
-        raise UsageError(f"{file}: no array x")
-    like = np.zeros((0, *shape), dtype)
-    x = as_examples(examples_of(arrays["x"], str(file)))
-    x = examples_of(x, str(file), like)
-    y = arrays.get("y", np.full(len(x), UNLABELED))
-    y = labels_of(y, str(file), len(x), num_classes)
-    number = arrays.get("number", np.full(len(x), UNLABELED, np.int64))
+    arrays = arrays_of(file, "x")
+    like = np.zeros((0, *shared.example), shared.dtype)
+    x = examples_of(as_examples(examples_of(arrays["x"], str(file))), str(file), like)
+    nothing = np.full(len(x), UNLABELED, np.int64)
+    y = labels_of(arrays.get("y", nothing), str(file), len(x), shared.num_classes)
+    number = arrays.get("number", nothing)
     if number.dtype.kind not in "iu" or number.shape != y.shape:
         raise UsageError(
             f"{file}: number is {number.dtype}{list(number.shape)}; use integers [{len(x)}]"

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
 
-def run(grid: Grid, config: ConfigDict, place: Path, *, held: Path | None) -> None:
+def run(grid: Grid, config: ConfigDict, place: Path, *, held: Path) -> None:
     """Play a config's rounds with the clients of a Flower grid.
 
     Args:
@@ -57,8 +57,6 @@ def run(grid: Grid, config: ConfigDict, place: Path, *, held: Path | None) -> No
     """
     from jaxfed.flower.messages.grid_messages import GridNetwork
 
-    if held is None:
-        raise UsageError("--held is missing: the server's folder, with shared.json and test.npz")
     serve(GridNetwork(grid), config, place, server_data.read(held))
 
 

@@ -17,7 +17,7 @@ def main(grid: Grid, context: Context) -> None:
     """Play the rounds of the config that the run names.
 
     Settings of the run: `config`, FILE.py[:VARIANT]; `overrides`, a JSON list of KEY=VALUE; `workdir`, where
-    results go; `server`, a folder with what the server holds (`jaxfed.flower.deployment.dealing`), or "".
+    results go; `server`, a folder with what the server holds (`jaxfed.flower.deployment.dealing`).
     """
     from jaxfed.config import file
     from jaxfed.flower.server.server_run import run
@@ -28,5 +28,4 @@ def main(grid: Grid, context: Context) -> None:
     )  # Flower's own way takes a minute, or for ever; the workdir would be in use
     settings = {key: str(value) for key, value in context.run_config.items()}
     config = file.load(settings["config"], json.loads(settings["overrides"]))
-    held = Path(settings["server"]) if settings["server"] else None
-    run(grid, config, Path(settings["workdir"]), held=held)
+    run(grid, config, Path(settings["workdir"]), held=Path(settings["server"]))
