@@ -131,15 +131,7 @@ class ClientData(NamedTuple):
 
 
 def read(folder: Path, *, num_classes: int | None = None) -> ClientData:
-    """Read a client's folder.
-
-    Args:
-        folder: the folder.
-        num_classes: C, if it is known.
-
-    Raises:
-        UsageError: the first thing that is wrong.
-    """
+    """Read a client's folder."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder")
     _check_modes(folder)

@@ -144,16 +144,7 @@ def _step(
 def method_of(
     data: ClientData, told: Setup, config: ConfigDict
 ) -> tuple[ClientSide, Federation, jax.Array]:
-    """Make the method's client: its side, what it holds, and the key of initial states.
-
-    Args:
-        data: the client's folder.
-        told: setup of the run.
-        config: of the setup, accepted.
-
-    Raises:
-        StepRefused: the method has no sides.
-    """
+    """Make the method's client: its side, what it holds, and the key of initial states."""
     from jaxfed.config.assembly import make_algorithm
 
     federation = own_federation(data, told)

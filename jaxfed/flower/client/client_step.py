@@ -111,11 +111,7 @@ def _read_secret(file: Path) -> bytes:
 
 
 def last_step(folder: Path, run: str) -> int:
-    """Return the number of the last step of a run that this client has served; 0: none.
-
-    Raises:
-        StepRefused: the file of the last step is damaged.
-    """
+    """Return the number of the last step of a run that this client has served; 0: none."""
     last = _read_last(folder / "state" / run)
     return 0 if last is None else last.number
 
@@ -214,11 +210,7 @@ def _perform(folder: Path, step: Step, request: Record, compute: Compute) -> Rec
 
 @contextmanager
 def _locked(state_folder: Path) -> Iterator[Path]:
-    """Make the folder, and hold its lock.
-
-    Raises:
-        StepRefused: another process holds it.
-    """
+    """Make the folder, and hold its lock."""
     _make_private(state_folder)
     try:
         with storage.lock(state_folder / ".lock") as descriptor:
@@ -261,11 +253,7 @@ def _read_state(folder: Path, number: int) -> Record:
 
 
 def _read_last(folder: Path) -> _Last | None:
-    """Read the last step; None before the first.
-
-    Raises:
-        StepRefused: the file is damaged, so nobody knows which steps were served.
-    """
+    """Read the last step; None before the first."""
     try:
         stored = records.from_bytes((folder / _LAST).read_bytes())
         return _Last(

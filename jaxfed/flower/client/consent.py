@@ -30,18 +30,7 @@ _CLASS = "learner.estimator."
 
 
 def accepted(settings: ClientSettings, text: str, method: str, run: str) -> ConfigDict:
-    """Return the config of a setup.
-
-    Args:
-        settings: client.toml.
-        text: of the config.
-        method: name of the method.
-        run: name of the run.
-
-    Raises:
-        StepRefused: the client does not take part in this; says why in one line.
-        BadMessage: the text is no config's, or names what a server does not send.
-    """
+    """Return the config of a setup."""
     found = setup.fingerprint(text)
     if not run.startswith(f"{found}-"):
         raise BadMessage(f"run {run} is not of the config {found} that came with it")
@@ -60,11 +49,7 @@ def accepted(settings: ClientSettings, text: str, method: str, run: str) -> Conf
 
 
 def _check(config: ConfigDict, estimators: Collection[str]) -> None:
-    """Check keys and values, and that none of them names a file or a class.
-
-    Raises:
-        UsageError: says which, and what is allowed.
-    """
+    """Check keys and values, and that none of them names a file or a class."""
     names = {*ALGORITHMS, *methods.variants(config)}
     for name in methods.chosen(config):
         if name not in names:

@@ -94,17 +94,7 @@ def checksum(arrays: Mapping[str, np.ndarray], key: bytes = b"") -> str:
 
 
 def hello(data: ClientData, run: str, *, config: str, sums: bool = True) -> Hello:
-    """Collect a client's first reply.
-
-    Args:
-        data: the client's folder.
-        run: name of the run.
-        config: hash of the config as the client resolved it.
-        sums: True if the method needs the sums of features.
-
-    Raises:
-        client_step.StepRefused: another process is serving a step, or files of the run are damaged.
-    """
+    """Collect a client's first reply."""
     x, y = data.points
     return Hello(
         client=data.settings.number,
@@ -122,12 +112,7 @@ def hello(data: ClientData, run: str, *, config: str, sums: bool = True) -> Hell
 
 
 def check_unchanged(said: Mapping[str, Value], data: ClientData) -> None:
-    """Compare what a client said in its hello with what it has now.
-
-    Raises:
-        client_step.StepRefused: its jaxfed or its data have changed since.
-        BadMessage: the server does not say what it said.
-    """
+    """Compare what a client said in its hello with what it has now."""
     version = records.text(said, "jaxfed", longest=_LONGEST)
     if version != jaxfed.__version__:
         raise client_step.StepRefused(
@@ -140,11 +125,7 @@ def check_unchanged(said: Mapping[str, Value], data: ClientData) -> None:
 
 
 def from_record(content: Mapping[str, Value]) -> Hello:
-    """Read a hello from the content of a reply.
-
-    Raises:
-        BadMessage: it is malformed, or its counts contradict each other.
-    """
+    """Read a hello from the content of a reply."""
     census = records.part(content, "census")
     sizes = _array(census, "shape", np.int64)
     if len(sizes) > _MOST_AXES or (sizes < 1).any():
@@ -185,11 +166,7 @@ def _array(content: Mapping[str, Value], name: str, dtype: type) -> np.ndarray:
 
 
 def _columns(text: str, width: tuple[int, ...]) -> tuple[str, ...]:
-    """Names of the columns of examples.
-
-    Raises:
-        BadMessage: the text is not a list of names, one for each column.
-    """
+    """Names of the columns of examples."""
     try:
         columns = json.loads(text)
     except ValueError:

@@ -21,11 +21,7 @@ _SECONDS_LEFT = "0"  # of a certificate that is used
 
 
 def make_server_certificate(folder: Path, names: Sequence[str]) -> None:
-    """Make a server's key and certificate for these host names and addresses, unless they are there.
-
-    Raises:
-        UsageError: openssl is missing or refuses a name, or the certificate has expired.
-    """
+    """Make a server's key and certificate for these host names and addresses, unless they are there."""
     certificate, root = folder / SERVER, folder / ROOT
     if root.exists():
         _run("openssl", "x509", "-checkend", _SECONDS_LEFT, "-noout", "-in", certificate)
@@ -43,11 +39,7 @@ def make_server_certificate(folder: Path, names: Sequence[str]) -> None:
 
 
 def make_node_key(private: Path) -> Path:
-    """Make a client's key pair, P-384 in OpenSSH's format, unless it is there; return the public file.
-
-    Raises:
-        UsageError: ssh-keygen is missing or cannot write.
-    """
+    """Make a client's key pair, P-384 in OpenSSH's format, unless it is there; return the public file."""
     public = private.with_name(f"{private.name}.pub")
     if not private.exists():
         private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

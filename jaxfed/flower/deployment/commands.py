@@ -63,11 +63,7 @@ class Experiment(NamedTuple):
 
 
 def load(spec: str, overrides: Sequence[str]) -> Experiment:
-    """Load and check a config for one run of its algorithm, without baselines.
-
-    Raises:
-        UsageError: as `launch.run`.
-    """
+    """Load and check a config for one run of its algorithm, without baselines."""
     path, variant = config_file.split_variant(spec)
     if Path(path).is_file():
         spec = f"{Path(path).absolute()}{f':{variant}' * bool(variant)}"
@@ -326,11 +322,7 @@ def take_part(
 
 
 def check(folder: Path, *, say: Say = print) -> int:
-    """Print what a client's folder has.
-
-    Raises:
-        UsageError: something is wrong in it.
-    """
+    """Print what a client's folder has."""
     data = client_data.read(folder)
     labeled = int((data.train.y >= 0).sum())
     shape = "x".join(map(str, data.train.x.shape[1:]))

@@ -37,16 +37,7 @@ from jaxfed.flower.server.server_data import HELD_OUT, SHARED
 
 
 def deal(config: ConfigDict, nodes: Path, server: Path) -> tuple[Path, ...]:
-    """Write the folders of all clients of a config, and that of the server; return the clients'.
-
-    Args:
-        config: resolved and checked.
-        nodes: client j gets the folder `nodes`/j.
-        server: gets what a server holds (`deal_to_server`).
-
-    Raises:
-        UsageError: the data cannot be found or do not suffice; labels are at the server.
-    """
+    """Write the folders of all clients of a config, and that of the server; return the clients'."""
     if config.federation.labels_at != "clients":
         raise UsageError(
             "clients of a deployment hold their labels",

@@ -68,11 +68,7 @@ class DeploymentError(RuntimeError):
 
 
 def check_flower() -> None:
-    """Check that Flower is installed.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """Check that Flower is installed."""
     if find_spec("flwr") is None:
         raise UsageError(f"Flower is missing; pip install -r {_REQUIREMENTS}")
 
@@ -120,9 +116,6 @@ def start(
     Its output goes to a file, to `subprocess.PIPE`, or where that of this process goes.
 
     Call it from the main thread. On Linux the process ends with this one, however this one ends.
-
-    Raises:
-        DeploymentError: the program cannot be started.
     """
     output: int | None
     if not isinstance(log, Path):
@@ -165,14 +158,7 @@ def free_port() -> int:
 
 
 def node_command(server: str, config: str, *, root: Path, key: Path) -> list[str]:
-    """Return the command of a client's SuperNode.
-
-    Args:
-        server: HOST:PORT of the SuperLink.
-        config: what its ClientApps are told, in TOML: `worker="ADDRESS"`.
-        root: certificate that signed the server's.
-        key: the client's private key.
-    """
+    """Return the command of a client's SuperNode; `config`, in TOML, is for its ClientApps."""
     found = ["flower-supernode", "--superlink", server, "--port", str(free_port())]
     found += ["--node-config", config, "--root-certificates", str(root)]
     return [*found, "--auth-supernode-private-key", str(key)]
@@ -191,11 +177,7 @@ class SuperLink:
         self._log = self._network / LOGS / "superlink.log"
 
     def __enter__(self) -> Self:
-        """Start it, and return when it answers.
-
-        Raises:
-            DeploymentError: it ended, or did not answer in time.
-        """
+        """Start it, and return when it answers."""
         host, port, folder = self._address
         command = ["flower-superlink", "--host", host, "--port", str(port)]
         command += ["--disable-runtime-dependency-installation", "--enable-supernode-auth"]
@@ -235,11 +217,7 @@ class SuperLink:
         end(self._process)
 
     def register(self, public_key: Path) -> None:
-        """Admit the client with this key.
-
-        Raises:
-            DeploymentError: Flower refuses the key.
-        """
+        """Admit the client with this key."""
         done = subprocess.run(
             self._flwr("supernode", "register", str(public_key.absolute()), _NAME),
             capture_output=True,

@@ -27,11 +27,7 @@ from jaxfed.flower.messages import records
 
 @contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """Answer messages from a client's folder in a thread, one after another; yields the socket's address.
-
-    Raises:
-        UsageError: the socket cannot be made.
-    """
+    """Answer messages from a client's folder in a thread, one after another; yields the socket's address."""
     # JAX would give one client most of an accelerator that clients on one machine share.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     compilation_cache.enable()

@@ -72,9 +72,6 @@ class GridNetwork:
 
         One call of the grid for each, because one malformed reply fails its whole call, and replies are
         handed out only once.
-
-        Raises:
-            httpx.HTTPError: the SuperLink cannot be reached, after Flower's own retries.
         """
         arrivals: list[Arrival] = []
         for identifier in identifiers:
@@ -88,12 +85,7 @@ class GridNetwork:
 
 
 def answered(message: Message, perform: Callable[[Record], Record]) -> Message:
-    """Reply to a server's message; a client app's whole work.
-
-    Args:
-        message: the request.
-        perform: computes the reply, as `client_step.perform` does; it should not raise.
-    """
+    """Reply to a server's message; a client app's whole work."""
     try:
         reply = perform(from_record_dict(message.content))
     except Exception as error:  # Flower would send its text
@@ -112,11 +104,7 @@ def to_record_dict(record: Record) -> RecordDict:
 
 
 def from_record_dict(content: RecordDict) -> Record:
-    """Convert Flower's record back.
-
-    Raises:
-        BadMessage: it was not made by `to_record_dict`.
-    """
+    """Convert Flower's record back."""
     if not {_HEAD} <= content.keys() <= {_HEAD, _PAYLOAD}:
         raise BadMessage("the message has other records than a head and a payload")
     config, arrays = content[_HEAD], content.get(_PAYLOAD)

@@ -23,12 +23,7 @@ _ROOT = "value"  # name of a tree that is a single leaf
 
 
 def to_record(tree: Any) -> Record:
-    """Flatten a pytree; arrays of JAX are copied to the host.
-
-    Raises:
-        ValueError: two leaves have one name, as in {"a.b": 1, "a": {"b": 2}}.
-        TypeError: a leaf that is neither an array nor bytes, a text, a number or a truth value.
-    """
+    """Flatten a pytree; arrays of JAX are copied to the host."""
     record: Record = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         name = _name(path)
@@ -42,14 +37,6 @@ def from_record(record: Mapping[str, Value], template: Any, *, finite: bool = Tr
     """Rebuild a pytree of the template's structure.
 
     Array leaves are NumPy arrays, typed keys are JAX arrays, plain values have the template's type.
-
-    Args:
-        template: arrays, `jax.ShapeDtypeStruct`s (`jax.eval_shape` makes them) and plain values; only
-            types, shapes and dtypes are read.
-        finite: refuse NaN and infinity.
-
-    Raises:
-        BadMessage: other leaves than the template's, or one of another type, shape or dtype, or not finite.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(template)
     names = [_name(path) for path, _ in leaves]

@@ -51,11 +51,7 @@ def num_bytes(record: Mapping[str, Value]) -> int:
 
 
 def encode(record: Mapping[str, Value]) -> tuple[bytes, bytes]:
-    """Encode a record as (head, payload).
-
-    Raises:
-        TypeError: a value of another type, or an array of a dtype that has no fixed-size elements.
-    """
+    """Encode a record as (head, payload)."""
     head: list[list[Any]] = []
     payload: list[bytes] = []
     for name, value in sorted(record.items()):
@@ -75,11 +71,7 @@ def encode(record: Mapping[str, Value]) -> tuple[bytes, bytes]:
 
 
 def decode(head: bytes, payload: bytes) -> Record:
-    """Decode a record; arrays are writable copies.
-
-    Raises:
-        BadMessage: these are not a record's bytes.
-    """
+    """Decode a record; arrays are writable copies."""
     try:
         entries = json.loads(head)
         names = [entry[0] for entry in entries]
@@ -107,11 +99,7 @@ def to_bytes(record: Mapping[str, Value]) -> bytes:
 
 
 def from_bytes(content: bytes) -> Record:
-    """Decode the content of a file.
-
-    Raises:
-        BadMessage: the file is damaged or not a record.
-    """
+    """Decode the content of a file."""
     digest, content = content[:32], content[32:]
     if len(content) < _HEAD_SIZE or hashlib.sha256(content).digest() != digest:
         raise BadMessage("a stored record is damaged")
@@ -139,11 +127,7 @@ def prefixed(record: Mapping[str, Value], name: str) -> Record:
 
 
 def text(record: Mapping[str, Value], name: str, *, longest: int = 1000) -> str:
-    """Return a text of a record.
-
-    Raises:
-        BadMessage: there is none, or it is longer than `longest` characters.
-    """
+    """Return a text of a record."""
     value = _of_type(record, name, str)
     if len(value) > longest:
         raise BadMessage(f"{name} has {len(value)} characters; at most {longest} are allowed")
@@ -153,11 +137,7 @@ def text(record: Mapping[str, Value], name: str, *, longest: int = 1000) -> str:
 def whole_number(
     record: Mapping[str, Value], name: str, *, least: int = 0, most: int = sys.maxsize
 ) -> int:
-    """Return a whole number of a record.
-
-    Raises:
-        BadMessage: there is none, or it is below `least` or above `most`.
-    """
+    """Return a whole number of a record."""
     value = _of_type(record, name, int)
     if not least <= value <= most:
         end = "2^63 - 1" if most == sys.maxsize else str(most)
@@ -166,11 +146,7 @@ def whole_number(
 
 
 def number(record: Mapping[str, Value], name: str) -> float:
-    """Return a finite number from 0 on.
-
-    Raises:
-        BadMessage: there is none.
-    """
+    """Return a finite number from 0 on."""
     value: float = _of_type(record, name, float)
     if not 0 <= value < math.inf:
         raise BadMessage(f"{name} is not a number from 0 on")

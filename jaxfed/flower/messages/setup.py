@@ -62,11 +62,7 @@ class Setup(NamedTuple):
 
 
 def from_record(content: Mapping[str, Value]) -> Setup:
-    """Read a setup from the content of a message.
-
-    Raises:
-        BadMessage: it is malformed.
-    """
+    """Read a setup from the content of a message."""
     total, square = (content.get(name) for name in ("total", "square"))
     for part in (total, square):
         if not isinstance(part, np.ndarray) or part.dtype != np.float64 or part.ndim != 1:
@@ -99,11 +95,7 @@ def config_text(config: ConfigDict) -> str:
 
 
 def config_of(text: str) -> ConfigDict:
-    """Return the config of a client; sections and keys that are not sent have their defaults.
-
-    Raises:
-        BadMessage: the text is no config's, or has what is not sent.
-    """
+    """Return the config of a client; sections and keys that are not sent have their defaults."""
     known = base.get_config().to_dict()
     try:
         given = _as_in_configs(json.loads(text))

@@ -71,11 +71,7 @@ def failed(step: Step | None, failure: Failure) -> Record:
 
 
 def step_of(record: Mapping[str, Value]) -> Step:
-    """Read the step of a request or a reply.
-
-    Raises:
-        BadMessage: it is missing or malformed.
-    """
+    """Read the step of a request or a reply."""
     head = records.part(record, "step")
     if head.keys() != set(Step._fields):
         raise BadMessage("the message does not say to which step it belongs")
@@ -102,11 +98,7 @@ def content_of(record: Mapping[str, Value]) -> Record:
 
 
 def failure_of(record: Mapping[str, Value]) -> Failure | None:
-    """Read why a reply has no content; None if it has.
-
-    Raises:
-        BadMessage: the reason is malformed.
-    """
+    """Read why a reply has no content; None if it has."""
     error = records.part(record, "error")
     if not error:
         return None

@@ -67,11 +67,7 @@ def connect(
     tell: Callable[[str], None] = lambda line: None,
     **clock: Any,
 ) -> ClientCalls:
-    """Wait for the clients, ask who they are, and return the calls to them.
-
-    Raises:
-        UsageError: a client is missing after `wait_for_nodes`, or was refused; the line says which and why.
-    """
+    """Wait for the clients, ask who they are, and return the calls to them."""
     number = limits.num_nodes(config.federation.num_clients)
     text = setup.config_text(config)
     # Another run for another workdir or config; clients compare the hash at its beginning.
@@ -179,11 +175,7 @@ class ClientCalls:
         check: Check = lambda client, reply: None,
         in_session: bool = False,
     ) -> Mapping[int, Any]:
-        """Send each client its message of a step, and return the replies (see `Ask`).
-
-        Raises:
-            TooFewClients: fewer clients replied than the quorum asks for.
-        """
+        """Send each client its message of a step, and return the replies (see `Ask`)."""
         self._stages.write(
             round=round_number,
             stage=step,
@@ -246,11 +238,7 @@ class ClientCalls:
             self._committed = saved
 
     def _read(self, form: Any, check: Check, client: int, content: Record) -> Any:
-        """Read a client's reply.
-
-        Raises:
-            BadMessage: it has another form, or values out of their range.
-        """
+        """Read a client's reply."""
         found = pytrees.from_record(records.part(content, REPLY), form)
         try:
             norm = _norm(check(client, found))
@@ -267,9 +255,6 @@ class ClientCalls:
 
         Its predictions and, in float32, its squared norm must be finite. Otherwise clients would compute nan
         losses and gradients, and would be blamed for them.
-
-        Raises:
-            UnusableModel: it is not; the line names the client with the largest change.
         """
         x = self.federation.x[: rows_at_once()]
         if not len(x):  # the server holds no example

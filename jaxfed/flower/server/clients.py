@@ -26,16 +26,7 @@ _POLL = 0.5  # seconds
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """Requirements for a hello.
-
-    Attributes:
-        number: M, the number of clients.
-        config: hash of the config.
-        public: checksum of the public examples; "" if the server has none.
-        names: of the clients; () for any.
-        example: type and sizes of an example; () for any.
-        columns: names of its columns; () if they have none.
-    """
+    """Requirements for the hellos of `number` clients; () for `names` and `example`, "" for `public`: any."""
 
     number: int
     config: str
@@ -50,13 +41,10 @@ class Clients:
     """The clients of a run, as they are found.
 
     Attributes:
-        network: reaches the nodes.
-        expected: requirements for the hellos.
         content: of the request for a hello.
         exchanged: keywords of `Exchange`: run, deadline, retries, and a test's clock.
         data: checksums of clients' data, of an earlier part of this run or of the first hellos.
         nodes: the node of each admitted client.
-        hellos: the clients' first replies.
         refused: the other nodes that were asked, with the reason.
         is_wrong: a refused node is one of the clients, and has another config, version or data, or failed.
     """

@@ -44,14 +44,10 @@ class _StepFailed(BadMessage):
 
 
 class Lost(NamedTuple):
-    """A client without a usable reply.
+    """A client without a usable reply, `after_s` seconds after the request.
 
-    Attributes:
-        reason: one line.
-        after_s: seconds from the request until it was lost.
-        since: the round and step since which it has not answered.
-        missing_s: seconds since the request of that step.
-        kind: class of the exception that the client reports ("StateLost"); "" if it reports none.
+    It has not answered since the round and step `since`, `missing_s` seconds ago. `kind` is the class of the
+    exception that the client reports ("StateLost"), or "".
     """
 
     reason: str
@@ -63,22 +59,11 @@ class Lost(NamedTuple):
 
 @dataclass
 class Answers:
-    """One step, under way or ended.
+    """One step, under way or ended: usable replies by client, at the end in ascending order, and the lost.
 
-    Attributes:
-        step: name of the step.
-        round: its round.
-        requests: by client.
-        read: checks and converts a reply's content.
-        started: time of the first request.
-        replies: usable replies by client, at the end in ascending order.
-        lost: the other clients.
-        seconds: from the first request to the last reply, or to the deadline.
-        arrived_s: seconds until each usable reply had arrived.
-        bytes_up: content of all usable replies (names, steps and the network's own overhead not counted).
-        bytes_down: content of all requests, repeated ones included.
-        waiting: client of each request that has no reply.
-        tries: requests to each client.
+    `seconds` end with the last reply or the deadline, `arrived_s` with each usable reply. `bytes_up` are of
+    the content of usable replies, `bytes_down` of all requests, repeated ones included; names, steps and the
+    network's own overhead are not counted. `waiting` has the client of each request without a reply.
     """
 
     step: str
@@ -101,14 +86,10 @@ class Answers:
         return f"round {self.round}, {self.step}"
 
     def enough(self, quorum: float, *, then: str = "") -> Answers:
-        """Return these answers if there are enough of them.
-
-        Args:
-            quorum: share of the asked clients that must have answered; one client at least.
-            then: what happens next if they have not, for the error's text.
+        """Return these answers if this share of the asked clients has answered, and one at least.
 
         Raises:
-            TooFewClients: says who is missing, since when, why, and what follows.
+            TooFewClients: says who is missing, since when, why, and `then`, what follows.
         """
         asked = len(self.requests)
         needed = max(1, math.ceil(quorum * asked - 1e-9))
@@ -159,9 +140,7 @@ class Exchange:
             retries: repetitions of a request whose client process crashed.
             first_step: number of the first step.
             states: of a checkpoint.
-            poll: seconds between two looks at the network.
-            clock: seconds that never go back.
-            sleep: waits for some seconds.
+            poll: seconds between two looks at the network; `clock` and `sleep` are for tests.
         """
         self.nodes = dict(nodes)
         self.next_step = first_step
@@ -189,9 +168,6 @@ class Exchange:
             round: number of the round; 0 before the first.
             read: checks a reply's content and converts it; `records.BadMessage` from it loses the client.
             continues: clients go on from their states, and make new ones.
-
-        Raises:
-            KeyError: a client without a node.
         """
         number, self.next_step = self.next_step, self.next_step + 1
         after, oldest = (self.states, self._committed) if continues else ({}, {})
@@ -280,11 +256,7 @@ class Exchange:
             )
 
     def _content(self, asked: Answers, client: int, node: int, record: Record) -> Record:
-        """Content of a reply to this step by the node that was asked.
-
-        Raises:
-            BadMessage: it is another's, another step's, malformed, or says that the step failed.
-        """
+        """Content of a reply to this step by the node that was asked."""
         if node != self.nodes[client]:
             raise BadMessage(f"node {node} replied in place of node {self.nodes[client]}")
         failure = failure_of(record)

@@ -88,11 +88,7 @@ class ServerData:
 
 
 def read(folder: Path) -> ServerData:
-    """Read a server's folder.
-
-    Raises:
-        UsageError: a file is missing, damaged, or does not fit the others.
-    """
+    """Read a server's folder."""
     shared = _read_shared(folder / SHARED)
     parts = {}
     for name in (*HELD_OUT, PUBLIC.removesuffix(".npz")):
@@ -105,11 +101,7 @@ def read(folder: Path) -> ServerData:
 
 
 def _read_shared(file: Path) -> ServerData:
-    """Return what shared.json has, without parts.
-
-    Raises:
-        UsageError: it is missing or damaged.
-    """
+    """Return what shared.json has, without parts."""
     found = safe_files.json_object(safe_files.content_of(file), file)
     for key, (allowed, holds) in _IN_SHARED.items():
         if key not in found and key not in _OPTIONAL:
@@ -167,11 +159,7 @@ _OPTIONAL = ("columns", "encoding")
 
 
 def _part(file: Path, shared: ServerData) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return x, y and the numbers of a file's examples.
-
-    Raises:
-        UsageError: it cannot be read, or an array is not what it should be.
-    """
+    """Return x, y and the numbers of a file's examples."""
     arrays = arrays_of(file, "x")
     like = np.zeros((0, *shared.example), shared.dtype)
     x = examples_of(as_examples(examples_of(arrays["x"], str(file))), str(file), like)

@@ -100,11 +100,7 @@ def serve(
 
 
 def check(config: ConfigDict, data: ServerData) -> None:
-    """Check that the config's method runs on a network, before anybody is asked.
-
-    Raises:
-        UsageError: it does not.
-    """
+    """Check that the config's method runs on a network, before anybody is asked."""
     for key, only in (("num_repeats", 1), ("baselines", ())):
         if config[key] != only:
             raise UsageError(

@@ -46,11 +46,7 @@ class Stages:
         storage.append(self._file, json.dumps({**line, "time": round(time.time(), 3)}) + "\n")
 
     def data(self, number: int) -> dict[int, str]:
-        """Return the checksum of each client's data; {} before the run's first start.
-
-        Raises:
-            Unresumable: the run began with another number of clients.
-        """
+        """Return the checksum of each client's data; {} before the run's first start."""
         nothing: dict[str, Any] = {"data": {}}
         first = next((line for line in lines(self._file) if "data" in line), nothing)
         found = {int(client): str(each) for client, each in first["data"].items()}
@@ -75,11 +71,7 @@ class Stages:
         return found
 
     def states_after(self, number: int) -> dict[int, int]:
-        """Return the states after a round, from which the next one continues.
-
-        Raises:
-            Unresumable: the file does not have them, though the round is in a checkpoint.
-        """
+        """Return the states after a round, from which the next one continues."""
         if number == 0:
             return {}
         found = self.states().get(number)
