@@ -9,7 +9,7 @@ baseline that the swept keys do not change runs at one point; the other points r
 All points' configs are checked before the first one runs: one that cannot work gives one line and exit status
 2. Finished points are skipped, unfinished ones resume. A point that fails does not stop the
 others. The exit status is 1 if a point failed, now or in an earlier call, or if one of its methods diverged.
-DIR/sweep.csv has the results so far.
+`launch.report DIR` shows the results so far.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
             )
     print(
         f"{len(plan.points) - len(failed)} of {len(plan.points)} points are finished; "
-        f"results are in {directory / 'sweep.csv'}"
+        f"python -m launch.report {directory} shows them"
     )
     for name in failed:
         print(f"failed: {titles[name]}, see {directory / 'logs' / name}.log", file=sys.stderr)

@@ -1,6 +1,5 @@
 """Sweeps over small configs, and a stand-in for what runs their points: what tests of sweeps share."""
 
-import csv
 import json
 import sys
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from invoking import called
 
 from jaxfed.experiment import sweep
+from jaxfed.experiment.store.records import read_sweep
 from jaxfed.host.interruption import Interruption
 from launch import sweep as launcher
 
@@ -86,9 +86,10 @@ def run(plan, directory, command, jobs=1):
     return failed, heard
 
 
-def read_csv(directory):
-    with (directory / "sweep.csv").open(newline="") as stream:
-        return list(csv.DictReader(stream))
+def results_of(directory):
+    """Point and method -> its metrics, of the points that have finished."""
+    points = read_sweep(directory).points
+    return {(p.name, name): found for p in points if p.run for name, found in p.run.results.items()}
 
 
 def launch(*arguments):

@@ -10,7 +10,6 @@ algorithm runs at every point. In the directory of a sweep:
 
     sweep.json     the config, its own values of the swept keys (`base`), and all points; `reused` maps the
                    baselines that a point does not run to the point that runs them for it
-    sweep.csv      one row for each finished point and method: overrides, mean and deviation of each metric
     POINT/         the workdir of one point, named by its overrides
     logs/          POINT.log, the output of its process; POINT.failure, the reason if it failed
 
@@ -47,9 +46,9 @@ from jaxfed.config.reading import effects, seen_by
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.summary import complaints
 from jaxfed.experiment.store import workdir
-from jaxfed.experiment.store.records import read_json, read_run, read_sweep
+from jaxfed.experiment.store.records import read_json, read_run
 from jaxfed.experiment.store.workdir import IN_A_SWEEP, OF_A_SWEEP, with_resume_hint
-from jaxfed.host import csv_file, storage
+from jaxfed.host import storage
 from jaxfed.host.interruption import SIGNALS, Interrupted, Interruption
 from jaxfed.host.terminal import Terminal
 
@@ -358,7 +357,6 @@ def run(
     for point in waiting:  # a damaged summary would make readers count the point as finished
         (directory / point.name / "summary.json").unlink(missing_ok=True)
     try:
-        write_csv(directory)
         while waiting or running:
             while waiting and len(running) < jobs:
                 with interruption.deferred():  # A signal here would leave an orphaned process.
@@ -372,7 +370,6 @@ def run(
                 if failure := each.failure():
                     failed.append(each.point.name)
                     failure_note(directory, each.point).write_text(failure, encoding="utf-8")
-                write_csv(directory)
                 num_ended += 1
                 progress.advance()
                 outcome = f"finished in {time.monotonic() - each.started:.1f} s"
@@ -382,7 +379,6 @@ def run(
             time.sleep(_POLL_SECONDS)
     except Interrupted as interrupted:
         _stop([each.process for each in running], interrupted.exit_status - 128)
-        write_csv(directory)
         raise
     except BaseException:
         _stop([each.process for each in running], signal.SIGTERM)
@@ -437,29 +433,3 @@ def _stop(running: Sequence[subprocess.Popen[bytes]], signum: int) -> None:
 def failure_note(directory: Path, point: Point) -> Path:
     """Return the path of the file that stores the last failure of a point, for reports."""
     return directory / "logs" / f"{point.name}.failure"
-
-
-def write_csv(directory: Path) -> None:
-    """Write sweep.csv from the points' directories: a row for each finished point and method.
-
-    Columns: point, the swept keys (the config's own value if a point sets none), algorithm,
-    num_repeats, each metric's mean and `METRIC_std` (sample deviation, empty for one repeat), workdir, and
-    run_at, the point that ran the method: a different one if the swept keys do not change the method.
-    """
-    sweep = read_sweep(directory)
-    runs = [(point, point.run) for point in sweep.points if point.run is not None]
-    rows: list[dict[str, Any]] = []
-    for point, run in runs:
-        settings = {key: sweep.value(point, key) for key in sweep.base}
-        for algorithm, metrics in run.results.items():
-            row = {"point": point.name, **settings, "algorithm": algorithm}
-            row["num_repeats"] = run.num_repeats
-            for metric, measurement in metrics.items():
-                row |= {metric: measurement.mean, f"{metric}_std": measurement.std}
-            at = point.reused.get(algorithm, point.name)
-            rows.append(row | {"workdir": str(directory / at), "run_at": at})
-    leading = ["point", *sweep.base, "algorithm", "num_repeats"]
-    others = dict.fromkeys(key for row in rows for key in row)
-    last = ["workdir", "run_at"]
-    middle = [key for key in others if key not in (*leading, *last)]
-    csv_file.write_csv(directory / "sweep.csv", [*leading, *middle, *last], rows)

@@ -151,7 +151,7 @@ class Tracking:
             self._lines = [r for r in lines if (r["algorithm"], r["repeat"]) == whose]
             self._run = TrackedRun(
                 *(*whose, self._experiment, self._workdir),
-                settings(self._config, *whose),
+                {"method": whose[0], "repeat": whose[1], **dict(flatten(plain(self._config)))},
                 last_round=max((line["round"] for line in self._lines), default=-1),
                 started=time.time() - record.get("seconds", 0.0),
                 tell=self._tell,
@@ -162,7 +162,8 @@ class Tracking:
 
     def _close(self, *, is_finished: bool) -> None:
         if self._run is not None:
-            self._call("finish", final(self._lines) if is_finished else None)
+            final = numbers(reduce(accumulated, self._lines, {}))
+            self._call("finish", final if is_finished else None)
 
     def _call(self, method: str, *arguments: Any) -> None:
         for name, tracker in tuple(self._trackers.items()):
@@ -184,16 +185,6 @@ def numbers(record: Mapping[str, Any]) -> dict[str, float]:
         for name, value in flatten(plain(record))
         if isinstance(value, int | float) and name not in ("repeat", "round")
     }
-
-
-def final(lines: Iterable[Record]) -> dict[str, float]:
-    """Return the final numbers of one run from its lines of metrics.jsonl."""
-    return numbers(reduce(accumulated, lines, {}))
-
-
-def settings(config: Mapping[str, Any], method: str, repeat: int) -> dict[str, Any]:
-    """Return a resolved config as `TrackedRun.config`."""
-    return {"method": method, "repeat": repeat, **dict(flatten(plain(config)))}
 
 
 class TensorBoard:
@@ -364,20 +355,12 @@ def _made(name: str, key: str) -> Tracker:
     if name not in TRACKERS:
         wrong = f"no such tracker{suggestion(name, TRACKERS)}"
         raise UsageError(wrong, key=key, value=name)
-    check_installed(name, key)
-    return TRACKERS[name]()
-
-
-def check_installed(name: str, key: str) -> None:
-    """Check that a tracker's library is installed, without importing it.
-
-    A folder of its name, such as ./wandb with offline runs, does not count.
-    """
-    spec = find_spec(name)
-    if spec is None or spec.origin is None:
+    spec = find_spec(name)  # without importing it
+    if spec is None or spec.origin is None:  # the second: a folder, such as ./wandb of offline runs
         raise UsageError(
             f"{name} is not installed",
             key=key,
             value=name,
             allowed=f"pip install {name} (requirements-trackers.txt has the versions that are tested)",
         )
+    return TRACKERS[name]()

@@ -134,11 +134,11 @@ def _sweep(path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda path: None, r"^jaxfed\.open\('w'\): no such folder \(/"),
-        (lambda path: path.write_text("x"), "no such folder"),
-        (lambda path: path.mkdir(), r"is no workdir of jaxfed\.run .* no config\.json"),
+        (lambda path: None, r"^jaxfed\.open\('w'\): no workdir of jaxfed\.run .* \(/"),
+        (lambda path: path.write_text("x"), "no workdir of"),
+        (lambda path: path.mkdir(), "no workdir of"),
         (_unfinished, "has not finished; the call or command that began it continues it"),
-        (_deleted, "is no workdir"),
+        (_deleted, "no workdir of"),
         (_damaged, "cannot read w/config.json"),
         (_sweep, "is a sweep; open one of its points: a=1$"),
     ],

@@ -188,13 +188,11 @@ def finished_config(path: Path) -> dict[str, Any]:
     Raises:
         UsageError: no finished experiment there. The text continues the name of the directory.
     """
-    if not path.is_dir():
-        raise UsageError(f"no such folder ({path.absolute()})")
     if (path / "sweep.json").is_file():
         points = sorted(file.parent.name for file in path.glob(f"*/{_CONFIG}"))
         raise UsageError(f"is a sweep; open one of its points: {', '.join(points) or 'none yet'}")
     if not (path / _CONFIG).is_file():
-        raise UsageError(f"is no workdir of jaxfed.run or launch.run; it has no {_CONFIG}")
+        raise UsageError(f"no workdir of jaxfed.run or launch.run ({path.absolute()})")
     config = without_gone(read_json(path, _CONFIG))
     if (path / _DELETED).exists() or not _has_summary(path):
         raise UsageError(
@@ -314,11 +312,11 @@ def _check_owner(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def _delete_results(path: Path) -> None:
-    for name in _OWN:
-        if (path / name).is_dir():
-            shutil.rmtree(path / name)
+    for place in (path / name for name in _OWN):
+        if place.is_dir():
+            shutil.rmtree(place)
         else:
-            (path / name).unlink(missing_ok=True)
+            place.unlink(missing_ok=True)
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
