@@ -26,9 +26,8 @@ every 33. For a writing above 10/3 s up to two of them and a round are lost.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from typing import Any, Self
 
 from absl import logging
@@ -37,32 +36,6 @@ from jaxfed.host.checkpoint import Checkpoints, RunRecord, copied_leaves
 
 LARGEST_SHARE = 0.03  # of the time spent waiting for saves
 _MOST_LOST = 10.0  # seconds of work
-
-
-class SaveSchedule:
-    """Decides after which rounds a run saves, from the duration of its saves."""
-
-    def __init__(self, every: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Save every `every` rounds; 0 is by the clock, with seconds from `clock`."""
-        self._every = every
-        self._clock = clock
-        self._copied_at = clock()
-        self._copying = 0.0  # seconds of the last copy
-
-    def is_due(self, round_number: int, *, is_last: bool) -> bool:
-        """True if a save is due after this round; `is_last`: the last of its stage, always saved with N."""
-        if self._every:
-            return is_last or round_number % self._every == 0
-        since = self._clock() - self._copied_at
-        return since >= max(_MOST_LOST / 3, self._copying / LARGEST_SHARE)
-
-    @contextmanager
-    def copying(self) -> Iterator[None]:
-        """Time the copy, for which the run waits; the time since a save starts at its end."""
-        started = self._clock()
-        yield
-        self._copied_at = self._clock()
-        self._copying = self._copied_at - started
 
 
 class CheckpointWriter:
@@ -79,21 +52,28 @@ class CheckpointWriter:
     is also an error of the disk.
     """
 
-    def __init__(self, checkpoints: Checkpoints, every: int) -> None:
+    def __init__(
+        self, checkpoints: Checkpoints, every: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Write into `checkpoints`, as the only writer, every `every` rounds; 0 is by the clock."""
-        self._checkpoints = checkpoints
-        self._is_by_the_clock = every == 0
-        self._schedule = SaveSchedule(every)
+        self._checkpoints, self._every, self._clock = checkpoints, every, clock
+        self._copied_at, self._copying = clock(), 0.0  # the end of the last copy, its seconds
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._in_flight: Future[None] | None = None
 
     def are_due(self, round_number: int, *, is_last: bool) -> bool:
-        """True if a save is due after this round, and none is being written; raises a failed save's error."""
+        """True if a save is due after this round, and none is being written; raises a failed save's error.
+
+        `is_last`: the last round of its stage, always saved with N.
+        """
         if self._in_flight is not None:
             if not self._in_flight.done():
                 return False
             self.join()
-        return self._schedule.is_due(round_number, is_last=is_last)
+        if self._every:
+            return is_last or round_number % self._every == 0
+        since = self._clock() - self._copied_at
+        return since >= max(_MOST_LOST / 3, self._copying / LARGEST_SHARE)
 
     def save(self, step: int, state: Any, progress: RunRecord, *, at_once: bool = False) -> None:
         """Save a state and a record of progress as they are now (`Checkpoints.save`).
@@ -105,11 +85,13 @@ class CheckpointWriter:
             OSError: this save or the previous one has failed; earlier ones are unchanged.
         """
         self.join()
-        if at_once or not self._is_by_the_clock:
+        if at_once or self._every:
             self._checkpoints.save(step, state, progress)
             return
-        with self._schedule.copying():
-            leaves = copied_leaves(state)
+        started = self._clock()
+        leaves = copied_leaves(state)
+        self._copied_at = self._clock()
+        self._copying = self._copied_at - started
         self._in_flight = self._thread.submit(self._checkpoints.write, step, leaves, progress)
 
     def join(self) -> None:

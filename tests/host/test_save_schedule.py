@@ -1,9 +1,12 @@
 """When a run saves, by a clock that the test winds."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 
-from jaxfed.host.checkpoint_writer import SaveSchedule
+from jaxfed.host import checkpoint_writer
+from jaxfed.host.checkpoint_writer import CheckpointWriter
 
 
 class Clock:
@@ -13,20 +16,36 @@ class Clock:
         return self.seconds
 
 
+class Nowhere:
+    """Checkpoints that are not written."""
+
+    def save(self, step, state, progress):
+        pass
+
+    write = save
+
+
 def played(round_seconds, num_rounds, copy_seconds=0.0, write_seconds=0.0, every=0):
     """When each copy began, it ended, and its writing did, from 0; and when the last round ended."""
     clock = Clock()
-    schedule = SaveSchedule(every, clock)
     saves = []
-    for number in range(1, num_rounds + 1):
-        clock.seconds += round_seconds
-        is_writing = bool(saves) and clock.seconds - 100 < saves[-1][2]
-        if not is_writing and schedule.is_due(number, is_last=number == num_rounds):
-            began = clock.seconds
-            with schedule.copying():
-                clock.seconds += copy_seconds
-            copied = clock.seconds
-            saves.append((began - 100, copied - 100, copied + write_seconds - 100))
+
+    def copied(state):
+        clock.seconds += copy_seconds
+
+    with (
+        mock.patch.object(checkpoint_writer, "copied_leaves", copied),
+        CheckpointWriter(Nowhere(), every, clock) as writer,
+    ):
+        for number in range(1, num_rounds + 1):
+            clock.seconds += round_seconds
+            is_writing = bool(saves) and clock.seconds - 100 < saves[-1][2]
+            writer.join()
+            if not is_writing and writer.are_due(number, is_last=number == num_rounds):
+                began = clock.seconds - 100
+                writer.save(number, None, {})
+                ended = clock.seconds - 100
+                saves.append((began, ended, ended + write_seconds))
     return np.array(saves).reshape(-1, 3), clock.seconds - 100
 
 
