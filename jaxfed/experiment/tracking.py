@@ -1,10 +1,8 @@
 """Trackers of experiments: TensorBoard, Weights & Biases, or an object of the user's own.
 
-A tracker receives the lines of metrics.jsonl once the loop has written them, and nothing else: no model, no
-data, no code. It is no part of a config. One method in one repeat is one tracked run, with the name of its
-folder under states/, such as `fedavg-0`. The methods and repeats of an experiment thus lie over each other in
-one chart of a metric. A single tracked run for the whole experiment would need METHOD/METRIC in names and
-would count rounds several times over.
+A tracker receives the lines of metrics.jsonl once the loop has written them, and nothing else. It is no part
+of a config. One method in one repeat is one tracked run, named as its folder under states/ (`fedavg-0`), so
+methods and repeats lie over each other in one chart of a metric.
 
     class Printer:
         def start(self, run):
@@ -255,12 +253,9 @@ class WeightsAndBiases:
 
     Where `wandb login` has been done (or WANDB_API_KEY is set), runs go to the project "jaxfed" of that
     account. Elsewhere, and with WANDB_MODE=offline, they stay in ./wandb, without a question on the terminal,
-    until `wandb sync`. A run consists of config and metrics: no console output, no code, no diff of the
-    repository, no list of packages, no system metrics. A resumed run continues the run of the same id; of an
-    offline one it writes a second folder, which `wandb sync` joins to the first.
-
-    Args:
-        **init: arguments of `wandb.init` in place of those here, such as `project`, `entity`, `tags`, `mode`.
+    until `wandb sync`, which joins the folders of a resumed run. A run consists of config and metrics: no
+    console output, no code, no list of packages, no system metrics. Arguments are those of `wandb.init`, in
+    place of those here.
     """
 
     name = "wandb"

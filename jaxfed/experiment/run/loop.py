@@ -96,11 +96,7 @@ def made(
     repeat: int = 0,
     make: Callable[..., FederatedAlgorithm] = make_algorithm,
 ) -> Made:
-    """Make a method for the clients of a repeat.
-
-    Raises:
-        UsageError: the method, its network or its learners refuse a value or these examples.
-    """
+    """Make a method for the clients of a repeat, or refuse a value or these examples."""
     seen = methods.with_own_training(config, name)
     federation = methods.clients_for(seen, name, federation)
     algorithm = make(config, name, federation, repeat)
@@ -189,8 +185,7 @@ class Experiment:
         """Run the remaining rounds and return the results (`summarize`).
 
         Raises:
-            UsageError: an algorithm cannot work with the data; the workdir's files are damaged, or were
-                computed on other data.
+            UsageError: an algorithm cannot work with the data; damaged files, or other data than before.
             OSError: the disk is full, for example; files saved before are unchanged.
             Interrupted: the process received a stop signal; all finished rounds are saved.
         """

@@ -74,10 +74,7 @@ class Selected(NamedTuple):
         evaluated: Callable[[ServerState], ServerState] = lambda state: state,
         measure: str = "accuracy",
     ) -> Selected:
-        """Return the selection after a round; without validation examples the newest state is the best.
-
-        `evaluated` is that of the method, `measure` that of `dataset.validation_measure`.
-        """
+        """Return the selection after a round; without validation examples the newest state is the best."""
         accuracy = metrics.get(f"validation_{measure}", np.inf)
         if accuracy <= self.validation_accuracy < np.inf:
             return self._replace(state=state)
@@ -90,10 +87,7 @@ def validated(
     """Return a method's metrics on the validation examples, including the measure if one is given.
 
     "auroc" is the area under the ROC curve: for two classes that of the second class, for more the mean over
-    one-versus-rest areas.
-
-    Raises:
-        UsageError: the measure needs probabilities of a method that has none.
+    one-versus-rest areas; it needs a method that has probabilities.
     """
     metrics = algorithm.validate(state, federation) if algorithm.validate else {}
     if not metrics or measure is None or f"validation_{measure}" in metrics:
@@ -120,9 +114,7 @@ class Plan(NamedTuple):
 
     Fields:
         sampling: settings by which cohorts are drawn.
-        rounds: number of rounds.
-        evaluate_every: number of rounds from one evaluation to the next; 0: after the last round only.
-        evaluate_test: evaluate it on the test examples too, as `round_test_accuracy`; selects nothing.
+        rounds, evaluate_every, evaluate_test: as for `simulate`.
         measure: measure on validation examples that selects the state; None: accuracy, if it is measured.
         schedule: schedule of the rounds in simulated time; None: no simulated time.
     """

@@ -8,27 +8,19 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Any
 
 from jaxfed.errors import UsageError
 from jaxfed.host.interruption import end_with
 
 _OF_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # sent to all processes of the terminal
 
-T = TypeVar("T")
-R = TypeVar("R")
-
-
-class Mapped(Protocol):
-    """`map`, or a function with the same results from other processes."""
-
-    def __call__(self, function: Callable[[T], R], tasks: Iterable[T], /) -> Iterable[R]:
-        """Results in the order of the tasks."""
+Mapped = Callable[..., Iterable[Any]]  # `map`, or a function with the same results
 
 
 @contextmanager
 def worker_processes(count: int) -> Iterator[Mapped]:
-    """A `map` over `count` new processes, which end with the context; `map` itself for 0.
+    """Yield a `map` over `count` new processes, which end with the context; `map` itself for 0.
 
     Processes are spawned, not forked, as the parent may run JAX's threads. Each repeats the imports and
     builds its tables: two processes take 63 % of the time of none at 300 x 300 points of 4,096 bits, start
@@ -50,7 +42,7 @@ def worker_processes(count: int) -> Iterator[Mapped]:
         count, mp_context=context, initializer=end_with, initargs=(os.getpid(),)
     ) as executor:
 
-        def mapped(function: Callable[[T], R], tasks: Iterable[T], /) -> Iterable[R]:
+        def mapped(function: Callable[[Any], Any], tasks: Iterable[Any], /) -> Iterable[Any]:
             tasks = list(tasks)
             # Processes start here, with these signals blocked from the first instruction.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINAL)
