@@ -54,14 +54,19 @@ def test_two_keys_share_what_both_leave_alone(config):
 
 def test_a_point_keeps_a_baseline_that_its_config_cannot_do_without(config):
     """Only per-client LP has settings to choose from; XCLP alone could not cross-validate any."""
-    body = "def sweep(add):\n    for bits in (64, 128): add(**{'xclp.num_bits': bits})\n"
-    plan = sweep_plan.plan(
-        config(body),
-        [
-            *("baselines=per_client_lp", "selection.settings=cross_validated"),
-            "selection.candidates.xclp.alpha=()",
-        ],
-    )
+    body = """
+of_digits = get_config
+
+def get_config(variant=""):
+    config = of_digits(variant)
+    config.selection.candidates.xclp.alpha = ()
+    return config
+
+def sweep(add):
+    for bits in (64, 128): add(**{'xclp.num_bits': bits})
+"""
+    overrides = ["baselines=per_client_lp", "selection.settings=cross_validated"]
+    plan = sweep_plan.plan(config(body), overrides)
     assert [point.reused for point in plan.points] == [{}, {}]
 
 
