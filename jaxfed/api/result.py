@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import weakref
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from html import escape
 from pathlib import Path
@@ -26,7 +26,12 @@ from jaxfed.experiment.run.progress import results_table
 from jaxfed.experiment.run.summary import complaints
 from jaxfed.experiment.store import network_run
 from jaxfed.experiment.store.network_run import NetworkRun
-from jaxfed.experiment.store.records import read_metrics, read_predictions, read_run
+from jaxfed.experiment.store.records import (
+    PREDICTED,
+    read_metrics,
+    read_predictions,
+    read_run,
+)
 from jaxfed.experiment.store.workdir import Workdir, with_resume_hint
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
@@ -140,7 +145,7 @@ class Result:
                 "`predictions`"
             )
         with guarded(self._files.predictions(name, repeat)):
-            return table([{key: _KINDS[key](text) for key, text in row.items()} for row in rows])
+            return table([{key: PREDICTED[key](text) for key, text in row.items()} for row in rows])
 
     def model(self, method: str | None = None, repeat: int = 0, *, last: bool = False) -> Step:
         """Return a method's trained model as a function.
@@ -275,13 +280,3 @@ def table(rows: Iterable[dict[str, Any]]) -> ResultTable:
     except ImportError:
         return rows
     return pandas.DataFrame(rows)
-
-
-_KINDS: dict[str, Callable[[str], Any]] = {
-    "client": int,
-    "index": int,
-    "role": str,
-    "label": int,
-    "confidence": float,
-    "truth": lambda text: int(text) if text else None,
-}

@@ -11,7 +11,7 @@ import hashlib
 import io
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +31,10 @@ _ORDER = {"xclp": -3, "per_client_lp": -2, "client_knn": -1, "pooled_lp": 1}
 
 MANIFEST = "manifest.json"
 STATES = ("states", "preprocessing")  # folders of large files, compared when they are read
-PREDICTED = ("client", "index", "role", "label", "confidence", "truth")  # columns of predictions
+PREDICTED: dict[str, Callable[[str], Any]] = {  # columns of predictions, from their texts
+    **{"client": int, "index": int, "role": str, "label": int, "confidence": float},
+    "truth": lambda text: int(text) if text else None,
+}
 
 
 def read_file(workdir: Path, name: str) -> bytes:
@@ -51,7 +54,7 @@ def read_predictions(workdir: Path, method: str, repeat: int) -> list[dict[str, 
     name = f"predictions/{method}-{repeat}.csv.gz"
     if not (workdir / name).exists() and name not in read_manifest(workdir):
         return None
-    return safe_files.table_rows(read_file(workdir, name), PREDICTED, workdir / name)
+    return safe_files.table_rows(read_file(workdir, name), [*PREDICTED], workdir / name)
 
 
 def read_manifest(workdir: Path) -> dict[str, tuple[int, str]]:
