@@ -181,7 +181,9 @@ class Result:
         """
         name = self._named(method, repeat)
         federation = self.federation(repeat)
-        steps = [self._trained(name, repeat, federation, f"predictor({name!r})", last=last)]
+        steps: list[Step] = [
+            self._trained(name, repeat, federation, f"predictor({name!r})", last=last)
+        ]
         source, folder = self._source, self._files.preprocessing(repeat)
         if isinstance(source, Simulation):
             steps = [*feature_steps(self.config, source, repeat, folder), *steps]
