@@ -102,13 +102,13 @@ class Federation:
             UsageError: what `jaxfed.data.given_examples` refuses; another number of `new` than of clients.
         """
         examples = given_examples.GivenExamples("from_clients", num_classes)
-        numbers = []
-        for name, each in (("clients", clients), ("new", () if new is None else new)):
-            numbers.append(0)
-            for part in given_examples.each_of(each, f"from_clients: `{name}`"):
-                examples.add(part, f"{name}[{{}}]")
-                numbers[-1] += 1
-        num_clients, num_new = numbers
+        num_clients = num_new = 0
+        for part in given_examples.each_of(clients, "from_clients: `clients`"):
+            examples.add(part, "clients[{}]")
+            num_clients += 1
+        for part in given_examples.each_of(() if new is None else new, "from_clients: `new`"):
+            examples.add(part, "new[{}]")
+            num_new += 1
         if num_new != (0 if new is None else num_clients) or not num_clients:
             raise UsageError(
                 f"from_clients: {num_clients} clients and {num_new} of their new points; one client "

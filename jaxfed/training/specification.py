@@ -94,9 +94,6 @@ class ServerTraining:
             )
 
 
-_PARTS = {"local": LocalTraining, "server": ServerTraining, "execution": ClientExecution}
-
-
 @dataclass(frozen=True)
 class Training:
     """Training specification: a model, and how clients and server train it on which labels.
@@ -131,17 +128,6 @@ class Training:
         Annotated[nnx.State, Described("a state of the model, as `model.init` makes")] | None
     ) = None
     is_shared: bool = False
-
-    def __new__(cls, *values: Any, **named: Any) -> Training:
-        """Refuse a part's fields, and say which part has them."""
-        del values
-        for part, kind in _PARTS.items():
-            for name in named.keys() & {each.name for each in fields(kind)}:
-                allowed = f"use {part}={kind.__name__}({name}=...)"
-                raise UsageError(
-                    "this is a field of a part", key=name, owner="Training", allowed=allowed
-                )
-        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Check the parts' types, and give the server the clients' batches if it has none of its own."""

@@ -103,8 +103,6 @@ PARTS = {
     "ClientExecution.clients_multiple=0: use integers from 1": execution(clients_multiple=0),
     "ClientExecution.host=3: use Execution(...)": execution(host=3),
     "fedavg: training is a Model; use ": lambda: jaxfed.algorithms.fedavg(training=MODEL),
-    "Training...use local=LocalTraining(optimizer=...)": training(optimizer=optax.adam),
-    "Training...use execution=ClientExecution(clients_m": training(clients_multiple=2),
     "Training.server=(1, 2): use ServerTraining(...)": training(server=(1, 2)),
     "Training...labels='xclp': use LabelSources": training(labels="xclp"),
     "Training...training_cohort_size=1.5: use integers": training(training_cohort_size=1.5),

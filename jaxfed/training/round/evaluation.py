@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -29,41 +27,25 @@ class Evaluation(NamedTuple):
     outputs: Outputs
 
 
-@dataclass(frozen=True, eq=False)
-class ModelPredict:
-    """`Predict` by a network, in batches of `rows_at_once`.
-
-    Attributes:
-        needed: state -> the part that inference needs.
-        probabilities: that part, x [n, ...] -> float32 [n, C]; compiled.
-    """
-
-    needed: Callable[[ServerState], Any]
-    probabilities: Callable[[Any, Any], jax.Array]
-
-    def __call__(self, state: ServerState, x: np.ndarray) -> np.ndarray:
-        """Return the probabilities of the classes, float32 [n, C]."""
-        of_batch = partial(self.probabilities, self.needed(state))
-        return np.asarray(in_batches(of_batch, x, rows_at_once()))
-
-
 def evaluation_by(classifier: Classifier, *, reads_clients: bool = True) -> Evaluation:
     """Build the evaluation functions of a classifier; they share one compiled program.
 
     `reads_clients` is False for a classifier that needs no clients' states: an evaluated state (`Outputs`)
     then has no tables of them.
     """
-    predict = ModelPredict(classifier.needed, jax.jit(classifier.probabilities))
+    probabilities = jax.jit(classifier.probabilities)
+
+    def predict(state: ServerState, x: np.ndarray) -> np.ndarray:
+        of_batch = partial(probabilities, classifier.needed(state))
+        return np.asarray(in_batches(of_batch, x, rows_at_once()))
 
     def quality(
         name: str, state: ServerState, federation: Federation, split: np.ndarray
     ) -> Metrics:
         if not len(split):
             return {}
-        label, truth = (
-            predict(state, federation.examples(split)).argmax(axis=1),
-            federation.y[split],
-        )
+        label = predict(state, federation.examples(split)).argmax(axis=1)
+        truth = federation.y[split]
         return {
             f"{name}_accuracy": accuracy(label, truth),
             f"{name}_balanced_accuracy": balanced_accuracy(label, truth),
