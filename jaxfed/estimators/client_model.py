@@ -34,19 +34,14 @@ RULE_FIT = "jaxfed.estimators.rule_fit.RuleFit"  # extends a class of imodels
 class Recipe:
     """Specification of each client's estimator.
 
-    Attributes:
-        name: the learner's, for messages.
-        path: the class, "sklearn.tree.DecisionTreeClassifier"; of the packages above only, or `RULE_FIT`.
-        settings: its keywords.
-
     Raises:
         UsageError: another package or one that is not installed, a name that is not a classifier in it,
             keywords or values that it does not accept.
     """
 
-    name: str
-    path: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    name: str  # the learner's, for messages
+    path: str  # the class, "sklearn.tree.DecisionTreeClassifier"; of the packages above, or `RULE_FIT`
+    settings: Mapping[str, Any] = field(default_factory=dict)  # its keywords
 
     def __post_init__(self) -> None:
         """Build one estimator, so errors appear before any client trains."""
@@ -83,12 +78,6 @@ class Recipe:
     def has_probabilities(self) -> bool:
         """True if estimators of this kind predict probabilities."""
         return hasattr(self.estimator(seed=0), "predict_proba")
-
-    def weights_keyword(self, estimator: Any) -> str | None:
-        """The keyword of `fit` for weights of examples; None if it takes none."""
-        from sklearn.utils.validation import has_fit_parameter
-
-        return "sample_weight" if has_fit_parameter(estimator, "sample_weight") else None
 
     def _class(self) -> Any:
         module, _, name = self.path.rpartition(".")
@@ -167,6 +156,7 @@ def fitted(task: Task) -> ClientModel:
     It runs in one thread, so a task gives the same model everywhere, and one process per core shares the
     machine fairly.
     """
+    from sklearn.utils.validation import has_fit_parameter
     from threadpoolctl import threadpool_limits
 
     recipe, counts = task.recipe, task.weight > 0
@@ -176,10 +166,10 @@ def fitted(task: Task) -> ClientModel:
     if len(classes) == 1:
         return ClientModel(None, classes)
     estimator = recipe.estimator(task.seed)
-    keyword = recipe.weights_keyword(estimator)
+    weights = {"sample_weight": weight} if has_fit_parameter(estimator, "sample_weight") else {}
     with threadpool_limits(1), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        estimator.fit(x, own.astype(np.int32), **({keyword: weight} if keyword else {}))
+        estimator.fit(x, own.astype(np.int32), **weights)
         model = ClientModel(estimator, classes)
         accuracy = float(np.mean(model.labels(x) == y))
         if recipe.has_probabilities:

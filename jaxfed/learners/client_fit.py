@@ -1,9 +1,5 @@
 """One round of clients with separate learners: each takes its local steps, then predicts.
 
-    turn = take_turn(learner, state, cohort, taught, key, steps)
-    turn, answers = asked(turn, learner, "predict", x, num_classes)         # [K, n]
-    told = public_mean(turn, learner, "scores", x, size, num_classes, sums, communication, key)
-
 A client whose learner cannot be fitted, or whose answers are invalid, sits out the rest of the round. The
 reason is logged in one line, and the others continue without it. Its model stays as it was. Valid answers of
 a client for n examples are
@@ -47,9 +43,7 @@ class ClientFit(NamedTuple):
     """The learner's state in a round after local steps; `metrics` are `failed_clients` and the fit's own."""
 
     state: State
-    client_id: (
-        np.ndarray
-    )  # int32 [K], ascending; -1 for rows without a client, and clients that sit out
+    client_id: np.ndarray  # int32 [K], ascending; -1: no client, or one that sits out
     failed: np.ndarray  # int32 [F], the clients that sit out since their learners failed
     metrics: Metrics
 

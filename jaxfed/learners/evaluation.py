@@ -16,8 +16,6 @@
 and the first five on the validation split, `validation_accuracy` and so on. A client that has no model yet
 is wrong everywhere; train accuracy is over clients with labels. If no client has a model, accuracies are not
 reported; `has_no_model` is.
-
-The table of predictions has a row for each client and test example.
 """
 
 from __future__ import annotations

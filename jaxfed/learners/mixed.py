@@ -36,11 +36,6 @@ def mixed(learners: Sequence[Learner]) -> Learner:
         raise UsageError("mixed: no learner; use one or more")
     num_parts = len(learners)
 
-    def own_numbers(client_id: Array, places: np.ndarray) -> np.ndarray:
-        """Numbers of these clients in their part."""
-        own: np.ndarray = np.asarray(client_id)[places] // num_parts
-        return own
-
     def init(key: jax.Array, federation: Federation) -> tuple[Any, ...]:
         if federation.num_clients < num_parts:
             raise UsageError(
@@ -57,8 +52,8 @@ def mixed(learners: Sequence[Learner]) -> Learner:
     ) -> Fitted:
         failed: dict[int, str] = {}
         states, metrics = list(state), []
-        for part, places in _places(cohort.client_id, num_parts):
-            own = chosen(cohort, places)._replace(client_id=own_numbers(cohort.client_id, places))
+        for part, places, ids in _places(cohort.client_id, num_parts):
+            own = chosen(cohort, places)._replace(client_id=ids)
             outcome = learners[part].fit(
                 state[part], own, taught, jax.random.fold_in(key, part), steps
             )
@@ -70,11 +65,8 @@ def mixed(learners: Sequence[Learner]) -> Learner:
     def lifted(name: str) -> Predict:
         def ask(state: tuple[Any, ...], client_id: Array, x: Array) -> np.ndarray:
             found = [
-                (
-                    places,
-                    getattr(learners[part], name)(state[part], own_numbers(client_id, places), x),
-                )
-                for part, places in _places(client_id, num_parts)
+                (places, getattr(learners[part], name)(state[part], ids, x))
+                for part, places, ids in _places(client_id, num_parts)
             ]
             if not found:  # all rows are without a client
                 return np.asarray(getattr(learners[0], name)(state[0], np.asarray(client_id), x))
@@ -105,11 +97,12 @@ def _clients_of(federation: Federation, part: int, num_parts: int) -> Federation
     return replace(federation, partition=own)
 
 
-def _places(client_id: Array, num_parts: int) -> list[tuple[int, np.ndarray]]:
-    """(part, places of its clients in the cohort), for the parts with any client there."""
+def _places(client_id: Array, num_parts: int) -> list[tuple[int, np.ndarray, np.ndarray]]:
+    """(part, places of its clients in the cohort, their numbers in it), for parts with any client there."""
     ids = np.asarray(client_id)
     parts = np.where(ids < 0, -1, ids % num_parts)
-    return [(part, np.flatnonzero(parts == part)) for part in np.unique(parts[parts >= 0])]
+    there = [(part, np.flatnonzero(parts == part)) for part in np.unique(parts[parts >= 0])]
+    return [(part, places, ids[places] // num_parts) for part, places in there]
 
 
 def _mean(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

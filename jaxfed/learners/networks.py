@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -181,10 +181,8 @@ class _Networks:
         form = jax.eval_shape(model.init, key)
         check_classes("the network", num_outputs(model.apply, form, federation), federation)
         self.training.local.check_examples(federation.x)
-        state: NetworkState = rows_of_clients(
-            federation.num_clients,
-            lambda numbers: self.of_clients(key, numbers),
-        )
+        make = partial(self.of_clients, key)
+        state: NetworkState = rows_of_clients(federation.num_clients, make)
         return state
 
     def of_clients(self, key: jax.Array, client_id: np.ndarray) -> NetworkState:

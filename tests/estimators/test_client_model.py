@@ -9,7 +9,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
-from jaxfed.estimators.client_model import Recipe, Task, fitted, fitted_or_why
+from jaxfed.estimators.client_model import Task, fitted, fitted_or_why
 from jaxfed.learners import LEARNERS
 
 RNG = np.random.default_rng(0)
@@ -77,14 +77,6 @@ def test_rows_of_weight_zero_are_left_out_and_weights_given_where_they_are_taken
     np.testing.assert_array_equal(given, weight[weight > 0])
     assert seed == 5
     assert not recipe.has_probabilities
-    taken = (
-        recipe_of("decision_tree"),
-        Recipe("nb", "sklearn.dummy.Bad"),
-    )
-    assert [recipe.weights_keyword(recipe.estimator(0)) for recipe in taken] == [
-        "sample_weight",
-        None,
-    ]
 
 
 def test_bytes_are_read_as_shares_and_one_class_needs_no_estimator():
