@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,20 +20,16 @@ from jaxfed.secure.hamming.protocols import Codes, Protocol
 from jaxfed.secure.primitives import projection
 from jaxfed.secure.primitives.blocks import Block
 from jaxfed.secure.row_sums import masked as masked_row_sums
-from jaxfed.secure.row_sums.server_sums import row_client, summed
+from jaxfed.secure.row_sums.server_sums import RowClient, row_client, summed
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.neighborhoods import (
     PROMISE,
+    Promise,
     check_partners,
     drawn_graph,
     enough_partners,
 )
 from jaxfed.secure.session.parties import Session
-
-if TYPE_CHECKING:
-    from jaxfed.secure.row_sums.server_sums import RowClient
-    from jaxfed.secure.session.neighborhoods import Promise
-
 
 # Numbers of points of the clients that take part, and the nearest points so far [n, k] -> further pairs.
 ChoosePairs = Callable[[Mapping[int, int], np.ndarray], Sequence[matrix.Pair]]

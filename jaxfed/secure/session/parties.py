@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
@@ -16,11 +16,9 @@ from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.session.channel import Channel, Presence
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import RandomBytes
+from jaxfed.secure.session.neighborhoods import PROMISE, Graph, Promise, check_partners
 from jaxfed.secure.session.phases import InProcess, Parties
 from jaxfed.secure.session.setup import ClientSetup, agree, agree_with_neighbors
-
-if TYPE_CHECKING:
-    from jaxfed.secure.session.neighborhoods import Graph, Promise
 
 
 class Session:
@@ -65,8 +63,6 @@ class Session:
         clients = list(range(num_clients))
         self.graph: Graph | None = None
         if 0 < mask_partners < num_clients - 1:
-            from jaxfed.secure.session.neighborhoods import PROMISE, check_partners
-
             promise = promise or PROMISE
             check_partners(num_clients, mask_partners, promise)
             parties, source = self._joining(clients), self.source(SERVER)

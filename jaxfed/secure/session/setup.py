@@ -29,7 +29,7 @@ from __future__ import annotations
 import secrets
 import struct
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxfed.errors import ProtocolError
 from jaxfed.federation.departures import DroppedOut
@@ -44,12 +44,10 @@ from jaxfed.secure.session.key_agreement import (
     RandomBytes,
     check_public,
 )
+from jaxfed.secure.session.neighborhoods import Graph, Promise, drawn_graph, enough_partners
 from jaxfed.secure.session.party_endpoint import PartyEndpoint
 from jaxfed.secure.session.phases import InProcess, Parties
 from jaxfed.secure.session.sealed_link import check_route
-
-if TYPE_CHECKING:
-    from jaxfed.secure.session.neighborhoods import Graph, Promise
 
 _ENTRY = struct.Struct(f">i{KEY_BYTES}s")
 
@@ -211,8 +209,6 @@ def agree_with_neighbors(
 
     Clients that leave before they said hello are no part of it; others stay neighbors that never answer.
     """
-    from jaxfed.secure.session.neighborhoods import drawn_graph, enough_partners
-
     server = ServerSetup(channel, random_bytes=random_bytes)
     joined = sorted(parties("join", clients, tell=server.invite, take=server.accept))
     size = enough_partners(len(joined), size, promise)
