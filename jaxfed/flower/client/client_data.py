@@ -33,7 +33,6 @@ from jaxfed.data.dataset import UNLABELED
 from jaxfed.data.given_examples import examples_of, pair_of
 from jaxfed.data.readers.npz import plain_arrays
 from jaxfed.errors import UsageError, suggestion
-from jaxfed.federation.clients import Federation
 from jaxfed.flower.messages.steps import one_line
 from jaxfed.host.storage import whole_file
 from jaxfed.settings import (
@@ -119,15 +118,6 @@ class ClientData(NamedTuple):
         hidden = np.full(len(self.test.y), UNLABELED, np.int32)
         x = np.concatenate([self.train.x, self.test.x])
         return Points(x, np.concatenate([self.train.y, hidden]))
-
-    def federation(self, num_classes: int) -> Federation:
-        """Return a federation of this client alone; its test points are its new ones."""
-        return Federation.from_clients(
-            [self.train],
-            new=None if self.test is None else [self.test],
-            public=self.public,
-            num_classes=num_classes,
-        )
 
 
 def read(folder: Path, *, num_classes: int | None = None) -> ClientData:

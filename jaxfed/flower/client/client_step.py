@@ -33,6 +33,7 @@ from typing import NamedTuple
 from absl import logging
 
 from jaxfed.errors import UsageError
+from jaxfed.flower.client.client_data import private_folder
 from jaxfed.flower.messages import records, steps
 from jaxfed.flower.messages.records import BadMessage, Record
 from jaxfed.flower.messages.steps import Failure, Step, content_of, failed, one_line, step_of
@@ -193,14 +194,20 @@ def _perform(folder: Path, step: Step, request: Record, compute: Compute) -> Rec
             _state_file(folder, consumed).unlink(missing_ok=True)
         raise
     answer = steps.request(step, content)
-    _make_private(folder)
+    private_folder(folder.parent, folder.name)
     storage.remove_partial_files(folder)
     if last is None:
         _prune(folder)
     is_once = new_state is not None and new_state.get(ONCE) is True
     if new_state is not None:
         _write(_state_file(folder, step.number), new_state)
-    _write_last(folder, _Last(step.number, fingerprint, consumed, answer, is_once))
+    served: Record = {
+        "number": step.number,
+        "fingerprint": fingerprint,
+        "consumed": consumed,
+        "is_once": is_once,
+    }
+    _write(folder / _LAST, served | records.prefixed(answer, "reply"))
     stored = sorted(int(file.stem) for file in folder.glob(f"*{_STATE}"))
     for number in stored:
         if number < step.oldest or number == consumed or number in stored[:-_STATES_KEPT]:
@@ -211,7 +218,7 @@ def _perform(folder: Path, step: Step, request: Record, compute: Compute) -> Rec
 @contextmanager
 def _locked(state_folder: Path) -> Iterator[Path]:
     """Make the folder, and hold its lock."""
-    _make_private(state_folder)
+    private_folder(state_folder.parent, state_folder.name)
     try:
         with storage.lock(state_folder / ".lock") as descriptor:
             os.fchmod(descriptor, 0o600)
@@ -219,11 +226,6 @@ def _locked(state_folder: Path) -> Iterator[Path]:
             yield state_folder
     except BlockingIOError as error:
         raise StepRefused("another process of this client is serving a step") from error
-
-
-def _make_private(folder: Path) -> None:
-    folder.mkdir(mode=0o700, exist_ok=True)
-    folder.chmod(0o700)
 
 
 def _prune(folder: Path) -> None:
@@ -267,16 +269,6 @@ def _read_last(folder: Path) -> _Last | None:
         return None
     except BadMessage as error:
         raise StepRefused("the file of the last step is damaged") from error
-
-
-def _write_last(folder: Path, last: _Last) -> None:
-    head: Record = {
-        "number": last.number,
-        "fingerprint": last.fingerprint,
-        "consumed": last.consumed,
-        "is_once": last.is_once,
-    }
-    _write(folder / _LAST, head | records.prefixed(last.reply, "reply"))
 
 
 def _write(file: Path, record: Record) -> None:

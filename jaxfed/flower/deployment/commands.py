@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import shlex
 import shutil
@@ -246,7 +245,7 @@ def serve(
     with SuperLink(network, address, say=say) as link:
         for key in keys:
             link.register(key)
-        if not _is_loopback(host):
+        if host != programs.HERE:
             say(f"whoever reaches {host}:{port} can run code at all sites: see docs/network.md")
         say(f"listening at {host}:{port}; clients need {address.root}")
         say(f"the config's hash, for client.toml, is {experiment.fingerprint}")
@@ -294,6 +293,7 @@ def take_part(
     if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UsageError(f"--server={server}: use HOST:PORT")
     client_data.read(folder)
+    folder = folder.absolute()
     if not root.is_file():
         raise UsageError(f"--ca={root}: no such file")
     if not key.exists():
@@ -357,10 +357,3 @@ def _claim(experiment: Experiment, place: Path) -> None:
 
 def _failure(network: Path) -> str:
     return f"the run has not finished; logs are in {network / programs.LOGS}, the same command continues"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -125,7 +125,6 @@ class Exchange:
         deadline: float,
         retries: int = 1,
         first_step: int = 1,
-        states: Mapping[int, int] | None = None,
         poll: float = 0.1,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -139,13 +138,12 @@ class Exchange:
             deadline: seconds until a step ends, whoever is missing; repetitions included.
             retries: repetitions of a request whose client process crashed.
             first_step: number of the first step.
-            states: of a checkpoint.
             poll: seconds between two looks at the network; `clock` and `sleep` are for tests.
         """
         self.nodes = dict(nodes)
         self.next_step = first_step
-        self.states = dict(states or {})
-        self._committed = dict(self.states)
+        self.states: dict[int, int] = {}
+        self._committed: dict[int, int] = {}
         self._network, self._run = network, run
         self._deadline, self._retries, self._poll = deadline, retries, poll
         self._clock, self._sleep = clock, sleep

@@ -26,6 +26,14 @@ def refused(folder, **options):
     return str(caught.value)
 
 
+def federation_of(data, num_classes):
+    """A federation of this client alone."""
+    new = None if data.test is None else [data.test]
+    return Federation.from_clients(
+        [data.train], new=new, public=data.public, num_classes=num_classes
+    )
+
+
 def made(folder, toml=TOML, **files):
     """A client's folder; a file is a dictionary of arrays, or bytes."""
     folder.mkdir(exist_ok=True, mode=0o700)
@@ -49,7 +57,7 @@ def test_a_folder_that_is_right(tmp_path):
     data = client_data.read(folder)
     assert data.settings == client_data.ClientSettings(number=1, name="north")
     assert (data.train.x.dtype, data.train.y.dtype) == (np.float32, np.int32)
-    federation = data.federation(2)
+    federation = federation_of(data, 2)
     assert (federation.num_clients, len(federation.public)) == (1, 2)
     assert [len(part[0]) for part in federation.partition] == [2, 2, 2]
 
@@ -161,7 +169,7 @@ def test_folders_are_what_the_simulation_gives_its_clients(tmp_path, keys):
         data = client_data.read(folder, num_classes=3)
         assert (data.settings.number, data.settings.least_clients) == (client, 3)
         points, part = whole.points(client), whole.partition
-        own = data.federation(3)
+        own = federation_of(data, 3)
         ours, theirs = own.cohort(), whole.cohort([client], ragged=False)
         size = len(points)
         assert ours.x.dtype == theirs.x.dtype
