@@ -7,7 +7,7 @@ FEW |= {"progress": False, "execution__plots": False}
 
 
 def write_table(path):
-    """A CSV file with numbers, gaps, texts and row numbers; its rows without the header."""
+    """A CSV file with numbers, gaps, texts and row numbers; its rows, an array of dicts."""
     rng = np.random.default_rng(0)
     lines = []
     for number in range(120):
@@ -15,7 +15,8 @@ def write_table(path):
         label = "yes" if a + 0.3 * (color == "red") > 0.6 else "no"
         lines.append(f"{f'{a:.5f}' if number % 7 else 'NA'},{b:.2f},{color},{number},{label}\n")
     path.write_text("a,b,color,id,label\n" + "".join(lines))
-    return "".join(lines)
+    names = ("a", "b", "color", "id", "label")
+    return np.array([dict(zip(names, line.strip().split(","), strict=True)) for line in lines])
 
 
 def as_in_the_run(result, x, repeat=0):

@@ -30,11 +30,7 @@ _INDEX = "index.json"
 
 
 def directory() -> Path:
-    """Return the root of all caches: $JAXFED_CACHE, else ~/.cache/jaxfed.
-
-    Raises:
-        UsageError: an invalid path.
-    """
+    """Return the root of all caches: $JAXFED_CACHE, else ~/.cache/jaxfed."""
     return location(os.environ.get("JAXFED_CACHE") or "~/.cache/jaxfed", named_by())
 
 
@@ -53,21 +49,10 @@ def files_key(files: list[Path], *settings: object) -> str:
 
 
 def cached_arrays(name: str, key: str, make: Callable[[Path], None]) -> dict[str, np.ndarray]:
-    """Return the arrays of `NAME-KEY`, memory-mapped and read-only; make them first if they are missing.
+    """Return the arrays of `NAME-KEY` by their files' names, memory-mapped; make them if they are missing.
 
-    Args:
-        name: first part of the directory's name, for people.
-        key: digest of everything the arrays depend on.
-        make: writes `.npy` files into the directory it is given; called if there is no whole set.
-
-    Returns:
-        file name without ending -> array.
-
-    Raises:
-        UsageError: the cache folder cannot be written.
-        OSError: its disk is full.
-
-    Cost: one pass over the files, 0.1 s for 200 MB in the page cache.
+    `key` is a digest of everything the arrays depend on. `make` writes `.npy` files into the directory it is
+    given. Cost: one pass over the files, 0.1 s for 200 MB in the page cache.
     """
     target = directory() / f"{name}-{key}"
     arrays = _read(target)

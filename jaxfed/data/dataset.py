@@ -178,13 +178,11 @@ class Dataset:
     def __repr__(self) -> str:
         """One line: name, sizes, shapes; never the arrays."""
         ids = [column for column in (self.client_id, self.client_id_test) if column is not None]
-        clients = f", {len(np.unique(np.concatenate(ids)))} clients" if ids else ""
-        num_unlabeled = np.count_nonzero(~self.is_labeled)
-        unlabeled = f", {num_unlabeled} without a label" if num_unlabeled else ""
-        return (
-            f"Dataset({self.name!r}: {len(self.x)} + {len(self.x_test)} x "
-            f"{self.x.dtype}{list(self.x.shape[1:])}, {self.num_classes} classes{unlabeled}{clients})"
-        )
+        form = f"{self.x.dtype}{list(self.x.shape[1:])}, {self.num_classes} classes"
+        if num_unlabeled := np.count_nonzero(~self.is_labeled):
+            form += f", {num_unlabeled} without a label"
+        form += f", {len(np.unique(np.concatenate(ids)))} clients" if ids else ""
+        return f"Dataset({self.name!r}: {len(self.x)} + {len(self.x_test)} x {form})"
 
 
 def has_gaps(*splits: np.ndarray) -> bool:

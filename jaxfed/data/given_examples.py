@@ -67,8 +67,7 @@ def examples_of(
     """Return examples as an array [n, ...], by the rules above.
 
     Args:
-        given: an array, a data frame, or nested lists.
-        where: the argument, for errors.
+        given: an array, a data frame, or nested lists; `where` names it in errors.
         like: examples whose shape and kind these must have.
         names: of the features, for errors.
         allows_nan: True if NaN is a missing value.
@@ -175,14 +174,8 @@ class Range(NamedTuple):
 def labels_of(given: Any, where: str, number: int, num_classes: int | None = None) -> np.ndarray:
     """Return labels as int32 [number], -1 where there is none.
 
-    Args:
-        given: an array, masked or not, a column of a data frame, or a list.
-        where: the argument, for errors.
-        number: number of examples.
-        num_classes: C; None: unknown.
-
-    Raises:
-        UsageError: names, fractions, another length, a label outside the classes.
+    They are an array, masked or not, a column of a data frame, or a list; `where` names them in errors.
+    Names, fractions, another length and labels outside the classes, where C is known, are refused.
     """
     y = np.ma.asarray(given) if np.ma.isMaskedArray(given) else as_array(given, f"{where}: labels")
     if y.shape != (number,):

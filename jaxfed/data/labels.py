@@ -39,9 +39,6 @@ def read_labels(
 
     Returns:
         values int64 [n] or str [n], arbitrary where there is no label; and bool [n], True where there is one.
-
-    Raises:
-        UsageError: labels with fractions, that mostly occur once, or that are neither numbers nor texts.
     """
     given = _plain(np.ma.getdata(y), where)
     kinds, places = np.unique(given, return_inverse=True)

@@ -63,14 +63,10 @@ def pack(
 
     Args:
         clients: an iterable of each client's examples [n_j, ...] and labels, -1 for unlabeled, which is read
-            once; or a `Dataset` with a client for each row, such as `load` returns for
-            LEAF's files or for a table with a `client_key`; its test split becomes `test`. Arguments after
-            `folder` are allowed only with an iterable.
+            once; or a `Dataset` with a client for each row, such as `load` returns for LEAF's files or for a
+            table with a `client_key`; its test split becomes `test`. Other arguments need an iterable.
         folder: a path that does not exist.
         test, validation, num_classes: as for `Federation.from_clients`.
-
-    Returns:
-        The folder.
 
     Raises:
         UsageError: the folder exists; arguments that `Federation.from_clients` refuses; examples whose type
@@ -202,14 +198,7 @@ def _of_dataset(data: Dataset, given: dict[str, Any]) -> tuple[Iterable[Pair], d
 
 
 class Packed(NamedTuple):
-    """Contents of such a folder.
-
-    Fields:
-        federation: arguments of a `Federation`; x is memory-mapped and read-only.
-        class_names: C names.
-        client_names: M names, or none.
-        test_client: int32 [n_test], or None.
-    """
+    """Arguments of a `Federation`, with x memory-mapped; and what only a `Dataset` has of the folder."""
 
     federation: dict[str, Any]
     class_names: tuple[str, ...]

@@ -45,9 +45,7 @@ def standardization(x: np.ndarray, rows: np.ndarray | slice = slice(None)) -> St
     examples are transformed by the same mean and deviation. Without it, the feature of the largest unit
     (an area, not a radius) would dominate every cosine and distance.
 
-    Args:
-        x: examples [n, ...].
-        rows: of the examples to measure, bool [n]; by default all.
+    `rows` [n] of x are measured, by default all.
     """
     is_measured = np.zeros(len(x), bool)
     is_measured[rows] = True

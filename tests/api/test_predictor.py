@@ -29,7 +29,7 @@ def on_a_table(tmp_path_factory):
 def test_rows_of_a_table_as_they_were_at_training(on_a_table):
     result, rows = on_a_table
     predict = result.predictor()
-    raw, expected = as_in_the_run(result, np.array(rows.splitlines()))
+    raw, expected = as_in_the_run(result, rows)
     np.testing.assert_array_equal(predict(raw.tolist()), expected)
     assert predict.classes == ("no", "yes")
     assert predict(rows).dtype == np.float32
@@ -156,5 +156,5 @@ def test_models_of_each_client(tmp_path):
         **settings,
     )
     predict = result.predictor()
-    raw, expected = as_in_the_run(result, np.array(rows.splitlines()))
+    raw, expected = as_in_the_run(result, rows)
     np.testing.assert_array_equal(predict(raw.tolist()), expected)
