@@ -18,14 +18,8 @@ class UsageError(ValueError):
         UsageError(key="mu", owner="fedprox", value=-1, allowed="use numbers from 0 on")
 
     Its text is one line, `KEY=VALUE: WRONG; ALLOWED`, without the parts that are not given. The command-line
-    entries print that line and exit with status 2, without a traceback.
-
-    Attributes:
-        wrong: what is wrong.
-        key: the setting, as `owner` names it, or as a whole (`config.fedprox.mu`); "" for another input.
-        value: of the setting.
-        allowed: what to write instead ("use 'a'", "choose one of 'a', 'b'"), or how to get a missing file.
-        owner: the factory or dataclass that has the key, until a section of a config takes its place.
+    entries print that line and exit with status 2. `allowed` says what to write instead ("use 'a'"). `owner`
+    is the factory or dataclass that has the key, until a section of a config takes its place.
     """
 
     def __init__(
@@ -61,11 +55,9 @@ class UsageError(ValueError):
 
 @contextmanager
 def section(name: str, keys: Collection[str] | Mapping[str, str]) -> Iterator[None]:
-    """Put the section in front of the key of errors of the enclosed code, if it is one of these keys.
+    """Put the section `name` in front of the key of errors of the enclosed code, if it is one of `keys`.
 
-    Args:
-        name: the section.
-        keys: its keys. A mapping gives the section's names for the code's, which may begin with an owner.
+    A mapping gives the section's names for the code's, which may begin with an owner.
     """
     try:
         yield
@@ -86,12 +78,11 @@ class BeyondMemory(UsageError):
 
 
 class ProtocolError(ValueError):
-    """A message that a party refuses: no party that follows the protocol sends it at this point; the text is
-    one line.
+    """A message that no party which follows the protocol sends at this point; one line.
 
     A party that refuses a message has not revealed anything because of it. A message that is not authentic
-    changes nothing: the expected message can still be received. A message that is authentic but invalid, from
-    a party that does not follow the protocol, ends its run.
+    changes nothing: the expected message can still be received. One that is authentic but invalid ends the
+    run of its sender.
     """
 
 

@@ -12,7 +12,6 @@ keyword-only arguments in a section of that name, `config.mymethod.mu`.
 
 from __future__ import annotations
 
-import inspect
 from collections import UserDict
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -25,31 +24,15 @@ Factory = TypeVar("Factory", bound=Callable)
 
 
 class Place(NamedTuple):
-    """The place where a factory is defined; its file is imported when the factory is first used.
-
-    Fields:
-        module: dotted name of the module.
-        name: of the factory in it.
-        keywords: keywords that are already given.
-    """
+    """Module and name of a factory, which is imported when it is first used; keywords already given."""
 
     module: str
     name: str
     keywords: Mapping[str, Any] = {}
 
-    def load(self) -> Any:
-        """Import the factory."""
-        factory = getattr(import_module(self.module), self.name)
-        return partial(factory, **self.keywords) if self.keywords else factory
-
 
 def imported_on_use(package: str, files: Mapping[str, str]) -> Callable[[str], Any]:
-    """Make the `__getattr__` of a package whose names are imported from their files when they are used.
-
-    Args:
-        package: its dotted name.
-        files: name -> the file in the package that defines it.
-    """
+    """Make the `__getattr__` of a package whose names are imported from their `files` when they are used."""
 
     def attribute(name: str) -> Any:
         if name in files:
@@ -69,13 +52,7 @@ class Registry(UserDict[str, Factory]):
         *,
         reserved: Collection[str] = (),
     ) -> None:
-        """A registry with jaxfed's own entries.
-
-        Args:
-            kind: of object, for messages.
-            own: name -> factory, or the module that defines it.
-            reserved: names that cannot be registered, besides those of `own`.
-        """
+        """A registry of objects of a kind, of which `reserved` names and those of `own` are taken."""
         super().__init__(own)  # type: ignore[arg-type]
         self._kind, self._reserved = kind, frozenset([*own, *reserved])
 
@@ -83,18 +60,15 @@ class Registry(UserDict[str, Factory]):
         """The factory of this name, imported if it has not been yet."""
         found: Any = super().__getitem__(name)
         if isinstance(found, Place):
-            self[name] = found = found.load()
-        factory: Factory = found
-        return factory
+            factory = getattr(import_module(found.module), found.name)
+            self[name] = found = partial(factory, **found.keywords) if found.keywords else factory
+        return found  # type: ignore[no-any-return]
 
     def register(self, name: str) -> Callable[[Factory], Factory]:
-        """A decorator that adds a factory under this name.
-
-        Registering the same factory again is allowed, as a sweep runs its config file once for each point.
+        """A decorator that adds a factory under this name; a sweep's file adds it once for each point.
 
         Raises:
-            UsageError: a name that a config's section cannot have, a name of jaxfed, or the name of another
-                factory; a factory with a setting that is not a keyword.
+            UsageError: a name that a config's section cannot have, a name of jaxfed, or of another factory.
         """
         if not name.isidentifier():
             raise UsageError(f"{self._kind} {name!r}: a name must be a Python identifier")
@@ -104,13 +78,6 @@ class Registry(UserDict[str, Factory]):
         def add(factory: Factory) -> Factory:
             if name in self and (there := _identity(self[name])) != _identity(factory):
                 raise UsageError(f"{self._kind} {name!r}: {there} has this name already")
-            for parameter in inspect.signature(factory).parameters.values():
-                is_set = parameter.default not in (parameter.empty, None)
-                if is_set and parameter.kind is not parameter.KEYWORD_ONLY:
-                    raise UsageError(
-                        f"{self._kind} {name!r}: its setting {parameter.name!r} must be a keyword, behind a "
-                        "* in the signature, so that configs can have it"
-                    )
             self[name] = factory
             return factory
 

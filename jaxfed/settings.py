@@ -27,9 +27,8 @@ A value is allowed if it fits the hint:
 
 Conditions between two fields stand in `__post_init__` of the class that has both.
 
-Why not pydantic's `TypeAdapter`: without `strict` it turns True into 1.0 and "3" into 3, and with it a list
-is no tuple. Its errors have three lines, and most of the texts here would still be written. Its import takes
-0.13 s of the 1 s before a run's first line.
+Tried and rejected: pydantic's `TypeAdapter`. Without `strict` it turns True into 1.0, with it a list is no
+tuple; its errors have three lines, and its import takes 0.13 s of the 1 s before a run's first line.
 """
 
 from __future__ import annotations
@@ -38,21 +37,12 @@ import functools
 import math
 import re
 import types
+import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from inspect import CO_VARKEYWORDS, getdoc
 from operator import ge, gt, index, le, lt, ne
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NamedTuple,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
 
 import numpy as np
 
@@ -60,8 +50,8 @@ from jaxfed.errors import UsageError, did_you_mean, nearest
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
-_FLOAT32 = np.finfo(np.float32)  # devices round numbers below `tiny` to 0
-_IN_FLOAT32 = f"use numbers from {_FLOAT32.tiny:.1e} to {_FLOAT32.max:.1e} in absolute value, or 0"
+_TINY, _HUGE = map(float, (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
+_IN_FLOAT32 = f"use numbers from {_TINY:.1e} to {_HUGE:.1e} in absolute value, or 0"
 _LARGEST = 2**31 - 1  # indices of arrays on devices are int32
 
 
@@ -115,15 +105,10 @@ class OneOf:
 
 @dataclass(frozen=True)
 class When:
-    """Condition on another setting, without which this one has no effect.
+    """Condition on another setting, without which this one has no effect."""
 
-    Attributes:
-        key: the other setting: a field of the same class, or "SECTION.KEY" of a config.
-        values: its values with which the condition holds, or one bound such as `Gt(0)` or `Not("iid")`.
-    """
-
-    key: str
-    values: tuple[Any, ...]
+    key: str  # a field of the same class, or "SECTION.KEY" of a config
+    values: tuple[Any, ...]  # that it may have, or one bound such as `Gt(0)` or `Not("iid")`
 
     def holds(self, value: Any) -> bool:
         """True if the condition holds with this value of the other setting."""
@@ -155,16 +140,10 @@ CountOrZero = Annotated[int, Ge(0)]
 
 
 class Setting(NamedTuple):
-    """One field of a dataclass or keyword of a factory.
-
-    Fields:
-        hint: type hint, which says which values are allowed.
-        default: default value; `REQUIRED` if there is none.
-        meaning: one line, from `Attributes:` or `Args:` of the docstring.
-    """
+    """One field of a dataclass or keyword of a factory; its meaning is a line of the docstring."""
 
     hint: Any
-    default: Any
+    default: Any  # `REQUIRED` if there is none
     meaning: str
 
     @property
@@ -186,15 +165,14 @@ REQUIRED: Any = MISSING
 def settings_of(owner: Any) -> Mapping[str, Setting]:
     """Return name -> setting of a dataclass's fields, or of a factory's keyword-only parameters.
 
-    The keywords of a `functools.partial` replace the defaults of its function. A keyword without a hint has
-    the type of its default.
+    A keyword without a hint has the type of its default.
     """
     if (inner := _inner(owner)) is not None:
         given = getattr(owner, "keywords", {})
         known = settings_of(inner).items()
         return {name: one._replace(default=given.get(name, one.default)) for name, one in known}
     if is_dataclass(owner):
-        hints = get_type_hints(owner, include_extras=True)
+        hints = typing.get_type_hints(owner, include_extras=True)
         ordered = sorted(fields(owner), key=lambda field: bool(field.kw_only))  # as arguments
         defaults = {field.name: field.default for field in ordered if field.init}
     else:
@@ -205,7 +183,7 @@ def settings_of(owner: Any) -> Mapping[str, Setting]:
         own: Any = types.SimpleNamespace(
             __annotations__={name: given[name] for name in names if name in given}
         )
-        hints = get_type_hints(own, owner.__globals__, include_extras=True)
+        hints = typing.get_type_hints(own, owner.__globals__, include_extras=True)
     meaning_of, found = meanings(owner), {}
     for name, default in defaults.items():
         kind = type(default) if isinstance(default, bool | int | float | str) else Any
@@ -219,7 +197,7 @@ def takes_any(factory: Any) -> bool:
 
 
 def unwrapped(factory: Any, until: str = "") -> Any:
-    """Return the function inside a partial or wrapped one; with `until` the first that has this attribute."""
+    """Return the function inside a partial or wrapped one, or the first with the attribute `until`."""
     while not (until and hasattr(factory, until)) and (inner := _inner(factory)) is not None:
         factory = inner
     return factory
@@ -230,11 +208,7 @@ def _inner(factory: Any) -> Any:
 
 
 def check(settings: Any, owner: str = "") -> None:
-    """Check every field of a dataclass instance by its hint; to be called in `__post_init__`.
-
-    Raises:
-        UsageError: names the first field whose value is not allowed, after `owner`, by default the class.
-    """
+    """Check every field of a dataclass instance by its hint, in `__post_init__`; errors name the class."""
     kind: Any = type(settings)
     check_each(settings_of(kind), vars(settings), owner or kind.__name__)
 
@@ -251,10 +225,7 @@ def hinted(factory: Factory) -> Factory:
 
 
 def check_each(known: Mapping[str, Setting], given: Mapping[str, Any], owner: str) -> None:
-    """Check the values `given`, by name, each by the hint of the setting with this name.
-
-    Settings without a value and values without a setting are skipped. None is allowed where it is the
-    default: it stands for a value that is computed later.
+    """Check values by the hints of the settings with their names; None is allowed where it is the default.
 
     Raises:
         UsageError: names the first value that is not allowed, after `owner`.
@@ -274,11 +245,7 @@ def check_complete(
 
 
 def check_value(key: str, value: Any, hint: Any, *, owner: str = "") -> None:
-    """Check one value.
-
-    Raises:
-        UsageError: it is not allowed; the line says what is, and suggests a name for a misspelled one.
-    """
+    """Raise a UsageError that says what to write in place of a value that is not allowed."""
     refused = _beyond_devices(value, hint) if _is_allowed(value, hint) else _advice(value, hint)
     if refused:
         wrong, allowed = refused
@@ -296,7 +263,7 @@ def allowed_text(hint: Any) -> str:
     texts = [note.text for note in notes if isinstance(note, Allowed)]
     if names := names_of(hint):
         listed = ", ".join(map(repr, names))
-        texts = [listed if get_origin(base) is not tuple else f"names out of {listed}"]
+        texts = [listed if typing.get_origin(base) is not tuple else f"names out of {listed}"]
     elif not texts:
         texts = [_ranged(_described(base), notes) or _described(base)]
     return ", ".join([*texts, *(note.text for note in notes if isinstance(note, Note))])
@@ -312,22 +279,22 @@ def advice(hint: Any) -> str:
     """Return what to write in place of a value that is not allowed."""
     base, _ = _taken_apart(hint)
     names = names_of(hint)
-    is_tuple = get_origin(base) is tuple
+    is_tuple = typing.get_origin(base) is tuple
     return choose_one_of(names) if names and not is_tuple else f"use {allowed_text(hint)}"
 
 
 def _taken_apart(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return the type of a hint, and its annotations."""
     hint = getattr(hint, "__value__", hint)  # of an alias by `type`, as NumPy 2.5 has them
-    if get_origin(hint) is Annotated:
-        base, *notes = get_args(hint)
+    if typing.get_origin(hint) is Annotated:
+        base, *notes = typing.get_args(hint)
         return base, tuple(notes)
     return hint, ()
 
 
 def _alternatives(base: Any) -> tuple[Any, ...]:
     """Return the members of a union, else ()."""
-    return get_args(base) if get_origin(base) in (Union, types.UnionType) else ()
+    return typing.get_args(base) if typing.get_origin(base) in (Union, types.UnionType) else ()
 
 
 def names_of(hint: Any) -> tuple[str, ...]:
@@ -336,10 +303,10 @@ def names_of(hint: Any) -> tuple[str, ...]:
     for note in notes:
         if isinstance(note, OneOf):
             return tuple(note.names)
-    if get_origin(base) is Literal:
-        return tuple(each for each in get_args(base) if isinstance(each, str))
-    if get_origin(base) is tuple and get_args(base):
-        return names_of(get_args(base)[0])
+    if typing.get_origin(base) is Literal:
+        return tuple(each for each in typing.get_args(base) if isinstance(each, str))
+    if typing.get_origin(base) is tuple and typing.get_args(base):
+        return names_of(typing.get_args(base)[0])
     return ()
 
 
@@ -361,7 +328,7 @@ def _obeys(value: Any, note: Any) -> bool:
 
 def _is_of(value: Any, base: Any) -> bool:
     """True if a value is of a type without annotations."""
-    origin, arguments = get_origin(base), get_args(base)
+    origin, arguments = typing.get_origin(base), typing.get_args(base)
     is_flag = isinstance(value, bool | np.bool_)
     if base is Any:
         return True
@@ -392,17 +359,17 @@ def _is_same(value: Any, other: Any) -> bool:
 
 
 def _described(base: Any) -> str:
-    origin = get_origin(base)
+    origin = typing.get_origin(base)
     if others := _alternatives(base):
         texts = [allowed_text(other) for other in others if other is not type(None)]
         text = " or ".join(filter(None, texts))
         return f"{text}, or None" if type(None) in others else text
     if Callable in (origin, base):
         return "a function"
-    if origin is Sequence or Ellipsis in get_args(base):
-        return f"lists of {allowed_text(get_args(base)[0])}"
+    if origin is Sequence or Ellipsis in typing.get_args(base):
+        return f"lists of {allowed_text(typing.get_args(base)[0])}"
     if origin is Literal:
-        return " or ".join(map(repr, get_args(base)))
+        return " or ".join(map(repr, typing.get_args(base)))
     words = {bool: "true or false", int: "integers", float: "numbers", str: "text"}
     if base in words:
         return words[base]
@@ -434,12 +401,12 @@ def _advice(value: Any, hint: Any) -> tuple[str, str]:
 def _beyond_devices(value: Any, hint: Any) -> tuple[str, str] | None:
     """Return what is wrong with a number that devices cannot hold, or one of several, and what to write.
 
-    A float, and an integer where floats are meant, becomes inf or 0 in float32. An integer is above the
+    A float, or an integer where floats are meant, becomes inf or 0 in float32. An integer is above the
     largest int32, and the hint has no upper bound of its own.
     """
     base, notes = _taken_apart(hint)
     if isinstance(value, tuple | list):
-        entry, *_ = get_args(base) or [Any]
+        entry, *_ = typing.get_args(base) or [Any]
         return next(filter(None, (_beyond_devices(each, entry) for each in value)), None)
     if base is int and _is_allowed(value, int) and value > _LARGEST:
         is_bounded = any(isinstance(note, Bound) and note.holds in (le, lt) for note in notes)
@@ -447,10 +414,9 @@ def _beyond_devices(value: Any, hint: Any) -> tuple[str, str] | None:
     kinds = [_taken_apart(other)[0] for other in _alternatives(base) or [base]]
     if not (float in kinds or isinstance(value, float | np.floating)) or not _is_of(value, float):
         return None
-    if abs(value) > float(_FLOAT32.max):
-        return "becomes inf in float32", _IN_FLOAT32
-    is_zero = 0 < abs(value) < float(_FLOAT32.tiny)
-    return ("becomes 0 in float32", _IN_FLOAT32) if is_zero else None
+    if value == 0 or _TINY <= abs(value) <= _HUGE:
+        return None
+    return f"becomes {'inf' if abs(value) > 1 else 0} in float32", _IN_FLOAT32
 
 
 _SECTION = re.compile(r"^(Args|Attributes|Fields):\n((?:[ \t]+.*\n|\n)*)", re.MULTILINE)
@@ -458,7 +424,7 @@ _ENTRY = re.compile(r"^ {4}([\w, ]+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 
 
 def meanings(documented: Any) -> dict[str, str]:
-    """Return name -> meaning in one line, from the docstring of a function, or of a class and its bases."""
+    """Return name -> meaning, from the docstring of a function, or of a class and its bases."""
     found: dict[str, str] = {}
     owners = reversed(documented.__mro__[:-1]) if isinstance(documented, type) else (documented,)
     for owner in owners:

@@ -42,13 +42,6 @@ def test_names():
         registry.register("other")(one)
 
 
-def test_settings_are_keywords():
-    registry = Registry("thing", {})
-    registry.register("given")(lambda shape, classes=None, *, width=4: None)
-    with pytest.raises(UsageError, match=r"thing 'other': its setting 'width' must be a keyword"):
-        registry.register("other")(lambda shape, width=4: None)
-
-
 PLUG_INS = """
 from flax import nnx
 from ml_collections import ConfigDict

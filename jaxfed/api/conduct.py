@@ -75,10 +75,10 @@ def conduct(
                 attached.check()
                 make = attached.make
             experiment = Experiment(config, simulation, files, progress, interruption, make=make)
-        held, statistics = simulation.holdings(), simulation.row_statistics()
+        held = simulation.holdings()
         few = f"; {config.cohort_size:,} clients a round" * (0 < config.cohort_size < held.clients)
         progress.say(held.line(config.dataset.name) + few)
-        for line in (*few_rows(held.test, held.validation), *disclosures(config), *statistics):
+        for line in (*few_rows(held.test, held.validation), *disclosures(config)):
             progress.note(line)
         if processes.are_several():
             sums = simulation.data_checksums()
@@ -99,8 +99,6 @@ def conduct(
             experiment = replace(experiment, observe=attached.observe)
         results = experiment.run()
         summary = {**results, "examples": held._asdict(), "environment": environment.describe()}
-        if statistics:
-            summary["row_statistics"] = statistics
         if simulation.origin:
             summary["data_origin"] = simulation.origin
         run = directory.finished_run(summary)

@@ -30,17 +30,11 @@ from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock import Schedule, schedule_of
-from jaxfed.federation.execution.client_map import (
-    MapClients,
-    client_map,
-    even_devices,
-    fastest_apart,
-    fastest_strategy,
-    is_one_cpu,
-)
+from jaxfed.federation.execution import client_map as executing
+from jaxfed.federation.execution.client_map import MapClients, client_map
 from jaxfed.federation.execution.settings import HERE, Execution, ReportProgress, require
 from jaxfed.federation.method import Method
-from jaxfed.federation.sampling import Participation, Sampling, participation
+from jaxfed.federation.sampling import Sampling, participation
 from jaxfed.learners import INGREDIENTS, LEARNERS, Learner, mixed
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local import losses
@@ -91,12 +85,9 @@ def make_algorithm(
     wanted, candidates = section_of(config, "selection"), methods.settings_to_try(config, name)
     if needed.trains or wanted.settings == "given" or len(candidates) == 1:
         return make({}, execution)
+    folds, measure = wanted.folds, wanted.measure
     chosen = cross_validated(
-        make,
-        candidates,
-        num_folds=wanted.folds,
-        measure=wanted.measure,
-        execution=execution,
+        make, candidates, num_folds=folds, measure=measure, execution=execution
     )
     if not chosen.course.one_shot:
         wrong = f"{name!r} needs more than one round, and cross-validation asks for labels in one"
@@ -107,9 +98,7 @@ def make_algorithm(
 
 @dataclass(frozen=True)
 class Ingredients:
-    """Objects that a run makes for one method: `training()`, `learner()` and so on.
-
-    The names are those of `jaxfed.federation.method.INGREDIENTS`.
+    """Objects that a run makes for one method (`jaxfed.federation.method.INGREDIENTS`).
 
     Attributes:
         config: the config as the method sees it (`methods.with_own_training`).
@@ -133,15 +122,26 @@ class Ingredients:
         Raises:
             UsageError: a part of it refuses a value, or these examples.
         """
-        return {name: getattr(self, name)() for name in takes}
+        config, federation = self.config, self.federation
+        made: dict[str, Callable[[], Any]] = {
+            "participation": lambda: participation(
+                config, federation, config.seed + self.repeat, config.rounds
+            ),
+            "task": self._task,
+            "execution": lambda: self.here,
+            "num_classes": lambda: federation.num_classes,
+            "public": lambda: federation.public_examples,
+            "public_labels": lambda: federation.public_labels,
+            "learner": self.learner,
+            "server_learner": self._server_learner,
+            "network": lambda: partial(
+                self._learner, "network"
+            ),  # its keywords replace the config's
+            "training": self.training,
+        }
+        return {name: made[name]() for name in takes}
 
-    def participation(self) -> Participation:
-        """Participation of the clients, on which privacy guarantees depend."""
-        seed = self.config.seed + self.repeat
-        return participation(self.config, self.federation, seed, self.config.rounds)
-
-    def task(self) -> Any:
-        """Classes, labels and networks of prototypes."""
+    def _task(self) -> Any:
         from jaxfed.algorithms.protofssl.settings import PrototypeTask
 
         federation = self.federation
@@ -153,35 +153,15 @@ class Ingredients:
             federation.max_labels_of_a_class if federation.census is None else 0,
         )
 
-    def execution(self) -> Execution:
-        """Processes and memory of the host."""
-        return self.here
-
-    def num_classes(self) -> int:
-        """Number of classes, C."""
-        return self.federation.num_classes
-
-    def public(self) -> np.ndarray:
-        """Public examples."""
-        return self.federation.public_examples
-
-    def public_labels(self) -> np.ndarray | None:
-        """Their labels, if everybody has them."""
-        return self.federation.public_labels
-
     def learner(self) -> Learner:
         """Learner of all clients, also of several kinds (`learner.names`)."""
         made = [self._learner(name) for name in methods.learner_names(self.config)]
         return mixed(made) if self.config.learner.name == MIXED else made[0]
 
-    def server_learner(self) -> Learner:
-        """Learner of the first kind, for one client with all rows (`Federation.pooled`)."""
+    def _server_learner(self) -> Learner:
+        """Return the learner of the first kind, for one client with all rows (`Federation.pooled`)."""
         alone = replace(self, federation=self.federation.pooled())
         return alone._learner(methods.learner_names(self.config)[0])
-
-    def network(self) -> Callable[..., Learner]:
-        """Function: keywords -> learner of networks; keywords replace values of `learner.network`."""
-        return lambda **own: self._learner("network", **own)
 
     def _learner(self, name: str, **own: Any) -> Learner:
         given: dict[str, Any] = {**self.config.learner.get(name, {}), **own}
@@ -201,12 +181,16 @@ class Ingredients:
         batches = _batches(wanted, federation)
         of_labels = _at_most(wanted.batch_size, federation.max_labels)
         of_server = _at_most(wanted.server_batch_size, len(federation.server))
+        rate = optax.constant_schedule(wanted.learning_rate)
+        if wanted.schedule == "cosine":
+            num_rounds = wanted.schedule_rounds or config.rounds
+            rate = optax.cosine_decay_schedule(wanted.learning_rate, num_rounds)
         return Training(
             model=model,
             local=LocalTraining(
                 optimizer=partial(_client_optimizer, wanted),
                 client_optimizer=wanted.client_optimizer,
-                learning_rate=_schedule(wanted, config.rounds),
+                learning_rate=rate,
                 batches=batches,
                 labeled_batches=replace(batches, scheme="joint", size=of_labels, unlabeled_ratio=1),
                 pointwise=_pointwise(config, wanted, federation.num_classes),
@@ -231,30 +215,27 @@ class Ingredients:
         )
 
     def _client_execution(self) -> ClientExecution:
-        if self.map_clients is not None:
-            return ClientExecution(map_clients=self.map_clients, host=self.here)
-        wanted, num_devices = self.config.execution.strategy, 1
-        is_auto = wanted == "auto"
-        strategy = fastest_strategy() if is_auto else wanted
+        strategy, execute, number = self.config.execution.strategy, self.map_clients, 1
+        if execute is None and strategy != "auto":
+            execute = partial(client_map, strategy=strategy)
+            number = jax.device_count() if strategy == "shard_map" else 1
+        if execute is not None:
+            return ClientExecution(map_clients=execute, clients_multiple=number, host=self.here)
+        strategy = executing.fastest_strategy()
         if strategy == "shard_map":
-            num_devices = jax.device_count()
-            if is_auto:
-                num_devices = even_devices(self.config.cohort_size or self.federation.num_clients)
-                strategy = strategy if num_devices > 1 else "map"
-        at_once = is_auto and jax.default_backend() != "cpu"
-        execute = partial(
-            client_map,
-            strategy=strategy,
-            chunk_size=self.federation.num_clients if at_once else None,  # None is one client
-            mesh=Mesh(jax.devices()[:num_devices], ("clients",)),
-        )
+            number = executing.even_devices(self.config.cohort_size or self.federation.num_clients)
+            strategy = strategy if number > 1 else "map"
+        # None is one client at a time.
+        at_once = None if jax.default_backend() == "cpu" else self.federation.num_clients
+        mesh = Mesh(jax.devices()[:number], ("clients",))
+        execute = partial(client_map, strategy=strategy, chunk_size=at_once, mesh=mesh)
         # On one CPU, labeling uses one device: all of its cores work on one graph.
         one_by_one = partial(client_map, strategy="map", chunk_size=None)
         return ClientExecution(
             map_clients=execute,
-            clients_multiple=num_devices,
-            map_apart=fastest_apart() if is_auto else None,
-            map_labeling=one_by_one if is_one_cpu() and is_auto else execute,
+            clients_multiple=number,
+            map_apart=executing.fastest_apart(),
+            map_labeling=one_by_one if executing.is_one_cpu() else execute,
             host=self.here,
         )
 
@@ -286,13 +267,6 @@ def _server_optimizer(wanted: TrainingSection) -> optax.GradientTransformation:
     return adaptive(name, rate, beta1=beta1, beta2=beta2, tau=tau)
 
 
-def _schedule(wanted: TrainingSection, rounds: int) -> Callable[[jax.Array], jax.Array]:
-    """Return the clients' learning rate as a function of the rounds done."""
-    if wanted.schedule == "constant":
-        return optax.constant_schedule(wanted.learning_rate)
-    return optax.cosine_decay_schedule(wanted.learning_rate, wanted.schedule_rounds or rounds)
-
-
 def _pointwise(config: ConfigDict, wanted: TrainingSection, num_classes: int) -> losses.Pointwise:
     pointwise = losses.POINTWISE[wanted.loss]
     if not wanted.class_weights:
@@ -309,10 +283,9 @@ def _batches(wanted: TrainingSection, federation: Federation) -> Batches:
     if wanted.batches == "paired":  # counts labeled examples, or all if no client has labels
         most = federation.max_labels or federation.largest
     epochs, what = wanted.epochs, f"an order of {federation.largest} examples each"
-    num_bytes = 4 * epochs * federation.largest
-    require(num_bytes, what, key="epochs", value=epochs, owner="config.training")
-    size = _at_most(wanted.batch_size, most)
-    return Batches(wanted.batches, size, epochs, wanted.local_steps, wanted.unlabeled_ratio)
+    require(4 * epochs * federation.largest, what, key="config.training.epochs", value=epochs)
+    size, steps = _at_most(wanted.batch_size, most), wanted.local_steps
+    return Batches(wanted.batches, size, epochs, steps, wanted.unlabeled_ratio)
 
 
 def _at_most(size: int, most: int) -> int:
@@ -334,11 +307,7 @@ def _label_sources(config: ConfigDict, num_classes: int) -> LabelSources:
 
 
 def in_time(
-    config: ConfigDict,
-    name: str,
-    algorithm: FederatedAlgorithm,
-    federation: Federation,
-    seed: int,
+    config: ConfigDict, name: str, algorithm: FederatedAlgorithm, federation: Federation, seed: int
 ) -> tuple[FederatedAlgorithm, Schedule | None]:
     """Return a method in simulated time, and the schedule of its rounds; None if the clock is off.
 
@@ -357,15 +326,11 @@ def in_time(
         batch = np.minimum(held, training.batch_size) if training.batch_size else held
         return training.local_steps * batch if training.local_steps else training.epochs * held
 
+    clock, sampling = section_of(config, "clock"), Sampling(config.cohort_size, config.sampling)
     keys = {f"Clock.{key}": f"clock.{key}" for key in config.clock}
     keys |= {key: key for key in ("clock", *Sampling._fields)}
+    timed = algorithm._replace(name=algorithm.name or name)
     with methods.naming(config, name), section("config", keys):
         return schedule_of(
-            section_of(config, "clock"),
-            algorithm._replace(name=algorithm.name or name),
-            federation,
-            Sampling(*(config[key] for key in Sampling._fields)),
-            seed,
-            config.rounds,
-            processed=processed,
+            clock, timed, federation, sampling, seed, config.rounds, processed=processed
         )

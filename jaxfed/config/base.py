@@ -20,9 +20,7 @@ Variant = Callable[[ConfigDict], None]
 Add = Callable[..., None]
 
 # Sizes that a config sets for its own data set. With another `--config.dataset.name`, sizes that are not
-# overridden have these values instead: all examples, and of them the shares `dataset.test_fraction`,
-# `federation.labeled_fraction` and, if the config has public examples, this `federation.public_fraction`.
-# The paper's table is also reset.
+# overridden have these values instead; if the config has public examples, also this share.
 PUBLIC_FRACTION = 0.5
 SIZES_OF_A_SET: dict[str, Any] = {
     key: shared_settings()[key].default
@@ -105,9 +103,7 @@ def apply_variants(
     own: Mapping[str, Variant] | None = None,
     exclusive: Collection[Collection[str]] = (),
 ) -> ConfigDict:
-    """Apply a comma-separated list of variants to the config, in the file's order.
-
-    Users may name variants in any order: later ones can rely on earlier ones of the file.
+    """Apply a comma-separated list of variants to the config, in the file's order, and return it.
 
     Args:
         config: changed in place.
@@ -118,9 +114,9 @@ def apply_variants(
     Raises:
         UsageError: there is no such variant, or two exclude each other.
     """
-    variants: dict[str, Variant] = {**(own or {})}
-    for name, shared in (("tuned", tuned), ("auto", auto), ("smoke", smoke)):
-        variants.setdefault(name, shared)
+    variants = dict(own or {})
+    for shared in (tuned, auto, smoke):
+        variants.setdefault(shared.__name__, shared)
     names = [name for name in variant.split(",") if name]
     for name in names:
         if name not in variants:

@@ -3,18 +3,12 @@
     check(config)
     check_number_of_clients(config, 20)     # once the data say how many there are
 
-Where a condition stands:
-
-    on one value or two of a section                in the section's class (`jaxfed.config.sections`)
-    on one value of a method, learner or network    in its type hint (`jaxfed.config.overrides.settings_in`)
-    on two sections, or a section and a method      here; the method by its declaration
-    on the number of clients                        here; if the data determine it, called by
-                                                    `jaxfed.config.data.feasibility`
+Conditions on values of one section stand in its class (`jaxfed.config.sections`), those on one value of a
+method, learner or network in its type hint; here are those on two sections, or on a section and a method.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Annotated, Any
 
 from ml_collections import ConfigDict
@@ -36,12 +30,6 @@ from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS, check_sou
 from jaxfed.training.pseudo_labels.propagated_labels import is_one_program
 
 _ANY = {"num_classes": 2}  # keywords that the data set determines; no check depends on their values
-# In one run, all labels are either at clients or at the server. Most methods can learn from both.
-_ONE_TABLE = (
-    "methods for both stand in one table with 'server' "
-    "(ml_collections_configs/labels_at_server.py has them), others in two runs that "
-    "`launch.report RUN RUN` puts on one page"
-)
 
 
 def check(config: ConfigDict) -> None:
@@ -68,7 +56,6 @@ def check(config: ConfigDict) -> None:
 
 
 def _check_keys(config: ConfigDict) -> None:
-    """Check that all keys are known and allowed, and that the shared ones are there."""
     flat, shared = dict(flatten(config.to_dict())), shared_settings()
     there = {*flat, *(owner for key in flat for owner in parents(key))}
     for key in (*shared, "xclp", "per_client_lp", "selection.candidates"):
@@ -94,7 +81,6 @@ def _check_keys(config: ConfigDict) -> None:
 
 
 def _check_views(config: ConfigDict) -> None:
-    """Check that there are views to draw, and that every method of the run trains on them."""
     key = "preprocessing.views"
     if not view_rows(config):
         allowed = "set training.augmentation, or use 0"
@@ -113,7 +99,6 @@ def _check_views(config: ConfigDict) -> None:
 
 
 def _check_method(config: ConfigDict, name: str) -> None:
-    """Check a method of the run: its keywords together, its own training, its labels, its learners."""
     needed, own = methods.needs(config, name), methods.keywords(config, name)
     check_complete(settings_in(config, name), own, f"config.{name}", f"{name!r} needs it")
     _check_own_training(config, name)
@@ -139,7 +124,6 @@ def _check_method(config: ConfigDict, name: str) -> None:
 
 
 def _check_own_training(config: ConfigDict, name: str) -> None:
-    """Check the section `training` as a method sees it, with the values of `METHOD.training`."""
     is_read = methods.uses_training(config, name)
     unread = methods.unread_keys(config, name) if is_read else {*config.training}
     for key in unread & methods.own_training(config, name).keys():
@@ -153,19 +137,14 @@ def _check_own_training(config: ConfigDict, name: str) -> None:
     with methods.naming(config, name):
         section_of(seen, "training")
         saved_models(seen)
-    if seen.training.training_cohort_size and config.federation.labels_at == "server":
-        key = methods.training_key(config, name, "training_cohort_size")
-        allowed = "set it to 0, or federation.labels_at='clients'"
-        raise refused(config, key, "needs labels at clients", allowed)
 
 
 def _check_place_of_labels(config: ConfigDict, name: str, needed: Method) -> None:
-    """Check that a method can learn from labels of their holder: the clients, or the server."""
     place, wrong, allowed = config.federation.labels_at, "", "use 'clients'"
     if (needed.trains or needed.one_shot) and place not in needed.labels_at:
         (other,) = needed.labels_at
         wrong = f"{name!r} needs labels at the {other}"
-        allowed = f"use {other!r}; {_ONE_TABLE}"
+        allowed = f"use {other!r}; ml_collections_configs/labels_at_server.py has methods for both"
     elif place == "server" and needed.pseudo_label in BY_OWN_LABELS:
         wrong = f"{name!r} labels by what each client makes of its own labels"
     elif place == "server" and needed.pseudo_label == "xclp":
@@ -185,7 +164,6 @@ def _check_place_of_labels(config: ConfigDict, name: str, needed: Method) -> Non
 
 
 def _check_labels(config: ConfigDict, name: str, needed: Method) -> None:
-    """Check that a method of one model has the labels, the views and the rounds that it needs."""
     training: Any = methods.with_own_training(config, name).training
     if needed.two_views and not training.strong_augmentation:
         key = methods.training_key(config, name, "strong_augmentation")
@@ -201,7 +179,6 @@ def _check_labels(config: ConfigDict, name: str, needed: Method) -> None:
 
 
 def _check_learners(config: ConfigDict, name: str, needed: Method) -> None:
-    """Check that the learners are networks if the method needs that, and have all keywords."""
     learners = methods.learner_names(config)
     if "network" in needed.takes and learners != ("network",):
         wrong = f"{name!r} shares probabilities or scores; only networks can learn from them"
@@ -213,12 +190,10 @@ def _check_learners(config: ConfigDict, name: str, needed: Method) -> None:
 
 
 def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
-    """Check that rounds and their sums are possible with this number of clients.
+    """Check that cohorts of this number of clients suffice for rounds, groups, sums and mask partners.
 
-    Every group needs a round. A round needs enough clients for methods that divide them into groups or sum
-    over them. Clients scheduled to drop out must exist. Mask partners must suffice for every cohort
-    size that sampling can give: fewer clients sometimes need more partners
-    (`jaxfed.secure.session.neighborhoods`).
+    Mask partners must suffice for every cohort size that sampling can give: fewer clients sometimes need more
+    partners (`jaxfed.secure.session.neighborhoods`).
 
     Raises:
         UsageError: names the first key that this number contradicts.
@@ -230,24 +205,25 @@ def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
             raise refused(config, key, wrong)
     groups = num_groups(num_clients, config.cohort_size)
     if config.sampling == "groups" and config.rounds < groups:
-        wrong = (
-            f"with sampling='groups' and cohort_size={config.cohort_size}, {num_clients} clients make "
-            f"{groups} groups"
-        )
+        wrong = f"with cohort_size={config.cohort_size}, {num_clients} clients make {groups} groups"
         raise refused(config, "rounds", wrong, f"use integers from {groups} on")
     # Also if no method of the run is XCLP: methods that train may take its labels.
     for name in dict.fromkeys(("xclp", *methods.chosen(config))):
-        entries = methods.all_keywords(config, name).get("presence", ())
-        clients = [entry.partition("@")[0] for entry in entries]
+        given = methods.all_keywords(config, name)
+        clients = [entry.partition("@")[0] for entry in given.get("presence", ())]
         leaving = [Departure(int(client), 0.0, "") for client in clients if client.isdecimal()]
         check_departures(leaving, num_clients, f"config.{name}.presence")
-        check_partners(config, name, cohort_sizes(config, num_clients))
+        if size := given.get("mask_partners", 0):
+            from jaxfed.secure.session.neighborhoods import check_partners  # for sums under masks
+
+            with methods.naming(config, name):
+                for number in sorted(cohort_sizes(config, num_clients)):
+                    check_partners(number, size)
     for name in methods.chosen(config):
         _check_round(config, name, config.cohort_size or num_clients)
 
 
 def _check_round(config: ConfigDict, name: str, size: int) -> None:
-    """Check that the `size` clients of a round suffice for a method."""
     given = methods.all_keywords(config, name)
     if given.get("num_groups", 1) > size:
         wrong = f"at most the {size} clients of a round (config.cohort_size)"
@@ -263,19 +239,3 @@ def _check_round(config: ConfigDict, name: str, size: int) -> None:
     if methods.uses_training(config, name) and number > size:
         key = methods.training_key(config, name, "training_cohort_size")
         raise refused(config, key, f"a round has {size} clients", f"use 1 to {size}, and 0 for all")
-
-
-def check_partners(config: ConfigDict, name: str, num_clients: Collection[int]) -> None:
-    """Check that a method's clients have enough mask partners in rounds of these numbers of clients.
-
-    Raises:
-        UsageError: they have too few, or an odd number.
-    """
-    size = methods.all_keywords(config, name).get("mask_partners", 0)
-    if not size:
-        return
-    from jaxfed.secure.session.neighborhoods import check_partners  # only sums under masks need it
-
-    with methods.naming(config, name):
-        for number in sorted(num_clients):
-            check_partners(number, size)

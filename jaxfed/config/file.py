@@ -3,15 +3,10 @@
     config = load("ml_collections_configs/xclp_digits.py:smoke", ["xclp.alpha=0.9", "seed=3"])
 
 A file that is not in the current folder is looked up among the shipped configs, by its name or as
-`ml_collections_configs/NAME.py`. They are beside this package in the repository, and within it where it is
-installed; those that start with an underscore are parts of others. A config file may also define
-`sweep(add)`; `load_module` returns the module itself. `shipped` does so for a shipped config, on which one's
-own can build:
+`ml_collections_configs/NAME.py`; those that start with an underscore are parts of others. A config file may
+also define `sweep(add)`. One's own can build on a shipped one: `shipped("fedct").get_config(variant)`.
 
-    config = shipped("fedct").get_config(variant)
-
-Errors that the user can fix (no such file, variant or key; a value of another type) are a `UsageError` of one
-line. An exception inside the file is a bug in it and keeps its traceback.
+An exception inside a file is a bug in it and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -33,14 +28,7 @@ _CONFIGS = "ml_collections_configs"
 
 
 def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
-    """Return the config that `FILE.py[:VARIANT]` describes, with overrides applied.
-
-    Args:
-        spec: path of the config file; after a colon the argument of its `get_config`.
-        overrides: `KEY=VALUE` strings (`jaxfed.config.overrides`).
-
-    Returns:
-        A new ConfigDict with references between keys resolved and keys locked.
+    """Return the config that `FILE.py[:VARIANT]` describes, with overrides applied, resolved and locked.
 
     Raises:
         UsageError: the file cannot be read or has no `get_config`, or a key or value does not fit.
@@ -49,23 +37,18 @@ def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
 
 
 def read(spec: str) -> ConfigDict:
-    """Return the config of a file as its `get_config` makes it, with references between keys.
-
-    Raises:
-        UsageError: the file cannot be read or has no `get_config`.
-    """
+    """Return the config of a file as its `get_config` makes it, with references between keys."""
     path, variant = split_variant(spec)
     get_config = getattr(load_module(path), "get_config", None)
     if not callable(get_config):
         raise UsageError(f"--config={spec}: {path} defines no get_config(variant)")
     given = (variant,) if variant else ()
+    signature = inspect.signature(get_config)
     try:
-        signature = inspect.signature(get_config)
         signature.bind(*given)
-    except TypeError as error:
-        wrong = f"{path} has get_config{signature}, which does not take {given} ({error})"
-        allowed = "an experiment's is get_config(variant='')"
-        raise UsageError(f"--config={spec}: {wrong}; {allowed}") from None
+    except TypeError:
+        wrong = f"{path} has get_config{signature}, which does not take {given}"
+        raise UsageError(f"--config={spec}: {wrong}; use get_config(variant='')") from None
     config = get_config(*given)
     if not isinstance(config, ConfigDict):
         wrong = f"get_config of {path} returned {type(config).__name__}"
@@ -74,10 +57,7 @@ def read(spec: str) -> ConfigDict:
 
 
 def split_variant(spec: str) -> tuple[str, str]:
-    """Split `FILE.py:VARIANT` into the path and the variant ('' if there is none).
-
-    The extension may be omitted for a config in the current folder or a shipped one.
-    """
+    """Split `FILE.py:VARIANT` into path and variant; a file in the folder or shipped needs no extension."""
     head, ending, tail = spec.partition(".py")
     if ending:
         return head + ending, tail.removeprefix(":")
@@ -116,7 +96,6 @@ def load_module(path: str) -> ModuleType:
 
 
 def _find(given: str) -> Path:
-    """Return the given path, or the shipped config of that name if no such file exists."""
     path = location(given, "--config")
     if path.is_file() or path.parent not in (Path(), Path(_CONFIGS)):
         return path
@@ -134,7 +113,6 @@ def shipped(name: str) -> ModuleType:
 
 
 def _shipped_configs() -> Path:
-    """Folder of the shipped configs: within the installed package, or beside it in the repository."""
-    package = Path(__file__).parents[1]
+    package = Path(__file__).parents[1]  # installed, it has them within; in the repository beside
     folders = (package / _CONFIGS, package.parent / _CONFIGS)
     return next(filter(Path.is_dir, folders), folders[0])

@@ -10,8 +10,7 @@
 
 A method's name is that of an algorithm, or of a section with the key `algorithm`. Such a section defines a
 variant of the algorithm; its settings override those in the algorithm's section. A section's `training`
-overrides `config.training` for this method alone. Data, clients, cohorts, rounds, the network and the
-learner of every client belong to the experiment. Methods therefore differ only in their sections.
+overrides `config.training` for this method alone. All else belongs to the experiment.
 """
 
 from __future__ import annotations
@@ -68,8 +67,7 @@ def variants(config: ConfigDict) -> list[str]:
 
 def own_section(config: ConfigDict, name: str) -> ConfigDict:
     """Return the section of a method's name; empty without one."""
-    is_there = name in config and isinstance(config[name], ConfigDict)
-    return config[name] if is_there else ConfigDict()
+    return config[name] if name in config and isinstance(config[name], ConfigDict) else ConfigDict()
 
 
 def algorithm_of(config: ConfigDict, name: str) -> str:
@@ -104,8 +102,7 @@ def needs(config: ConfigDict, name: str) -> Method:
 def settings_to_try(config: ConfigDict, name: str) -> list[dict[str, Any]]:
     """Return every combination of a method's values in `selection.candidates`, its own settings first.
 
-    A variant without candidates uses those of its algorithm. Keys in the method's `select` are omitted,
-    because leave-one-out selects them.
+    Keys in the method's `select` are omitted, because leave-one-out selects them.
     """
     candidates, own = config.selection.candidates, all_keywords(config, name)
     tried = candidates.get(name, candidates.get(algorithm_of(config, name), {}))
@@ -178,15 +175,13 @@ def unread_keys(config: ConfigDict, name: str) -> set[str]:
 
 def with_own_training(config: ConfigDict, name: str) -> ConfigDict:
     """Return the config as this method sees it, with its own training settings merged into `training`."""
-    own = own_training(config, name)
-    if not own:
+    if not (own := own_training(config, name)):
         return config
     seen = config.copy_and_resolve_references()
     seen.training.update({key: value for key, (_, value) in own.items()})
     with seen.unlocked():
-        for owner in {algorithm_of(config, name), name}.intersection(seen):
-            if "training" in seen[owner]:
-                del seen[owner]["training"]
+        for owner in {owner for owner, _ in own.values()}:
+            del seen[owner]["training"]
     return seen
 
 
@@ -211,7 +206,7 @@ def naming(
 ) -> AbstractContextManager[None]:
     """Name in errors about a method's keyword or training the key of the config that holds the value.
 
-    A keyword of `settings`, which are tried in place of the given ones, has the key of its candidates.
+    `settings` are tried in place of the given ones; their keys are those of candidates.
     """
     own, algorithm = all_keywords(config, name), algorithm_of(config, name)
     keys = {

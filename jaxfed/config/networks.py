@@ -1,9 +1,8 @@
 """The config's network: its inputs' scales, and the weights that it starts from.
 
 `training.initial_model` is '' for new weights, 'pretrained' for released ImageNet weights, or the state of an
-earlier experiment, WORKDIR/states/METHOD-{repeat}. Weights that features are computed with are such files
-too: an unfinished run resumes only if they are unchanged (`checksums`). Otherwise features computed again, or
-later repeats, would come from other weights than the existing results.
+earlier experiment, WORKDIR/states/METHOD-{repeat}. An unfinished run resumes only if such files are unchanged
+(`checksums`): otherwise later repeats would come from other weights than the existing results.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from jaxfed.models.efficientnet import NETWORKS, Network
 from jaxfed.models.model import DTYPES, in_precision, normalized, of_first_row
 from jaxfed.models.pretrained import find_weights, read_weights
 from jaxfed.random_streams import Stream
-from jaxfed.settings import settings_of, takes_any
 
 PRETRAINED = "pretrained"
 _INITIAL = "training.initial_model"
@@ -55,24 +53,20 @@ def make_model(
     """
     options = config.model.to_dict()
     name = options.pop("name")
-    factory, execution = MODELS[name], config.execution
     shape = federation.x.shape[2 if config.preprocessing.views else 1 :]
     num_classes = federation.num_classes if head or name in MODELS.from_outside() else None
-    if "convolution" in settings_of(factory) or takes_any(factory):
-        options["convolution"] = execution.convolution
     try:
-        model = factory(shape, num_classes, **options)
+        model = MODELS[name](shape, num_classes, **options)
     except UsageError as error:
         raise refused(config, "model.name", str(error)) from error
-    if name in MODELS.from_outside():
+    if num_classes and name in MODELS.from_outside():
         state = jax.eval_shape(model.init, jax.random.key(0))
         example = jax.ShapeDtypeStruct((1, *shape), jax.numpy.float32)
-        outputs = jax.eval_shape(model.apply, state, example).shape[-1]
-        if outputs != num_classes:
+        if (outputs := jax.eval_shape(model.apply, state, example).shape[-1]) != num_classes:
             wrong = f"has {outputs} outputs for {num_classes} classes"
             raise refused(config, "model.name", wrong, "its factory receives num_classes")
-    if execution.precision != "float32":
-        model = in_precision(model, DTYPES[execution.precision])
+    if config.execution.precision != "float32":
+        model = in_precision(model, DTYPES[config.execution.precision])
     model = normalized(model, *_normalization(config, federation, private=private))
     return of_first_row(model) if config.preprocessing.views else model
 
@@ -123,11 +117,7 @@ def starts_from_state(config: ConfigDict) -> bool:
 
 
 def initial_model(config: ConfigDict, model: Model, repeat: int) -> Any:
-    """Return the parameters that training starts from; None for new ones.
-
-    Raises:
-        UsageError: a file does not exist, or belongs to another network.
-    """
+    """Return the parameters that training starts from; None for new ones."""
     if config.training.initial_model == PRETRAINED:
         _pretrained_network(config)
         file = _released_weights(config, config.model.name)
@@ -140,24 +130,18 @@ def initial_model(config: ConfigDict, model: Model, repeat: int) -> Any:
         state = _saved_model(config, repeat).state(template, part="model")
     except UsageError as error:
         raise refused(config, _INITIAL, str(error)) from error
-    places, forms = jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(template)
-    for (path, leaf), form in zip(places, forms, strict=True):
+    places = jax.tree_util.tree_leaves_with_path(state)
+    for (path, leaf), form in zip(places, jax.tree.leaves(template), strict=True):
         if (leaf.shape, leaf.dtype) != (form.shape, form.dtype):
             where = jax.tree_util.keystr(path, simple=True, separator=".")
-            wrong = (
-                f"{where} is {leaf.dtype}{list(leaf.shape)} there, {form.dtype}{list(form.shape)} in "
-                f"config.model.name={config.model.name!r} for this data"
-            )
-            raise refused(config, _INITIAL, wrong)
+            here = f"config.model.name={config.model.name!r} for this data"
+            of = (f"{one.dtype}{list(one.shape)}" for one in (leaf, form))
+            raise refused(config, _INITIAL, "{} is {} there, {} in {}".format(where, *of, here))
     return state
 
 
 def saved_models(config: ConfigDict) -> dict[int, Checkpoint]:
-    """Return repeat -> state that its training starts from; {} for none, only 0 if all repeats share one.
-
-    Raises:
-        UsageError: a state does not exist, or belongs to another network.
-    """
+    """Return repeat -> state that its training starts from; {} for none, only 0 if all repeats share one."""
     if not starts_from_state(config):
         return {}
     number = config.num_repeats if "{repeat}" in config.training.initial_model else 1
@@ -195,30 +179,17 @@ def _released_weights(config: ConfigDict, network: str) -> Path:
     return find_weights(network, config.preprocessing.weights or None, config.dataset.root or None)
 
 
-def initial_models(config: ConfigDict) -> dict[str, ConfigDict]:
-    """Return each dotted key that holds an initial model of the run -> the config as its methods see it."""
-    found = {
-        training_key(config, name, "initial_model"): with_own_training(config, name)
-        for name in chosen(config)
-        if uses_training(config, name)
-    }
-    if config.preprocessing.kind == "federated_features":
-        found[_INITIAL] = config
-    return found
-
-
 def checksums(config: ConfigDict) -> dict[str, str]:
-    """Return config key (with the repeat, for states) -> size and checksum of each file in use.
-
-    Raises:
-        UsageError: a file is missing.
-
-    Cost: each file is read once, 1 GB/s.
-    """
-    files = {}
+    """Return config key (with the repeat, for states) -> size and checksum of each file in use."""
+    files, models = {}, dict[str, ConfigDict]()
+    for name in chosen(config):
+        if uses_training(config, name):
+            models[training_key(config, name, "initial_model")] = with_own_training(config, name)
+    if config.preprocessing.kind == "federated_features":
+        models[_INITIAL] = config
     if config.preprocessing.kind == "pretrained":
         files["preprocessing.weights"] = _released_weights(config, config.preprocessing.network)
-    for key, seen in initial_models(config).items():
+    for key, seen in models.items():
         if seen.training.initial_model == PRETRAINED:
             files[key] = _released_weights(config, config.model.name)
         for repeat, saved in saved_models(seen).items():

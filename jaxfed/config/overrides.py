@@ -3,20 +3,21 @@
     with_overrides(config, ["xclp.alpha=0.9", "fedprox.mu=1", "model.name=cnn"])
 
 KEY is the dotted path of a key in the config, or of one that it may have in addition: a method's keyword,
-`METHOD.training.KEY`, a learner's keyword, an option of the network. VALUE is parsed by
-`ml_collections.config_flags`, as the type of the key's default; tuples may also be written `a,b`.
+`METHOD.training.KEY`, a learner's keyword, an option of the network. VALUE is parsed as the type of the
+key's default, as absl's flags are; tuples may also be written `a,b`.
 """
 
 from __future__ import annotations
 
+import ast
 import copy
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 from absl import flags
-from ml_collections import ConfigDict, config_flags
-from ml_collections.config_dict import placeholder
+from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import base, methods
@@ -44,6 +45,11 @@ from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 PLUGINS: tuple[Registry[Any], ...] = (PSEUDO_LABELS, READERS, SCHEMES)
 """Registries of which an entry registered from outside has a section of its name."""
 CANDIDATES = "selection.candidates."  # METHOD.KEY follows
+_PARSERS: Any = {
+    bool: flags.BooleanParser(),
+    int: flags.IntegerParser(),
+    float: flags.FloatParser(),
+}
 _ALL = "docs/keys.md lists all keys"
 _ALGORITHM = Setting(Annotated[str, OneOf(ALGORITHMS)], "", "algorithm of which it is a variant")
 
@@ -52,9 +58,8 @@ def with_overrides(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
     """Return a copy of the config with overrides applied in order, references resolved and keys locked.
 
     `model.name` and `NAME.algorithm`, which defines a variant of an algorithm, are applied first: they
-    determine which keys exist. Another network replaces the options of the config's own. Another
-    `dataset.name` resets the sizes that the config has for its data set, except overridden ones
-    (`jaxfed.config.base.SIZES_OF_A_SET`).
+    determine which keys exist. Another network replaces the options of the config's own, another
+    `dataset.name` the sizes of its data set (`jaxfed.config.base.SIZES_OF_A_SET`).
 
     Raises:
         UsageError: a key is unknown, or a value cannot be parsed as the type of its key.
@@ -63,7 +68,8 @@ def with_overrides(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
     changed.unlock()
     _reset_sizes(changed, overrides)
     with changed.ignore_type():
-        for text in sorted(overrides, key=_comes_later):
+        first = re.compile(r"(model\.name|\w+\.algorithm)=")
+        for text in sorted(overrides, key=lambda text: first.match(text) is None):
             _override(changed, text)
     resolved = changed.copy_and_resolve_references()
     resolved.lock()
@@ -102,7 +108,7 @@ def settings_in(config: ConfigDict, section: str) -> Mapping[str, Setting]:
 
 
 def _candidates(config: ConfigDict, name: str) -> dict[str, Setting]:
-    """Return key -> setting of the values to try: a list for each number and switch of a one-shot method."""
+    """Return key -> setting of values to try: lists of numbers and switches of a one-shot method."""
     if methods.algorithm_of(config, name) not in ALGORITHMS:
         return {}
     if methods.needs(config, name).trains:
@@ -176,7 +182,6 @@ def unknown_key(key: str, known: Collection[str]) -> UsageError:
 
 
 def _reset_sizes(config: ConfigDict, overrides: Sequence[str]) -> None:
-    """Reset the sizes of the config's data set, in place, if an override changes `dataset.name`."""
     given = dict(text.partition("=")[::2] for text in overrides)
     if given.get("dataset.name") in (None, config.get("dataset", {}).get("name")):
         return
@@ -188,13 +193,7 @@ def _reset_sizes(config: ConfigDict, overrides: Sequence[str]) -> None:
         config.update_from_flattened_dict({key: sizes[key]})
 
 
-def _comes_later(text: str) -> bool:
-    """True if an override is applied after those that determine which keys exist."""
-    return re.match(r"(model\.name|\w+\.algorithm)=", text) is None
-
-
 def _override(config: ConfigDict, text: str) -> None:
-    """Apply one `KEY=VALUE` to the config, in place."""
     key, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"--config.{key}: a value is missing, write --config.{key}=VALUE")
@@ -222,28 +221,24 @@ def _override(config: ConfigDict, text: str) -> None:
 
 
 def _parsed(key: str, text: str, kind: type, hint: Any) -> Any:
-    """Parse a value by `config_flags` as `kind`; a tuple or None as a Python literal, or else as text."""
-    is_literal = kind not in (bool, int, float, str)
-    held = ConfigDict({"value": placeholder(object if is_literal else kind)})
-    if is_literal and kind is not tuple and text.lower() == "none":
-        return None
-    arguments, values = ["", f"--config.value={text}"], flags.FlagValues()
-    try:
-        config_flags.DEFINE_config_dict(
-            "config", held, flag_values=values, lock_config=False, sys_argv=arguments
+    """Parse a value as `kind`; a tuple or None as a Python literal, or else as text."""
+    if kind is str:
+        return text
+    if kind in _PARSERS:
+        try:
+            return _PARSERS[kind].parse(text)
+        except (ValueError, TypeError):
+            raise UsageError(key=f"config.{key}={text}", allowed=advice(hint)) from None
+    value: Any = text
+    with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        value = ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
+    if isinstance(value, str) and value.startswith(("(", "[")):
+        allowed = "write a,b or ('a', 'b')"
+        raise UsageError("not a list", key=f"config.{key}={text}", allowed=allowed)
+    if kind is not tuple:
+        return (
+            None if text.lower() == "none" else tuple(value) if isinstance(value, list) else value
         )
-        values(arguments)
-    except flags.Error:
-        raise UsageError(key=f"config.{key}={text}", allowed=advice(hint)) from None
-    except (RecursionError, MemoryError):
-        held.value = text
-    value = held.value
-    if is_literal and isinstance(value, str) and value.startswith(("(", "[")):
-        raise UsageError(
-            "not a list", key=f"config.{key}={text}", allowed="write a,b or ('a', 'b')"
-        )
-    if kind is tuple and isinstance(value, str):
+    if isinstance(value, str):
         value = [entry.strip() for entry in value.split(",") if entry.strip()]
-    if isinstance(value, list):
-        return tuple(value)
-    return (value,) if kind is tuple and not isinstance(value, tuple) else value
+    return tuple(value) if isinstance(value, list | tuple) else (value,)

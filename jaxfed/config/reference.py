@@ -23,10 +23,10 @@ from jaxfed.settings import REQUIRED, Setting
 
 
 class Entry(NamedTuple):
-    """Reference entry of one key; the default is a Python literal."""
+    """Reference entry of one key."""
 
     key: str
-    default: str
+    default: str  # a Python literal
     allowed: str
     meaning: str
 
@@ -64,8 +64,6 @@ def entries(*, registered: bool = False) -> list[Entry]:
 
 def help_text(prefix: str = "", config: ConfigDict | None = None) -> str:
     """Return a paragraph for each key with a prefix: its default, or a config's value and the default.
-
-    Keys of registered methods, networks and the like are among them; loading the config registers them.
 
     Raises:
         UsageError: no key has the prefix.

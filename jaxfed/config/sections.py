@@ -5,12 +5,7 @@
 
 `jaxfed.config.base.get_config()`, `launch.run --help_keys` and `docs/keys.md` are made from these classes. A
 default that a class of the library has too is read from that class. All others are those of the experiments
-of XCLP's paper. Classes of other sections:
-
-    of methods, learners and networks    none: their keys are the keywords of the factories
-    clock                                `jaxfed.federation.clock.Clock`
-    xclp, per_client_lp                  none: their keys are settings of a labeling
-                                         (`jaxfed.xclp.settings.parameters`)
+of XCLP's paper. Keys of methods, learners, networks and labelings are the keywords of their factories.
 
 Conditions between two keys of a section stand in its `__post_init__`; between two sections, in
 `jaxfed.config.check`.
@@ -35,7 +30,6 @@ from jaxfed.federation.execution.client_map import STRATEGIES
 from jaxfed.federation.sampling import SAMPLINGS
 from jaxfed.learners import LEARNERS
 from jaxfed.models import MODELS
-from jaxfed.models.layers import Convolution
 from jaxfed.models.model import DTYPES
 from jaxfed.paper_numbers import PAPER_TABLES
 from jaxfed.settings import (
@@ -111,8 +105,7 @@ class Experiment(Section):
         baselines: methods to compare with, on the same clients.
         rounds: number of rounds; a one-shot method over all clients always has one.
         cohort_size: clients that take part in a round.
-        sampling: how a round's clients are drawn; 'proportional': with and without labels by their shares,
-            and only with labels where others would be idle (rounds on given labels, per-client LP).
+        sampling: how a round's clients are drawn; 'proportional': with and without labels by their shares.
         evaluate_every: rounds between evaluations.
         evaluate_test: evaluate the test set at these rounds too, for curves; it selects nothing.
         checkpoint_every: rounds between checkpoints; 0: as often as they take at most 3 % of the time.
@@ -149,8 +142,7 @@ class DatasetSection(Section):
         name: name of a data set, or path of an .npz, CSV or Parquet file or of a folder of images or tables.
         root: folder of the data sets; '': $JAXFED_DATA, else TFDS's default.
         label_key: TFDS feature or table's column that holds the label; '': the usual one.
-        client_key: table's column or .npz array with the client of each row; 'file': each file of a pattern
-            is a client; '': the usual one.
+        client_key: table's column or .npz array with each row's client; 'file': each file is a client.
         drop: a table's columns that are not features.
         image_size: pixels a side of images in a folder or table.
         train_size: number of training examples to use, stratified by class.
@@ -160,8 +152,7 @@ class DatasetSection(Section):
         pooled: pool the set's training and test split, and draw a new test split.
         test_fraction: share of the labeled examples held out for testing, of a set without a test split.
         test_rows: test rows of a set without a test split: drawn by each repeat, or the same for all.
-        validation_fraction: share of the training examples for validation, which selects models; drawn in
-            every repeat, unless the data set has validation examples.
+        validation_fraction: share of the training examples for validation, which selects models.
         validation_measure: measure on validation examples that selects models; 'auroc': area under the ROC.
     """
 
@@ -193,8 +184,7 @@ class PreprocessingSection(Section):
         rounds: FedAvg rounds that train the model whose features are used.
         cohort_size: clients in each of these rounds.
         network: network trained on ImageNet.
-        weights: file of this network's weights, also of training.initial_model='pretrained'; '':
-            NETWORK.safetensors in the data folder.
+        weights: file of weights, also of initial_model='pretrained'; '': NETWORK.safetensors of the data.
         image_size: pixels a side of this network's input.
         components: principal components of the training images' features that are kept.
         views: weak, and as many strong, views of each image whose features are computed before training.
@@ -233,8 +223,7 @@ class FederationSection(Section):
         num_labeled: labels of all clients together.
         labeled_per_class: labels of each class at each labeled client.
         num_labeled_clients: number of clients with labels, the first ones.
-        skew: examples that follow the scheme; the others are distributed at random; 'independent': labeled
-            and unlabeled examples follow two draws of it.
+        skew: examples that follow the scheme; 'independent': labeled and unlabeled ones follow two draws.
         labels_at: holder of the labels; 'server': all of them, drawn before the rest is distributed.
         public_size: unlabeled examples that everybody has.
         public_fraction: public_size as a share of the training examples.
@@ -348,8 +337,7 @@ class TrainingSection(Section):
         class_weights: weight of each class in the loss; (): all alike.
         augmentation: augmentations, in order.
         strong_augmentation: strong augmentations, of methods that compare two views.
-        weighting: clients' weights in the mean; 'method': those of the method's paper; 'uniform' skips
-            clients with nothing to train on.
+        weighting: clients' weights in the mean; 'method': those of the method's paper.
         server_optimizer: server's optimizer.
         server_learning_rate: server's learning rate.
         server_momentum: momentum of server_optimizer='sgd' (FedAvgM).
@@ -484,7 +472,6 @@ class ExecutionSection(Section):
 
     Attributes:
         strategy: how clients are mapped to devices; 'shard_map': over all devices, with XCLP's graph.
-        convolution: convolution algorithm.
         precision: number type in which networks compute.
         workers: processes for fitting estimators; 0: none.
         compilation_cache: folder of compiled programs, 'auto' or 'off'.
@@ -492,7 +479,6 @@ class ExecutionSection(Section):
     """
 
     strategy: Annotated[str, OneOf(("auto", *STRATEGIES))] = "auto"
-    convolution: Convolution = "auto"
     precision: Annotated[str, OneOf(DTYPES)] = "float32"
     workers: Annotated[int, Ge(0), Le(1024), Note("0 is none")] = 0
     compilation_cache: Annotated[str, Allowed(bool, "'auto', 'off' or a folder")] = "auto"
@@ -504,15 +490,12 @@ class Deployment(Section):
     """Limits within which the server of a network waits for its clients; a simulation does not read them.
 
     Attributes:
-        nodes: clients of a deployment: a number, or names such as ('a', 'b'), where client j has the j-th
-            name in its client.toml; None: federation.num_clients.
-        quorum: smallest share of a stage's clients whose answers are enough; with fewer, the server stops
-            and the same command continues.
+        nodes: number of clients, or their names, in the order of numbers; None: federation.num_clients.
+        quorum: smallest share of a stage's clients whose answers are enough; with fewer the server stops.
         deadline: seconds that clients have for one stage; later answers are refused.
         retries: number of times that a client whose process crashed receives the same message again.
         wait_for_nodes: seconds that the server waits for all clients before its first round.
-        largest_norm: largest Euclidean norm of a client's contribution to the server's means; a reply above
-            it, or one that is not finite, is refused.
+        largest_norm: largest Euclidean norm of a client's contribution to the server's means.
     """
 
     nodes: (
@@ -535,21 +518,15 @@ class Deployment(Section):
         return self.nodes if isinstance(self.nodes, tuple) else ()
 
     def num_nodes(self, num_clients: int) -> int:
-        """Return the number of clients; `num_clients` is that of the simulation.
-
-        Raises:
-            UsageError: both leave the number to the data.
-        """
-        if self.nodes is None:
-            if not num_clients:
-                raise UsageError(
-                    "the server of a network does not see how many clients the data have",
-                    key="config.federation.num_clients",
-                    value=num_clients,
-                    allowed="use their number, or name them in config.deployment.nodes",
-                )
-            return num_clients
-        return self.nodes if isinstance(self.nodes, int) else len(self.nodes)
+        """Return the number of clients; `num_clients` is that of the simulation, not 0 without `nodes`."""
+        if self.nodes is not None:
+            return self.nodes if isinstance(self.nodes, int) else len(self.nodes)
+        if not num_clients:
+            wrong = "the server of a network does not see how many clients the data have"
+            allowed = "use their number, or name them in config.deployment.nodes"
+            key = "config.federation.num_clients"
+            raise UsageError(wrong, key=key, value=num_clients, allowed=allowed)
+        return num_clients
 
 
 SECTIONS: dict[str, type] = {
@@ -572,7 +549,7 @@ SECTIONS: dict[str, type] = {
 
 @cache
 def shared_settings() -> Mapping[str, Setting]:
-    """Return key -> setting of all keys in `SECTIONS`, without those of methods, learners and networks."""
+    """Return key -> setting of all keys in `SECTIONS`."""
     return {
         f"{name}.{key}".lstrip("."): one
         for name, kind in SECTIONS.items()
@@ -581,11 +558,7 @@ def shared_settings() -> Mapping[str, Setting]:
 
 
 def section_of(config: ConfigDict, name: str) -> Any:
-    """Return a section of a config as an object of its class, without keys that the class does not declare.
-
-    Raises:
-        UsageError: the class refuses a value, or two that contradict each other; names the key of the config.
-    """
+    """Return a section of a config as a checked object of its class; errors name the keys of the config."""
     kind, own = SECTIONS[name], config[name] if name else config
     given = {key: own[key] for key in settings_of(kind)}
     with section(f"config.{name}" if name else "config", tuple(given)):

@@ -18,6 +18,7 @@ GONE: dict[str, Any] = {
     "dp_fedavg_records.chunk": 16,
     "dp_fedavg_records.records": "poisson",
     "execution.chunk_size": 0,
+    "execution.convolution": "auto",
     "execution.memory_limit": None,
     "federation.public_dataset": "",
     "federation.quantity": "default",

@@ -27,7 +27,7 @@ KINDS = ("augmentation", "strong_augmentation")
 
 
 def view_rows(config: ConfigDict) -> dict[str, range]:
-    """Return key of `training` -> rows of an example that are its views; empty without views."""
+    """Return key of `training` -> rows of an example that are its views."""
     number = config.preprocessing.views
     there = [key for key in KINDS if number and config.training[key]]
     return {key: range(1 + i * number, 1 + (i + 1) * number) for i, key in enumerate(there)}
@@ -60,13 +60,7 @@ def with_views(
     config: ConfigDict,
     features: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """Compute the features of the views of images, beside the images' own.
-
-    Args:
-        own: float32 [n, D], the features of the images.
-        images: [n, H, W, c], uint8 or float in 0 to 1.
-        config: of the experiment; its seed draws the views.
-        features: function of images -> float32 [n, D].
+    """Compute features of views of images [n, H, W, c], beside their own, [n, D].
 
     Returns:
         float32 [n, 1 + V (number of kinds of views), D].
@@ -87,26 +81,14 @@ def with_views(
     return np.stack(found, axis=1)
 
 
-def without_views(features: np.ndarray, config: ConfigDict) -> np.ndarray:
-    """Repeat features [n, D] of examples that nobody trains on in place of their views."""
-    if not config.preprocessing.views:
-        return features
-    return np.repeat(features[:, None], num_rows(config), axis=1)
-
-
 def _as_bytes(images: jax.Array) -> np.ndarray:
     return np.rint(np.asarray(images) * np.float32(255)).astype(np.uint8)
 
 
 def check_augmentation(config: ConfigDict, key: str, x: np.ndarray) -> None:
-    """Check that `training.KEY` can augment examples of this shape and range, x [n, ...].
-
-    Of examples with views the images are changed, before features are computed.
-    """
-    if config.preprocessing.views:
-        return
+    """Check that `training.KEY` can augment examples of this shape and range, x [n, ...]."""
     augment = augmentation.compose(config.training[key])
-    if augment:
+    if augment and not config.preprocessing.views:  # with views, images are augmented before
         examples = jax.ShapeDtypeStruct((1, *x.shape[1:]), jax.numpy.float32)
         with section("config.training", {"augmentation": key}):
             augmentation.check_levels(augment, x)

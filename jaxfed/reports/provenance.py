@@ -31,13 +31,11 @@ def provenance(runs: Sequence[Run], command: str = "") -> tuple[tuple[str, str],
         "command": "\n".join(dict.fromkeys(commands)),
         "config": _common_settings(runs),
         "data": _joined(run.origin for run in finished),
-        "statistics of rows": _joined(line for run in finished for line in run.row_statistics),
         "seeds": _joined(map(_seeds, runs)),
         "commit": _joined(map(_commit, environments)),
         "device": _joined(str(e.get("device", "")) for e in environments),
     }
-    sometimes = ("data", "statistics of rows")
-    return tuple((k, v or "not recorded") for k, v in facts.items() if v or k not in sometimes)
+    return tuple((k, v or "not recorded") for k, v in facts.items() if v or k != "data")
 
 
 def _common_settings(runs: Sequence[Run]) -> str:

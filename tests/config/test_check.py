@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 from jaxfed.config import base, check
 from jaxfed.config import file as config_file
 from jaxfed.config.check import check_number_of_clients
+from jaxfed.config.data import simulation as simulations
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 
@@ -83,8 +84,8 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
 def test_many_repeats_are_no_reason_to_keep_silent(monkeypatch):
     """A million of them would be dealt out for hours before the first round."""
     simulation, dealt = Simulation(digits("num_repeats=1000000")), []
-    deal = simulation._deal
-    monkeypatch.setattr(simulation, "_deal", lambda seed: dealt.append(1) or deal(seed))
+    deal = simulations.dealt
+    monkeypatch.setattr(simulations, "dealt", lambda *given: dealt.append(1) or deal(*given))
     simulation.warn()
     assert 0 < len(dealt) <= 101
 

@@ -6,21 +6,16 @@
 The subsample depends on `config.seed` alone and is the same in every repeat. From a set without a test split,
 or whose test split is pooled with the training split (`dataset.pooled`), a test split is held out:
 `test_size` of the labeled examples, else `test_fraction` of them. The subsample then has `train_size`
-examples and, in addition, `test_size` ones.
+examples and, in addition, `test_size` ones. Draws for testing, validation and a server are stratified: they
+take the same share of each class, or of each natural client. Examples without a label in the data (y = -1)
+become unlabeled examples of clients; shares and numbers of labels refer to the other examples.
 
-All clients and the server have the public examples, without their labels unless `federation.public_labeled`.
 FedCT (A. Abourayya et al. "Little is Enough: Boosting Privacy by Sharing Only Hard Labels in Federated
 Semi-Supervised Learning". AAAI 2025) has clients agree on labels of U, public examples of the clients' own
 distribution: in its experiments a part of the training split. The paper does not say how that part is drawn;
-here it is drawn at random, by the repeat's seed, from all classes together.
-
-Without `federation.own_size`, clients hold all examples that are not public: the larger U, the fewer they
-hold. With `own_size`, clients hold the same examples for every public_size, a smaller U is a subset of a
-larger one, and the remaining examples are unused (FedCT, Appendix C.5: varying |U| with the local data
-fixed).
-
-A key of the section `federation` is a field of a scheme or of `Labels`: its rule and its meaning
-are defined there. A registered scheme from outside jaxfed has its fields in a section of its name.
+here it is drawn at random, by the repeat's seed, from all classes together. Without `federation.own_size`,
+clients hold all examples that are not public. With it, clients hold the same examples for every public_size,
+a smaller U is a subset of a larger one, and the remaining examples are unused (Appendix C.5).
 """
 
 from __future__ import annotations
@@ -57,19 +52,13 @@ KEYS = {
 
 _COLUMNS = ("x", "y", "client_id", "subclass")  # of each split; the last two are optional
 _WITH_COLUMN = {
-    "client_id": "name the column of a CSV file, or the array of an .npz file, in config.dataset.client_key",
-    "subclass": "cifar100 has it with config.dataset.label_key='coarse_label', an .npz file in its array "
-    "subclass",
+    "client_id": "name a table's column, or the array of an .npz file, in config.dataset.client_key",
+    "subclass": "cifar100 has it with config.dataset.label_key='coarse_label'",
 }
 
 
 def dealt(config: ConfigDict, data: Dataset, seed: int) -> Federation:
-    """Deal out the examples in the repeat with this seed.
-
-    Args:
-        config: of the experiment.
-        data: the subsampled data set.
-        seed: of the repeat.
+    """Deal out the examples of the subsample `data` in the repeat with this seed.
 
     Returns:
         A federation whose `x` has no features. Its examples are the training split and the test split.
@@ -89,7 +78,9 @@ def dealt(config: ConfigDict, data: Dataset, seed: int) -> Federation:
     train = _without(train, validation)
     server = drawn_for_server(wanted, data, train, seed)
     train = _without(train, server)
-    own = _drawn_own(wanted, train, seed)
+    _check("federation.own_size", wanted.own_size, len(train), "all that there is to train on")
+    own = np.random.default_rng((seed, Stream.OWN_EXAMPLES)).permutation(train)
+    own = np.sort(own[: wanted.own_size])
     train = _without(train, own)
     public = train[:0]
     if wanted.public_size or wanted.public_fraction:
@@ -125,13 +116,7 @@ def test_seed(config: ConfigDict, data: Dataset, seed: int) -> int:
 
 
 def drawn_for_test(config: ConfigDict, data: Dataset, seed: int) -> np.ndarray:
-    """Return the mask, bool [n], of training examples drawn as test split; all False if the set has one.
-
-    The draw is stratified by class, or by client if natural clients have their own test examples.
-
-    Raises:
-        UsageError: `test_size` leaves no example to train on.
-    """
+    """Return the mask, bool [n], of training examples drawn as test split; all False if the set has one."""
     is_test, wanted = np.zeros(len(data.y), bool), config.dataset
     if len(data.y_test):
         return is_test
@@ -147,69 +132,46 @@ def drawn_for_test(config: ConfigDict, data: Dataset, seed: int) -> np.ndarray:
     return is_test
 
 
+def _check(key: str, value: int, most: int, why: str) -> None:
+    """Refuse a number of examples that is above `most`, for which `why` is the reason."""
+    if value > most:
+        raise UsageError(f"at most {most}, {why}", key=f"config.{key}", value=value)
+
+
 def drawn_for_server(wanted: ConfigDict, data: Dataset, train: np.ndarray, seed: int) -> np.ndarray:
-    """Draw the examples of a server with labels from `train`, stratified by class.
-
-    `wanted` is the section `federation`. The server has `labeled_per_class` of each class, else `num_labeled`
-    or `labeled_fraction` in total.
-
-    Raises:
-        UsageError: more labels are requested than exist, or none.
-    """
+    """Draw the examples of a server with labels from `train`; `wanted` is the section `federation`."""
     if wanted.labels_at == "clients":
         return train[:0]
     known = train[data.is_labeled[train]]
     y, rng = data.y[known], np.random.default_rng((seed, Stream.SERVER_EXAMPLES))
-    key, most, of = "num_labeled", len(known), ""
-    if wanted.labeled_per_class:
-        key, of = "labeled_per_class", " of one class"
-        most = int(np.bincount(y, minlength=data.num_classes).min())
-    if wanted[key] > most:
-        wrong = f"the server can have at most {most}, all that {data.name} has to train on{of}"
-        raise UsageError(wrong, key=f"config.federation.{key}", value=wanted[key])
-    if wanted.labeled_per_class:
-        of_each = np.full(data.num_classes, wanted.labeled_per_class)
-        return np.sort(known[chosen_of_each(y, of_each, rng)])
+    all_of = f"all that {data.name} has to train on"
+    if each := wanted.labeled_per_class:
+        smallest = int(np.bincount(y, minlength=data.num_classes).min())
+        _check("federation.labeled_per_class", each, smallest, f"{all_of} of one class")
+        return np.sort(known[chosen_of_each(y, np.full(data.num_classes, each), rng)])
+    _check("federation.num_labeled", wanted.num_labeled, len(known), all_of)
     number = wanted.num_labeled or round(wanted.labeled_fraction * len(known))
     if not number:
-        raise UsageError(
-            f"with labels_at='server' the server has no label of {len(known)}; one is needed at least",
-            key="config.federation.labeled_fraction",
-            value=wanted.labeled_fraction,
-        )
+        wrong = f"the server has no label of {len(known)}; one is needed at least"
+        key, share = "config.federation.labeled_fraction", wanted.labeled_fraction
+        raise UsageError(wrong, key=key, value=share)
     return np.sort(known[stratified(y, number, rng)])
-
-
-def _drawn_own(wanted: ConfigDict, train: np.ndarray, seed: int) -> np.ndarray:
-    """Draw `own_size` examples of `train` for clients, ascending, whatever the number of public examples."""
-    size = wanted.own_size
-    if size > len(train):
-        wrong = f"at most {len(train)}, all that there is to train on"
-        raise UsageError(wrong, key="config.federation.own_size", value=size)
-    return np.sort(np.random.default_rng((seed, Stream.OWN_EXAMPLES)).permutation(train)[:size])
 
 
 def _drawn_public(
     wanted: ConfigDict, name: str, y: np.ndarray, train: np.ndarray, seed: int, *, beside_own: bool
 ) -> np.ndarray:
     """Draw public examples of `train`, ascending; one at least is left if clients have none yet."""
-    of_share, most = (
-        max(1, round(wanted.public_fraction * len(train))),
-        len(train) - (not beside_own),
-    )
+    of_share = max(1, round(wanted.public_fraction * len(train)))
+    most = len(train) - (not beside_own)
     if wanted.public_labeled:
         train = train[y[train] >= 0]
     most = min(most, len(train))
     size = wanted.public_size or min(most, of_share)
-    if size > most:
-        labels = " with a label" * wanted.public_labeled
-        why = (
-            f" beside own_size={wanted.own_size}"
-            if beside_own
-            else ", and one at least is clients'"
-        )
-        wrong = f"at most {most} of what {name} has to train on{labels}{why}"
-        raise UsageError(wrong, key="config.federation.public_size", value=size)
+    beside = f"own_size={wanted.own_size}" if beside_own else "one at least that is clients'"
+    labels = " with a label" * wanted.public_labeled
+    why = f"of what {name} has to train on{labels} beside {beside}"
+    _check("federation.public_size", size, most, why)
     rng = np.random.default_rng((seed, Stream.PUBLIC_EXAMPLES))
     return np.sort(rng.permutation(train)[:size])
 
@@ -221,12 +183,11 @@ def _without(points: np.ndarray, others: np.ndarray) -> np.ndarray:
 def _partitioned(
     config: ConfigDict, data: Dataset, train: np.ndarray, new: np.ndarray, seed: int
 ) -> Partition:
-    """Return the partition of training examples and new points; both are indices into the data set."""
+    """Return the partition of training examples and new points, both as indices into the data set."""
     wanted, left = config.federation, len(train) + len(new)
     y = np.concatenate([data.y, data.y_test])
-    if wanted.num_clients > left:
-        of = f"the number of the {len(y)} examples of {data.name} left to deal out"
-        raise refused(config, "federation.num_clients", f"at most {left}, {of}")
+    why = f"the number of the {len(y)} examples of {data.name} left to deal out"
+    _check("federation.num_clients", wanted.num_clients, left, why)
     amount: dict[str, Any] = {"fraction": wanted.labeled_fraction}
     if wanted.labels_at == "server":
         amount = {"fraction": 0.0}
@@ -262,7 +223,7 @@ def _partitioned(
 
 
 def _column(config: ConfigDict, data: Dataset, name: str) -> np.ndarray:
-    """Return a scheme's column of both splits; of the test split if clients hold it."""
+    """Return a scheme's column of both splits."""
     column, of_test = getattr(data, name), getattr(data, f"{name}_test")
     if column is None:
         wrong = f"needs {name}, which {data.name} does not have"
@@ -284,8 +245,6 @@ def subsampled(dataset: Dataset, config: ConfigDict) -> tuple[Dataset, np.ndarra
 
     Raises:
         UsageError: more examples are requested than exist.
-
-    Cost: with `pooled` one copy of all examples in addition to that of the subsample.
     """
     wanted = config.dataset
     if wanted.pooled:
@@ -335,9 +294,8 @@ def _of_training(
     known, unknown = np.flatnonzero(dataset.is_labeled), np.flatnonzero(~dataset.is_labeled)
     labeled = known[_drawn(rng, strata[known], wanted, "train_size", dataset.name, beside)]
     size = wanted.unlabeled_size
-    if size > len(unknown):
-        wrong = f"{dataset.name} has {len(unknown)} examples without a label"
-        raise UsageError(wrong, key="config.dataset.unlabeled_size", value=size)
+    why = f"all examples of {dataset.name} without a label"
+    _check("dataset.unlabeled_size", size, len(unknown), why)
     return np.sort(np.concatenate([labeled, rng.permutation(unknown)[: size or None]]))
 
 
@@ -350,19 +308,16 @@ def _drawn(
     beside: int = 0,
 ) -> np.ndarray | slice:
     """Draw as many examples as the key says, and `beside` more, ascending; all for 0."""
-    size, asked = wanted[key] + beside, f"config.dataset.{key}={wanted[key]}"
-    asked += f" beside test_size={beside}" * bool(beside)
-    if size > len(strata):
-        raise UsageError(f"{asked}: {name} has {len(strata)}; 0 takes all of them")
+    size, why = wanted[key] + beside, f"all that {name} has"
+    why += f" beside test_size={beside}" * bool(beside)
+    _check(f"dataset.{key}", wanted[key], len(strata) - beside, why)
     if not wanted.balanced:
         return np.flatnonzero(stratified(strata, size, rng)) if size else slice(None)
     totals = np.bincount(strata)
     occurs = totals > 0
     smallest = int(totals[occurs].min(initial=len(strata)))
     most = smallest * int(np.count_nonzero(occurs))
-    if size > most:
-        raise UsageError(
-            f"{asked}: with balanced=True at most {most}, {smallest} of each class; that is "
-            f"all that {name} has of class {int(np.flatnonzero(totals == smallest)[0])}"
-        )
+    least = int(np.argmax(totals == smallest)) if len(totals) else 0
+    why += f" of class {least} for each class, with balanced=True"
+    _check(f"dataset.{key}", wanted[key], most - beside, why)
     return np.flatnonzero(chosen_of_each(strata, apportion(occurs, size or most, rng), rng))

@@ -1,13 +1,12 @@
-"""Statements on the data of a run: holders of the examples, warnings, and revealed statistics.
+"""Holders of the examples of a run, and warnings about its data.
 
-On a network each client sends its sums for the exact statistics of clients' rows, which preprocessing
-computes without noise. A model contains the result. Methods with a guarantee refuse such settings
-(`check_private`).
+Preprocessing computes exact statistics of clients' rows, without noise; on a network each client sends its
+sums, and a model contains the result (`docs/privacy.md`). Methods with a guarantee refuse such settings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,11 +14,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.config.keys import flatten, refused
-from jaxfed.config.networks import scales_by_clients, starts_from_state
+from jaxfed.config.keys import refused
 from jaxfed.data import SCHEMES, ClientRows, Dataset
 from jaxfed.data.mapped_rows import parts
-from jaxfed.data.readers.table_encoder import TableEncoder
 from jaxfed.federation.clients import Federation
 
 _FEW_TEST, _FEW_VALIDATION = 100, 30
@@ -76,13 +73,13 @@ def few_rows(test: int, validation: int) -> list[str]:
     found = []
     if 0 < test < _FEW_TEST:
         found.append(
-            f"{test} test rows, fewer than {_FEW_TEST}: differences between methods depend on the choice of "
-            "rows; hold out more (config.dataset.test_fraction), or raise config.num_repeats"
+            f"{test} test rows, fewer than {_FEW_TEST}: differences between methods depend on their choice; "
+            "hold out more (config.dataset.test_fraction), or raise config.num_repeats"
         )
     if 0 < validation < _FEW_VALIDATION:
         found.append(
-            f"{validation} validation rows, fewer than {_FEW_VALIDATION}: they select states almost by "
-            "chance; hold out more (config.dataset.validation_fraction), or none to take the last states"
+            f"{validation} validation rows, fewer than {_FEW_VALIDATION}: they select states by chance; hold "
+            "out more (config.dataset.validation_fraction), or none to take the last states"
         )
     return found
 
@@ -142,79 +139,23 @@ def scale_warnings(name: str, x: np.ndarray, config: ConfigDict) -> Iterator[str
         )
 
 
-# Statistics of clients' rows, and who learns them.
-
-
-def _statistics(config: ConfigDict, dataset: Dataset) -> Iterator[tuple[str, str, str]]:
-    """Yield the key that causes each kind of statistics, these in words, and what to write to avoid them.
-
-    If the last is empty the statistics are allowed, and no epsilon covers them.
-    """
-    wanted, encoder = config.preprocessing, dataset.encoder
-    if wanted.kind == "standardized":
-        yield (
-            "preprocessing.kind",
-            "exact means and deviations of all features over all clients' rows",
-            "use 'identity'; its network scales by public examples (federation.public_size)",
-        )
-    if wanted.kind == "federated_features":
-        yield "preprocessing.kind", "a model trained on clients' labels", "use 'pretrained'"
-    if wanted.components:
-        what = "exact principal components of the features of all clients' rows"
-        yield "preprocessing.components", what, "use 0"
-    if dataset.has_gaps:
-        what = "exact medians, over all clients' rows, of columns in which numbers are missing"
-        yield "dataset.name", what, "fill the missing values in the data with public numbers"
-    if isinstance(encoder, TableEncoder) and any(column.texts for column in encoder.columns):
-        yield "dataset.name", "which texts occur in columns of texts", ""
-    if config.dataset.validation_fraction:
-        yield "dataset.validation_fraction", "which state does best on the validation examples", ""
-
-
-def statistics_lines(config: ConfigDict, dataset: Dataset, num_public: int) -> list[str]:
-    """Return a line for each kind of statistics, with who learns it; `input_lines` come last."""
-    found, given = list(_statistics(config, dataset)), dict(flatten(config.to_dict()))
-    made = [
-        f"{key}={given[key]!r}: the server and all clients learn {what}"
-        for key, what, _ in found
-        if key != "dataset.validation_fraction"  # no client's examples
-    ]
-    return made + input_lines(config, num_public, [key for key, *_ in found])
-
-
-def input_lines(config: ConfigDict, num_public: int, left_out: Sequence[str] = ()) -> list[str]:
-    """Return lines on the data that scale the inputs of networks.
-
-    `left_out` are the keys of statistics that a method's epsilon does not cover.
-    """
-    found = []
-    if scaled := [name for name in methods.chosen(config) if scales_by_clients(config, name)]:
-        found.append(
-            f"inputs of networks ({', '.join(scaled)}): the server and all clients learn exact means and "
-            "deviations over all clients' rows"
-        )
-    by = f"scaled by the {num_public:,} public examples" if num_public else "not scaled by data"
-    for name in _private(config):
-        is_started = starts_from_state(methods.with_own_training(config, name))
-        started = ["training.initial_model"] * is_started
-        not_covered = ", ".join([*left_out, *started, "losses", "accuracies"])
-        found.append(
-            f"{name}: inputs of its network are {by}; its epsilon does not cover {not_covered}"
-        )
-    return found
-
-
 def check_private(config: ConfigDict, dataset: Dataset) -> None:
-    """Check that no method with a guarantee for clients' rows depends on exact statistics of them.
-
-    Raises:
-        UsageError: one does.
-    """
-    for key, what, instead in _statistics(config, dataset):
-        for name in _private(config) if instead else ():
-            wrong = f"reveals {what}, which the epsilon of {name!r} does not cover"
+    """Refuse exact statistics of clients' rows for methods with a guarantee for these rows."""
+    kind, of_kind = config.preprocessing.kind, "preprocessing.kind"
+    means = "exact means and deviations of all features over all clients' rows"
+    public = "use 'identity'; its network scales by public examples (federation.public_size)"
+    components = "exact principal components of the features of all clients' rows"
+    medians = "exact medians, over all clients' rows, of columns in which numbers are missing"
+    filled = "fill the missing values in the data with public numbers"
+    trained = "a model trained on clients' labels"
+    statistics = (
+        (of_kind, kind == "standardized", means, public),
+        (of_kind, kind == "federated_features", trained, "use 'pretrained'"),
+        ("preprocessing.components", config.preprocessing.components, components, "use 0"),
+        ("dataset.name", dataset.has_gaps, medians, filled),
+    )
+    private = [name for name in methods.chosen(config) if methods.needs(config, name).private]
+    for key, holds, what, instead in statistics:
+        if holds and private:
+            wrong = f"reveals {what}, which the epsilon of {private[0]!r} does not cover"
             raise refused(config, key, wrong, instead)
-
-
-def _private(config: ConfigDict) -> list[str]:
-    return [name for name in methods.chosen(config) if methods.needs(config, name).private]

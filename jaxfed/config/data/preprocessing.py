@@ -27,7 +27,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.networks import make_model
-from jaxfed.config.views import num_rows, with_views, without_views
+from jaxfed.config.views import num_rows, with_views
 from jaxfed.data import Partition
 from jaxfed.data.dataset import Gaps
 from jaxfed.data.encoding import flat
@@ -80,10 +80,8 @@ def preprocessed(
     """Return all examples as the config's methods take them.
 
     `images` and `federated_features` are as stored, bytes as bytes; models normalize them. All others are
-    float32 [n, d]. `standardized` scales every feature to mean 0 and variance 1 over the training examples:
-    the clients', the server's, validation examples, and public ones of the same set, without test examples
-    drawn from the training split. `pretrained` computes features of a network trained on ImageNet; each part
-    has its own files in the cache; with `preprocessing.views` they are [n, rows, d].
+    float32 [n, d]; with `preprocessing.views` they are [n, rows, d]. `standardized` scales every feature to
+    mean 0 and variance 1 over the training examples, without test examples drawn from the training split.
     """
     if config.preprocessing.kind == "pretrained":
         return adjoined(_features(parts, config, report))
@@ -93,7 +91,6 @@ def preprocessed(
 
 
 def _features(parts: Parts, config: ConfigDict, report: Report) -> list[np.ndarray]:
-    """Return the features of each part, and of the views of the first, the training split."""
     train, *others = parts.arrays
     total, before = num_rows(config) * len(train) + sum(map(len, others)), 0
     settings = pretrained_settings(config)
@@ -107,19 +104,18 @@ def _features(parts: Parts, config: ConfigDict, report: Report) -> list[np.ndarr
 
     own = features(train)
     project = projection(parts, config, own) or (lambda features: features)
-    found = project(own)
-    if config.preprocessing.views:
-        found = with_views(found, train, config, lambda images: project(features(images)))
-    return [found, *(without_views(project(features(part)), config) for part in others)]
+    rest = [project(features(part)) for part in others]
+    if not config.preprocessing.views:
+        return [project(own), *rest]
+    found = with_views(project(own), train, config, lambda images: project(features(images)))
+    # Nobody trains on the others: their features stand in place of views.
+    return [found, *(np.repeat(part[:, None], num_rows(config), axis=1) for part in rest)]
 
 
 def projection(
     parts: Parts, config: ConfigDict, own: np.ndarray | None = None
 ) -> Projection | None:
-    """Return the projection of pretrained features onto principal components; None if they stay whole.
-
-    `own` are the features of the training split, where they are computed already.
-    """
+    """Return the projection of features onto principal components, or None; `own`: of the training split."""
     if not (number := config.preprocessing.components):
         return None
     if own is None:
@@ -140,7 +136,7 @@ def is_flat(config: ConfigDict) -> bool:
 
 
 def pretrained_settings(config: ConfigDict) -> dict[str, Any]:
-    """Return the keywords of `pretrained_features`, and of `extraction`, that the config has."""
+    """Return the keywords of `pretrained_features`, and of `extraction`."""
     wanted = config.preprocessing
     return {
         "network": wanted.network,
@@ -152,7 +148,7 @@ def pretrained_settings(config: ConfigDict) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class FeatureTraining:
-    """A model and the FedAvg that trains it on the clients' labels in one repeat, before its first round."""
+    """A model, and the FedAvg that trains it on the clients' labels before a repeat's first round."""
 
     config: ConfigDict
     federation: Federation
@@ -161,13 +157,7 @@ class FeatureTraining:
     algorithm: FederatedAlgorithm
 
     def with_features(self, checkpoints: Checkpoints | None, report: Report) -> Federation:
-        """Return the clients with the trained model's features x, float32 [n, D], and `predicted`, int32 [n].
-
-        Arguments as for `trained`.
-
-        Raises:
-            UsageError: training diverges.
-        """
+        """Return the clients with features x, float32 [n, D], and `predicted`, int32 [n]."""
         state, model = self.trained(checkpoints, report), self.model
 
         @jax.jit
@@ -184,13 +174,7 @@ class FeatureTraining:
     def trained(
         self, checkpoints: Checkpoints | None, report: Report = lambda done, total: None
     ) -> nnx.State:
-        """Return the model's state after all rounds.
-
-        Args:
-            checkpoints: training is saved there according to `config.checkpoint_every` and at its end, and
-                resumes from there.
-            report: called after every round.
-        """
+        """Return the model's state after all rounds; training resumes from `checkpoints`, if given."""
         config, federation = self.config, labeled_part(self.federation)
         rounds, every = config.preprocessing.rounds, config.checkpoint_every
         key = jax.random.fold_in(jax.random.key(self.seed), _STREAM)
@@ -224,11 +208,7 @@ class FeatureTraining:
 
 
 def feature_training(config: ConfigDict, federation: Federation, repeat: int) -> FeatureTraining:
-    """Make the model and its training; the seed is `config.seed + repeat`.
-
-    Raises:
-        UsageError: network, weights or options do not fit the examples.
-    """
+    """Make the model and its training of a repeat."""
     own, training = config.copy_and_resolve_references(), labeled_part(federation)
     own.rounds = max(1, config.preprocessing.rounds)
     own.cohort_size, own.sampling = config.preprocessing.cohort_size, "uniform"

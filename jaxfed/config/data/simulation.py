@@ -11,6 +11,7 @@ scales, components, and medians of missing values.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +24,9 @@ import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
-from jaxfed.config.data import feasibility, notes
+from jaxfed.config import methods
+from jaxfed.config.check import check_number_of_clients
+from jaxfed.config.data import notes
 from jaxfed.config.data.dealing import dealt, drawn_for_test, subsampled, test_seed
 from jaxfed.config.data.preprocessing import (
     FeatureTraining,
@@ -35,15 +38,21 @@ from jaxfed.config.data.preprocessing import (
     projection,
     scaling,
 )
+from jaxfed.config.keys import refused
 from jaxfed.config.networks import checksums
+from jaxfed.config.sections import DatasetSection
 from jaxfed.data import Dataset, class_counts, load
 from jaxfed.data.encoding import RowEncoding, encoder_of
+from jaxfed.data.features import check_images
 from jaxfed.data.loading import READERS
 from jaxfed.data.mapped_rows import parts as parts_of
 from jaxfed.data.transforms import Projection
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.execution.settings import require
 from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.models.efficientnet import NUM_FEATURES
+from jaxfed.training.pseudo_labels.label_sources import settings_section
 
 _MOST_WITH_ROOM = 100  # repeats; each takes milliseconds
 _MOST_COUNTED = 10_000  # clients in partition.json
@@ -54,9 +63,8 @@ _COLUMNS = (*("y", "y_test", "client_id", "client_id_test", "subclass", "subclas
 class Simulation:
     """Examples of one experiment, and the federations made from them.
 
-    The data set is checked against the config when the object is made. The clients of a repeat are checked
-    when they are made: those of the first repeat before a run makes its workdir, those of a later one when it
-    begins.
+    The clients of a repeat are checked when they are made: those of the first repeat before a run makes its
+    workdir, those of a later one when it begins.
 
     Attributes:
         numbers: int64 [n], index of each of a federation's examples in the data set: training split from 0
@@ -64,12 +72,11 @@ class Simulation:
     """
 
     def __init__(self, config: ConfigDict, dataset: Dataset | None = None) -> None:
-        """Load the data set unless it is given (`clients_set`), and subsample it as the config requests.
+        """Load the data set unless it is given (`clients_set`), subsample and check it.
 
         Raises:
-            UsageError: the set cannot be found or read, is smaller than requested, has one class, or its
-                examples are not those of `preprocessing.kind`; a method's guarantee does not cover statistics
-                of clients' rows.
+            UsageError: the set cannot be found or read, is smaller than requested, has one class, or does not
+                suit `preprocessing.kind`; a method's guarantee does not cover statistics of clients' rows.
         """
         self._config = config
         self._newest: dict[str, tuple[int, Any]] = {}  # what -> seed and result
@@ -77,10 +84,10 @@ class Simulation:
         self._labels = np.concatenate([dataset.y, dataset.y_test])
         part, self.numbers = subsampled(dataset, config)
         self._dataset = part
-        feasibility.check_kind(part, config)
+        _check_kind(part, config)
         notes.check_private(config, part)
         self._parts(config.seed)  # refuses gaps that nothing can fill
-        feasibility.check_classes(part, config)
+        _check_classes(part, config)
 
     def _once(self, what: str, seed: int, make: Callable[[], Any]) -> Any:
         """Return the newest result of this kind if it is of this seed, else make it."""
@@ -99,19 +106,16 @@ class Simulation:
         """Return the clients of the repeat with this seed without their examples: only the partition.
 
         Raises:
-            UsageError: more labels, clients or examples are requested than exist; clients are too
-                few for a round.
+            UsageError: more labels, clients or examples are requested than exist; too few for a round.
         """
 
         def make() -> Federation:
-            federation = replace(self._deal(seed), room=self._room)
-            feasibility.check_dealt(self._dataset, self._config, federation)
+            federation = dealt(self._config, self._dataset, seed)
+            federation = replace(federation, room=self._room)
+            _check_dealt(self._dataset, self._config, federation)
             return federation
 
         return self._once("dealt", seed, make)
-
-    def _deal(self, seed: int) -> Federation:
-        return dealt(self._config, self._dataset, seed)
 
     @cached_property
     def _room(self) -> np.ndarray | None:
@@ -119,7 +123,8 @@ class Simulation:
         if self._config.num_repeats == 1:
             return None
         seeds = range(self._config.seed, self._config.seed + self._config.num_repeats)
-        sizes = [self._deal(seed).sizes for seed in seeds[:_MOST_WITH_ROOM]]
+        kept = seeds[:_MOST_WITH_ROOM]
+        sizes = [dealt(self._config, self._dataset, seed).sizes for seed in kept]
         return np.array(list(zip_longest(*sizes, fillvalue=0)), np.int64).max(axis=1, initial=0)
 
     def federation(
@@ -155,17 +160,13 @@ class Simulation:
         return self._once("training", seed, make)
 
     def _with_examples(self, seed: int, report: Report = lambda done, total: None) -> Federation:
-        """Return the clients with the examples that models take first."""
         federation = self.dealt(seed)
         drawn_by = test_seed(self._config, self._dataset, seed)
 
-        def make() -> np.ndarray:
-            return preprocessed(self._parts(seed), self._config, report)
-
-        return replace(federation, x=self._once("x", drawn_by, make))
+        x = self._once("x", drawn_by, lambda: preprocessed(self._parts(seed), self._config, report))
+        return replace(federation, x=x)
 
     def _parts(self, seed: int) -> Parts:
-        """Return all examples in the order of federations, with the repeat's training rows and no gaps."""
         data = self._dataset
         is_test = drawn_for_test(self._config, data, seed)
         gaps = data.gaps(~is_test)
@@ -198,15 +199,8 @@ class Simulation:
         test_rows = "shared" if len(self._dataset.y_test) else self._config.dataset.test_rows
         return notes.Holdings.of(self._labels, self.dealt(self._config.seed), test_rows)
 
-    def row_statistics(self) -> list[str]:
-        """Return lines on the exact statistics of clients' rows that a run computes, and who learns them."""
-        return notes.statistics_lines(self._config, self._dataset, self.holdings().public)
-
     def data_checksums(self) -> dict[str, str]:
-        """Return type, shape and checksum of the examples and labels in use, to detect changed data.
-
-        Checksums of weights files are included (`jaxfed.config.networks`).
-        """
+        """Return type, shape and checksum of examples, labels and weights in use, to detect changed data."""
         parts = self._parts(self._config.seed)
         arrays = {name: getattr(self._dataset, name) for name in _COLUMNS}
         arrays |= {"x": parts.train, "x_test": parts.test}
@@ -222,8 +216,8 @@ class Simulation:
         """Return clients x classes counts of labeled, unlabeled and new points, and the classes' names.
 
         The server's examples and public ones have one row each. If the class of some points is unknown, the
-        last class is "(unknown)". Clients of the data that have names have them in `client_names`. Of more
-        than 10,000 clients, every `every`-th is counted.
+        last class is "(unknown)". Clients have the names that the data have for them in `client_names`. Of
+        more than 10,000 clients, every `every`-th is counted.
         """
         every = -(-federation.num_clients // _MOST_COUNTED)
         rows = {kind: each[::every] for kind, each in federation.partition._asdict().items()}
@@ -262,6 +256,86 @@ def _checksum(array: np.ndarray) -> str:
     for part in parts_of(array):
         crc = zlib.crc32(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data, crc)
     return f"{array.dtype}{list(array.shape)} {crc:08x}"
+
+
+def _check_kind(dataset: Dataset, config: ConfigDict) -> None:
+    given = config.dataset.test_fraction
+    if len(dataset.y_test) and given != DatasetSection.test_fraction:
+        wrong = f"nothing reads it, for {dataset.name} has a test split"
+        allowed = f"use {DatasetSection.test_fraction}, or set dataset.pooled to True"
+        raise refused(config, "dataset.test_fraction", wrong, allowed)
+    kind, x, components = config.preprocessing.kind, dataset.x, config.preprocessing.components
+    if kind == "images" and x.ndim == 2:
+        wrong = f"{dataset.name} has rows of {x.shape[1]} features, no images"
+        allowed = "use 'standardized' for features of different units, or 'identity'"
+        raise refused(config, "preprocessing.kind", wrong, allowed)
+    if kind == "pretrained":
+        try:
+            check_images(x)
+        except UsageError as error:
+            raise refused(config, "preprocessing.kind", f"{dataset.name}: {error}") from error
+        if components > (most := min(NUM_FEATURES, len(x))):
+            allowed = (
+                f"use integers up to {most}, the smaller of numbers of features and training images"
+            )
+            raise refused(config, "preprocessing.components", "", allowed)
+
+
+def _check_classes(dataset: Dataset, config: ConfigDict) -> None:
+    classes = np.unique(dataset.y[dataset.is_labeled])
+    if len(classes) < 2:
+        wrong = "no example has a label"
+        if len(classes):
+            wrong = f"each example with a label is of class {dataset.class_names[classes[0]]!r}"
+        raise refused(config, "dataset.name", wrong, "two classes are needed")
+
+
+def _check_dealt(dataset: Dataset, config: ConfigDict, federation: Federation) -> None:
+    if not config.federation.num_clients:  # otherwise `jaxfed.config.check` has checked it
+        check_number_of_clients(config, federation.num_clients)
+    (num_labeled, _, num_new), given = federation.partition.sizes.sum(axis=1), config.federation
+    if not num_labeled and not len(federation.server):
+        amounts = ("labeled_fraction", "num_labeled", "labeled_per_class", "num_labeled_clients")
+        raise UsageError(
+            "config.federation: no client has a label with "
+            + ", ".join(f"{key}={given[key]}" for key in amounts)
+            + f", left_out_client={given.left_out_client}; one is needed at least"
+        )
+    for key, use, number in (
+        ("test_fraction", "test", len(federation.test) + num_new),
+        ("validation_fraction", "validate", len(federation.validation)),
+    ):
+        if config.dataset[key] and not number:
+            known = np.count_nonzero(dataset.is_labeled)
+            wrong = f"no example out of {known} with a label is left to {use} on"
+            raise refused(config, f"dataset.{key}", wrong)
+    classes = np.unique(federation.y[federation.validation])
+    if config.dataset.validation_measure == "auroc" and len(classes[classes >= 0]) == 1:
+        wrong, allowed = (
+            "the validation examples are of one class",
+            "raise dataset.validation_fraction",
+        )
+        raise refused(config, "dataset.validation_measure", wrong, allowed)
+    _check_memory(config, federation, math.prod(dataset.x.shape[1:]))
+
+
+def _check_memory(config: ConfigDict, federation: Federation, num_features: int) -> None:
+    """Refuse settings of a method or of its labels for which a single array exceeds the memory."""
+    largest = int(federation.partition.sizes.sum(axis=0).max(initial=0))
+    arrays = {
+        "num_neighbors": (8 * largest, f"as many neighbors of {largest} points"),
+        "num_bits": (4 * num_features, "as many hyperplanes"),
+        "unlabeled_query": (4 * num_features, "so many examples a step"),
+    }
+    chosen = methods.chosen(config)
+    given = {name: methods.all_keywords(config, name) for name in chosen}
+    for needed in (methods.needs(config, name) for name in chosen):
+        owner = settings_section(str(needed.pseudo_label)) if needed.trains else ""
+        given |= {owner: config[owner]} if owner in config else {}
+    for name, values in given.items():
+        for key in arrays.keys() & set(values):
+            each, what = arrays[key]
+            require(each * values[key], what, key=f"config.{name}.{key}", value=values[key])
 
 
 def clients_set(config: ConfigDict) -> Dataset:

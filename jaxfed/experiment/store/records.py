@@ -192,11 +192,6 @@ class Run:
         """The summary's note on the origin of the examples; mostly empty."""
         return str(self._told("data_origin", ""))
 
-    @property
-    def row_statistics(self) -> tuple[str, ...]:
-        """The summary's lines on exact statistics of clients' rows; mostly one."""
-        return tuple(self._told("row_statistics", ()))
-
     def num_examples(self, metric: str) -> int:
         """Return the number of examples that an accuracy is measured on; 0 if it is unknown."""
         kinds = {"consensus": "public"} | {k: k for k in ("validation", "unlabeled", "test")}

@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
 from jaxfed.config.assembly import make_algorithm
-from jaxfed.config.data.notes import few_rows, input_lines
+from jaxfed.config.data.notes import few_rows
 from jaxfed.config.sections import section_of
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run import environment
@@ -75,9 +75,8 @@ def serve(
         calls = client_calls.connect(
             network, config, limits, data, place, tell=progress.say, **clock
         )
-        inputs = input_lines(config, len(calls.federation.public))
         few = few_rows(len(calls.federation.test), len(calls.federation.validation))
-        for line in (*few, *inputs):
+        for line in few:
             progress.note(line)
         census = calls.federation.census
         assert census is not None
