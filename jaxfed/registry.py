@@ -60,9 +60,11 @@ class Registry(UserDict[str, Factory]):
         """The factory of this name, imported if it has not been yet."""
         found: Any = super().__getitem__(name)
         if isinstance(found, Place):
-            factory = getattr(import_module(found.module), found.name)
-            self[name] = found = partial(factory, **found.keywords) if found.keywords else factory
-        return found  # type: ignore[no-any-return]
+            own, keywords = getattr(import_module(found.module), found.name), found.keywords
+            found = partial(own, **keywords) if keywords else own
+            self[name] = found
+        factory: Factory = found
+        return factory
 
     def register(self, name: str) -> Callable[[Factory], Factory]:
         """A decorator that adds a factory under this name; a sweep's file adds it once for each point.

@@ -283,7 +283,8 @@ def _batches(wanted: TrainingSection, federation: Federation) -> Batches:
     if wanted.batches == "paired":  # counts labeled examples, or all if no client has labels
         most = federation.max_labels or federation.largest
     epochs, what = wanted.epochs, f"an order of {federation.largest} examples each"
-    require(4 * epochs * federation.largest, what, key="config.training.epochs", value=epochs)
+    num_bytes = 4 * epochs * federation.largest
+    require(num_bytes, what, key="epochs", value=epochs, owner="config.training")
     size, steps = _at_most(wanted.batch_size, most), wanted.local_steps
     return Batches(wanted.batches, size, epochs, steps, wanted.unlabeled_ratio)
 

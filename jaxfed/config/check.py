@@ -90,12 +90,11 @@ def _check_views(config: ConfigDict) -> None:
         if not needed.trains or needed.has_learners:
             wrong = f"{name!r} does not train one network on the clients' examples"
             raise refused(config, key, wrong, "use 0, or leave the method out")
-        seen = methods.with_own_training(config, name).training
-        for own in KINDS:
-            if seen[own] != config.training[own]:
-                key = methods.training_key(config, name, own)
+        for own, (owner, value) in methods.own_training(config, name).items():
+            if own in KINDS and value != config.training[own]:
+                key, wrong = f"{owner}.training.{own}", "views are computed once, for all methods"
                 allowed = f"set training.{own}, or preprocessing.views to 0"
-                raise refused(config, key, "views are computed once, for all methods", allowed)
+                raise refused(config, key, wrong, allowed)
 
 
 def _check_method(config: ConfigDict, name: str) -> None:

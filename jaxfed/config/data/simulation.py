@@ -11,7 +11,6 @@ scales, components, and medians of missing values.
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +23,6 @@ import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
-from jaxfed.config import methods
 from jaxfed.config.check import check_number_of_clients
 from jaxfed.config.data import notes
 from jaxfed.config.data.dealing import dealt, drawn_for_test, subsampled, test_seed
@@ -49,10 +47,8 @@ from jaxfed.data.mapped_rows import parts as parts_of
 from jaxfed.data.transforms import Projection
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.execution.settings import require
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.models.efficientnet import NUM_FEATURES
-from jaxfed.training.pseudo_labels.label_sources import settings_section
 
 _MOST_WITH_ROOM = 100  # repeats; each takes milliseconds
 _MOST_COUNTED = 10_000  # clients in partition.json
@@ -216,7 +212,7 @@ class Simulation:
         """Return clients x classes counts of labeled, unlabeled and new points, and the classes' names.
 
         The server's examples and public ones have one row each. If the class of some points is unknown, the
-        last class is "(unknown)". Clients have the names that the data have for them in `client_names`. Of
+        last class is "(unknown)". Clients that are those of the data have names in `client_names`. Of
         more than 10,000 clients, every `every`-th is counted.
         """
         every = -(-federation.num_clients // _MOST_COUNTED)
@@ -236,19 +232,14 @@ class Simulation:
         return {**counts, "class_names": (*self._dataset.class_names, *unknown)}
 
     def _client_names(self, federation: Federation) -> list[str]:
-        """Return the name of each natural client, its number if it holds several or none; mostly empty."""
-        data = self._dataset
-        if self._config.federation.partition != "natural" or not data.client_names:
+        data, wanted = self._dataset, self._config.federation
+        if wanted.partition != "natural" or wanted.num_clients or not data.client_names:
             return []
         columns = (data.client_id, data.client_id_test)
         ids = np.concatenate([column for column in columns if column is not None])
-        held, number = federation.partition.joined, len(data.client_names)
-        pairs = np.unique(held.owner * number + ids[held.joined])
-        is_one = np.bincount(pairs // number, minlength=len(held)) == 1
-        names = list(map(str, range(len(held))))
-        for client, own in zip(*divmod(pairs, number), strict=True):
-            names[client] = data.client_names[own] if is_one[client] else names[client]
-        return names
+        held = federation.partition.joined
+        _, first = np.unique(held.owner, return_index=True)
+        return [data.client_names[own] for own in ids[held.joined[first]]]
 
 
 def _checksum(array: np.ndarray) -> str:
@@ -316,26 +307,6 @@ def _check_dealt(dataset: Dataset, config: ConfigDict, federation: Federation) -
             "raise dataset.validation_fraction",
         )
         raise refused(config, "dataset.validation_measure", wrong, allowed)
-    _check_memory(config, federation, math.prod(dataset.x.shape[1:]))
-
-
-def _check_memory(config: ConfigDict, federation: Federation, num_features: int) -> None:
-    """Refuse settings of a method or of its labels for which a single array exceeds the memory."""
-    largest = int(federation.partition.sizes.sum(axis=0).max(initial=0))
-    arrays = {
-        "num_neighbors": (8 * largest, f"as many neighbors of {largest} points"),
-        "num_bits": (4 * num_features, "as many hyperplanes"),
-        "unlabeled_query": (4 * num_features, "so many examples a step"),
-    }
-    chosen = methods.chosen(config)
-    given = {name: methods.all_keywords(config, name) for name in chosen}
-    for needed in (methods.needs(config, name) for name in chosen):
-        owner = settings_section(str(needed.pseudo_label)) if needed.trains else ""
-        given |= {owner: config[owner]} if owner in config else {}
-    for name, values in given.items():
-        for key in arrays.keys() & set(values):
-            each, what = arrays[key]
-            require(each * values[key], what, key=f"config.{name}.{key}", value=values[key])
 
 
 def clients_set(config: ConfigDict) -> Dataset:
