@@ -18,7 +18,6 @@ from jaxfed.config.sections import SECTIONS
 from jaxfed.errors import UsageError
 from jaxfed.learners import LEARNERS
 from jaxfed.models import MODELS, options_of
-from jaxfed.registry import Registry
 from jaxfed.settings import REQUIRED, Setting
 
 
@@ -31,18 +30,10 @@ class Entry(NamedTuple):
     meaning: str
 
 
-def entries(*, registered: bool = False) -> list[Entry]:
-    """Return jaxfed's keys by section: shared settings, then those of methods, learners and networks.
-
-    With `registered` return only the keys of what is registered from outside, such as by a config file.
-    """
-
-    def names(registry: Registry[Any]) -> list[str]:
-        return [name for name in registry if (name in registry.from_outside()) == registered]
-
-    sections = [] if registered else [*SECTIONS]
-    sections += [*names(ALGORITHMS), *(f"learner.{name}" for name in names(LEARNERS))]
-    sections += [name for registry in PLUGINS if registered for name in names(registry)]
+def entries() -> list[Entry]:
+    """Return keys by section: shared ones, those of methods, learners, networks, and of what is added."""
+    sections = [*SECTIONS, *ALGORITHMS, *(f"learner.{name}" for name in LEARNERS)]
+    sections += [name for registry in PLUGINS for name in registry.from_outside()]
     found = []
     for section in sections:
         given = getattr(ALGORITHMS.get(section), "keywords", {})  # fixed by the method's name
@@ -54,7 +45,7 @@ def entries(*, registered: bool = False) -> list[Entry]:
         ]
     # Networks whose option has the same default and allowed values share an entry.
     options: dict[tuple[str, str, str], list[str]] = {}
-    for network in names(MODELS):
+    for network in MODELS:
         for key, one in options_of(network).items():
             options.setdefault((key, repr(one.default), one.allowed), []).append(network)
     for (key, default, allowed), networks in sorted(options.items()):
@@ -68,7 +59,7 @@ def help_text(prefix: str = "", config: ConfigDict | None = None) -> str:
     Raises:
         UsageError: no key has the prefix.
     """
-    every = [*entries(), *entries(registered=True)]
+    every = entries()
     found = [entry for entry in every if entry.key.startswith(prefix)]
     if not found:
         wrong = unknown_key(prefix, {entry.key for entry in every}).wrong
