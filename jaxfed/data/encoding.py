@@ -112,7 +112,14 @@ def encoder_from(described: Mapping[str, Any]) -> Encoder:
     """Return the encoder that `Encoder.described` describes; KeyError, TypeError or ValueError if none."""
     kinds = {"table": TableEncoder, "arrays": ArrayEncoder, "images": ImageEncoder}
     kind: Any = kinds[described["kind"]]
-    known = {field.name for field in fields(kind)}  # earlier versions wrote more
-    given = {name: value for name, value in described.items() if name in known}
+    given = _known(kind, described)
+    if kind is TableEncoder:
+        given["columns"] = [_known(Column, column) for column in described["columns"]]
     encoder: Encoder = typed(kind, given, "encoder")
     return encoder
+
+
+def _known(kind: Any, described: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that this version has; earlier ones wrote more."""
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in described.items() if name in names}
