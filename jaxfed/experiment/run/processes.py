@@ -47,7 +47,7 @@ def open_for_all(
                         shutil.copyfile(place, own / name)
                 directory = stack.enter_context(open_workdir(own, config))
         step = Checkpoints(directory.checkpoints).newest()
-        processes.check_same({f"the newest checkpoint in --workdir={path}": str(step)})
+        processes.check_same({"the newest checkpoint in --workdir": str(step)})
         yield directory
 
 
