@@ -42,11 +42,13 @@ from jaxfed.data.transforms import (
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, has_diverged
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.execution.settings import require
 from jaxfed.federation.rounds import cohorts_of, play
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.checkpoint_writer import CheckpointWriter
 from jaxfed.kernels.devices import in_batches
 from jaxfed.models import Model
+from jaxfed.models.efficientnet import NUM_FEATURES
 
 Report = Callable[[int, int], None]  # examples or rounds done, and in all
 _STREAM = 2**32 - 1  # key stream; the experiment's own rounds count from 0
@@ -92,7 +94,12 @@ def preprocessed(
 
 def _features(parts: Parts, config: ConfigDict, report: Report) -> list[np.ndarray]:
     train, *others = parts.arrays
-    total, before = num_rows(config) * len(train) + sum(map(len, others)), 0
+    n, rows = sum(map(len, parts.arrays)), num_rows(config)
+    d = config.preprocessing.components or NUM_FEATURES
+    if views := config.preprocessing.views:
+        what = f"{rows} rows of {d} features for each of {n} examples"
+        require(4 * n * rows * d, what, key="config.preprocessing.views", value=views)
+    total, before = rows * len(train) + sum(map(len, others)), 0
     settings = pretrained_settings(config)
 
     def features(images: np.ndarray) -> np.ndarray:
@@ -109,7 +116,7 @@ def _features(parts: Parts, config: ConfigDict, report: Report) -> list[np.ndarr
         return [project(own), *rest]
     found = with_views(project(own), train, config, lambda images: project(features(images)))
     # Nobody trains on the others: their features stand in place of views.
-    return [found, *(np.repeat(part[:, None], num_rows(config), axis=1) for part in rest)]
+    return [found, *(np.repeat(part[:, None], rows, axis=1) for part in rest)]
 
 
 def projection(
