@@ -107,6 +107,11 @@ class SummingClient:
         return {**own, **forgotten, **kept}, {"frames": frames}
 
 
+def summing(side: ClientSide) -> ClientSide:
+    """Return the side of a client whose update enters a sum alone."""
+    return SummingClient(side).side
+
+
 @dataclass(eq=False)
 class SummedAskedClients(AskedClients):
     """The clients of a round on a network, of which the server receives the sums."""

@@ -43,7 +43,6 @@ from jaxfed.training.round.server_hooks import UploadStore
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
-    from jaxfed.training.round.runner import CohortClients, Outcome
     from jaxfed.training.server.server_state import ServerState
 
 FEWEST = 2  # clients; the sum of one is its update
@@ -191,10 +190,10 @@ def counted_in_sum(parts: Parts, state: ServerState) -> dict[str, np.ndarray]:
 
 def masked(
     parts: Parts,
-    trained: Callable[..., Outcome],
-    clients_of: Callable[..., CohortClients],
+    trained: Callable[..., Any],
+    clients_of: Callable[..., Any],
     stage: int,
-) -> Callable[..., Outcome]:
+) -> Callable[..., Any]:
     """Return the training of a round, as `jaxfed.training.round.round.trained`, under masks.
 
     Args:
@@ -220,7 +219,7 @@ def masked(
 
     def played(
         state: ServerState, cohort: Any, labels: Any, received: Any, own: Any, key: Any, rate: Any
-    ) -> Outcome:
+    ) -> Any:
         labels = labels._replace(metrics={})
         run = {name: partial(each, cohort, labels) for name, each in programs.items()}
         ids = np.asarray(cohort.client_id)

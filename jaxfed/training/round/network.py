@@ -212,6 +212,8 @@ def training_sides(
     trained: Callable[..., Outcome],
     one_round: Callable[..., Any],
     joint: JointLabeling | None,
+    asked: Callable[..., AskedClients],
+    at_client: Callable[[ClientSide], ClientSide],
 ) -> Sides:
     """Return the server's side and a client's, by `trained` and `one_round` of `jaxfed.training.round.round`.
 
@@ -238,11 +240,6 @@ def training_sides(
             value=training.server.presence,
             allowed="use ()",
         )
-    asked, at_client = AskedClients, lambda side: side
-    if training.server.sums != "plaintext":
-        from jaxfed.training.round.masked_network import SummedAskedClients, SummingClient
-
-        asked, at_client = SummedAskedClients, lambda side: SummingClient(side).side
     own = training.pseudo_labels[pseudo_label] if joint is None else joint.label
     client = TrainingClient(parts, (training.pseudo_labels["none"], own))
 
@@ -261,7 +258,8 @@ def training_sides(
             def run(
                 state: ServerState, cohort: Cohort, labels: LabeledByClients, *others: Any
             ) -> Outcome:
-                clients = asked(client, stage, ask, federation, compiled, cohort, labels)
+                kind = asked or AskedClients
+                clients = kind(client, stage, ask, federation, compiled, cohort, labels)
                 found = trained(parts, stage, clients, state, *others)
                 return found._replace(communication=clients.communication)
 

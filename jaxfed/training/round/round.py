@@ -26,7 +26,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.training.local.batches import ClientData
-from jaxfed.training.pseudo_labels.label_sources import BY_XCLP, check_source
+from jaxfed.training.pseudo_labels.label_sources import check_source
 from jaxfed.training.round.client_round import ClientUpdate, LocalUpdate, Shared
 from jaxfed.training.round.evaluation import evaluation_by
 from jaxfed.training.round.labels_at_server import server_of
@@ -289,11 +289,6 @@ def with_measured(
 
 
 def _sides(parts: Parts) -> Sides:
-    from jaxfed.training.round.network import training_sides
+    from jaxfed.training.round.sides import sides_of
 
-    joint = None
-    if parts.pseudo_label in BY_XCLP:
-        from jaxfed.training.round.joint_labels import joint_labeling
-
-        joint = joint_labeling(parts.training.pseudo_labels[parts.pseudo_label])
-    return training_sides(parts, trained, one_round, joint)
+    return sides_of(parts, trained, one_round)
