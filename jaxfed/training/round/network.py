@@ -217,7 +217,8 @@ def training_sides(
 ) -> Sides:
     """Return the server's side and a client's, by `trained` and `one_round` of `jaxfed.training.round.round`.
 
-    `joint` is the labeling of stage 2 by all clients together; None: each labels its own examples.
+    `joint` is the labeling of stage 2 by all clients together; None: each labels its own examples. `asked` makes
+    the clients at the server, `AskedClients` or a subclass of it, and `at_client` wraps a client's side.
 
     Raises:
         UsageError: not all clients of a cohort are to train; at the server, a labeling that needs more than a
@@ -258,8 +259,7 @@ def training_sides(
             def run(
                 state: ServerState, cohort: Cohort, labels: LabeledByClients, *others: Any
             ) -> Outcome:
-                kind = asked or AskedClients
-                clients = kind(client, stage, ask, federation, compiled, cohort, labels)
+                clients = asked(client, stage, ask, federation, compiled, cohort, labels)
                 found = trained(parts, stage, clients, state, *others)
                 return found._replace(communication=clients.communication)
 
