@@ -217,8 +217,8 @@ def training_sides(
 ) -> Sides:
     """Return the server's side and a client's, by `trained` and `one_round` of `jaxfed.training.round.round`.
 
-    `joint` is the labeling of stage 2 by all clients together; None: each labels its own examples. `asked` makes
-    the clients at the server, `AskedClients` or a subclass of it, and `at_client` wraps a client's side.
+    `joint` is the labeling of stage 2 by all clients together; None: each labels its own examples. `asked`
+    makes the clients at the server, `AskedClients` or a subclass of it; `at_client` wraps a client's side.
 
     Raises:
         UsageError: not all clients of a cohort are to train; at the server, a labeling that needs more than a
