@@ -419,6 +419,7 @@ def test_protocols_tell_of_their_progress(config, tmp_path, monkeypatch):
     config.algorithm, config.baselines, config.num_repeats, config.rounds = "xclp", (), 1, 1
     config.cohort_size, config.federation.num_clients, config.dataset.train_size = 0, 3, 60
     config.xclp.num_bits, config.xclp.hamming, config.xclp.row_sums = 64, "masked", "masked"
+    config.xclp.influence = "columns"
     console = Console(width=120, highlight=False)
     with (
         console.capture() as capture,
