@@ -73,7 +73,7 @@ def test_every_float_of_the_library(value):
     for call, key in (
         (lambda: adaptive("adam", value), "learning_rate"),
         (lambda: adaptive("adam", 1.0, beta2=value), "beta2"),
-        (lambda: Clock(deadline=value), "deadline"),
+        (lambda: Clock(seconds_per_round=value), "seconds_per_round"),
         (lambda: propagate_labels([], [], num_classes=2, bit_epsilon=value), "bit_epsilon"),
     ):
         cases.append((call, key))
