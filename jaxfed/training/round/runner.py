@@ -25,6 +25,7 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Array, Cohort, Ragged, apart, arranged, joined, on_device
 from jaxfed.federation.execution.client_map import MapClients, is_one_cpu, jitted, on_first_device
+from jaxfed.federation.execution.fitting import fitted
 from jaxfed.random_streams import Stream
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.batches import ClientData, usable
@@ -79,15 +80,21 @@ def _simulated(parts: Parts, trained: Callable[..., Outcome], stage: int) -> Sta
     if parts.server is not None:
         label = parts.server.label(source, label)
 
-    clients_of = partial(CohortClients, parts, stage, execution.map_clients)
+    def program_of(map_clients: MapClients) -> Callable[..., Outcome]:
+        def whole(
+            state: ServerState, cohort: Cohort, labels: PseudoLabels, *others: Any
+        ) -> Outcome:
+            clients = CohortClients(parts, stage, map_clients, cohort, labels)
+            return trained(parts, stage, clients, state, *others)
 
-    def whole(state: ServerState, cohort: Cohort, labels: PseudoLabels, *others: Any) -> Outcome:
-        return trained(parts, stage, clients_of(cohort, labels), state, *others)
+        return jitted(whole)
 
-    program = jitted(whole)
-    if parts.training.server.sums != "plaintext":
+    if parts.training.server.sums == "plaintext":
+        program = fitted("training in a round", program_of, execution.map_clients)
+    else:
         from jaxfed.training.round.masked_sums import masked
 
+        clients_of = partial(CohortClients, parts, stage, execution.map_clients)
         program = masked(parts, trained, clients_of, stage)
 
     def run(state: ServerState, cohort: Cohort, *others: Any) -> Outcome:

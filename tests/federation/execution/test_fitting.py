@@ -1,0 +1,71 @@
+"""Clients at once on a device whose memory holds some of them."""
+
+from functools import partial
+from types import SimpleNamespace
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxfed.errors import BeyondMemory
+from jaxfed.federation.execution import fitting
+from jaxfed.federation.execution.client_map import client_map
+
+COHORT = SimpleNamespace(client_id=np.arange(12))
+
+
+def step(shared, client):
+    """A client whose temporaries are [400, 400]."""
+    wide = jnp.sin(jnp.outer(client, client) + shared)
+    return jnp.sum(wide @ wide)
+
+
+def ran(available, strategy="vmap"):
+    """Result of a step, and the settings of `client_map` in each program that was made."""
+    made = []
+
+    def program_of(map_clients):
+        made.append(map_clients.keywords)
+        mapped = jax.jit(lambda state, clients: map_clients(step)(state, clients))
+        lower = lambda state, cohort, clients: mapped.lower(state, clients)  # noqa: E731
+        program = lambda state, cohort, clients: mapped(state, clients)  # noqa: E731
+        program.lower = lower
+        return program
+
+    with (
+        mock.patch.object(jax, "default_backend", return_value="gpu"),
+        mock.patch.object(fitting, "available_bytes", return_value=available),
+    ):
+        program = fitting.fitted("a step", program_of, partial(client_map, strategy=strategy))
+        clients = jnp.linspace(0, 1, 12 * 400).reshape(12, 400)
+        return program(jnp.float32(1), COHORT, clients), made
+
+
+def test_all_clients_run_at_once_where_they_fit():
+    _, made = ran(10**9)
+    assert made == [{"strategy": "vmap"}]
+
+
+def test_fewer_clients_run_at_once_where_memory_is_small_with_the_same_results():
+    expected, _ = ran(10**9)
+    found, made = ran(4 * 10**6)
+    assert made[-1]["strategy"] == "map"
+    assert 1 <= made[-1]["chunk_size"] < 12
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_client_that_does_not_fit_is_one_line():
+    with pytest.raises(
+        BeyondMemory, match=r"a step takes .* for one client at a time, the device has"
+    ):
+        ran(10**5)
+
+
+def test_a_cpu_and_an_own_map_are_left_as_they_are():
+    made = []
+    fitting.fitted("a step", made.append, partial(client_map, strategy="map"))
+    with mock.patch.object(jax, "default_backend", return_value="gpu"):
+        fitting.fitted("a step", made.append, client_map)
+    assert [getattr(each, "keywords", each) for each in made] == [{"strategy": "map"}, client_map]
