@@ -9,15 +9,14 @@ key's default, as absl's flags are; tuples may also be written `a,b`.
 
 from __future__ import annotations
 
-import ast
 import copy
 import re
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from typing import Annotated, Any
 
 from absl import flags
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, config_flags
+from ml_collections.config_dict import placeholder
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import base, methods
@@ -45,11 +44,6 @@ from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 PLUGINS: tuple[Registry[Any], ...] = (PSEUDO_LABELS, READERS, SCHEMES)
 """Registries of which an entry registered from outside has a section of its name."""
 CANDIDATES = "selection.candidates."  # METHOD.KEY follows
-_PARSERS: Any = {
-    bool: flags.BooleanParser(),
-    int: flags.IntegerParser(),
-    float: flags.FloatParser(),
-}
 _ALL = "docs/keys.md lists all keys"
 _ALGORITHM = Setting(Annotated[str, OneOf(ALGORITHMS)], "", "algorithm of which it is a variant")
 
@@ -221,24 +215,28 @@ def _override(config: ConfigDict, text: str) -> None:
 
 
 def _parsed(key: str, text: str, kind: type, hint: Any) -> Any:
-    """Parse a value as `kind`; a tuple or None as a Python literal, or else as text."""
-    if kind is str:
-        return text
-    if kind in _PARSERS:
-        try:
-            return _PARSERS[kind].parse(text)
-        except (ValueError, TypeError):
-            raise UsageError(key=f"config.{key}={text}", allowed=advice(hint)) from None
-    value: Any = text
-    with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        value = ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
-    if isinstance(value, str) and value.startswith(("(", "[")):
-        allowed = "write a,b or ('a', 'b')"
-        raise UsageError("not a list", key=f"config.{key}={text}", allowed=allowed)
-    if kind is not tuple:
-        return (
-            None if text.lower() == "none" else tuple(value) if isinstance(value, list) else value
+    """Parse a value by `config_flags` as `kind`; a tuple or None as a Python literal, or else as text."""
+    is_literal = kind not in (bool, int, float, str)
+    held = ConfigDict({"value": placeholder(object if is_literal else kind)})
+    if is_literal and kind is not tuple and text.lower() == "none":
+        return None
+    arguments, values = ["", f"--config.value={text}"], flags.FlagValues()
+    try:
+        config_flags.DEFINE_config_dict(
+            "config", held, flag_values=values, lock_config=False, sys_argv=arguments
         )
-    if isinstance(value, str):
+        values(arguments)
+    except flags.Error:
+        raise UsageError(key=f"config.{key}={text}", allowed=advice(hint)) from None
+    except (RecursionError, MemoryError):
+        held.value = text
+    value = held.value
+    if is_literal and isinstance(value, str) and value.startswith(("(", "[")):
+        raise UsageError(
+            "not a list", key=f"config.{key}={text}", allowed="write a,b or ('a', 'b')"
+        )
+    if kind is tuple and isinstance(value, str):
         value = [entry.strip() for entry in value.split(",") if entry.strip()]
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
+    if isinstance(value, list):
+        return tuple(value)
+    return (value,) if kind is tuple and not isinstance(value, tuple) else value
