@@ -27,8 +27,7 @@ in every round. `fedavg_network` labels by the network itself, `fedsem` by the m
     python -m launch.sweep --config=ml_collections_configs/fedavg_xclp.py:fashion_mnist,alphas \
         --workdir=runs/fedavg_fashion_mnist_alphas
 
-    # XCLP as the paper sets it, as leave-one-out does in every round, with calibrated confidences too, and
-    # with labels only where these are right more often than the network.
+    # XCLP as the paper sets it, as leave-one-out does in every round, and with calibrated confidences too.
     python -m launch.sweep --config=ml_collections_configs/fedavg_xclp.py:fashion_mnist,choosing \
         --workdir=runs/fedavg_fashion_mnist_choosing
     # And where it is a head on a pretrained network's features of CIFAR-10 that is trained.
