@@ -57,7 +57,9 @@ from jaxfed.federation.method import declared
 from jaxfed.federation.rounds import play
 from jaxfed.kernels.devices import operations
 from jaxfed.learners import Fitted, Learner, Taught
+from jaxfed.models import MODELS
 from jaxfed.paper_costs import PAPER_COSTS, CostSetting
+from jaxfed.settings import settings_of
 from jaxfed.training.pseudo_labels.prototypes import embedding_size
 from jaxfed.training.round.counted_round import CountingClients, RoundCosts, round_costs
 
@@ -120,7 +122,9 @@ def _costs(config: ConfigDict, name: str, cohort: Federation) -> RoundCosts:
     That includes the products with the padding.
     """
     config = config.copy_and_resolve_references()
-    config.execution.convolution = "matmul"
+    if "convolution" in settings_of(MODELS[config.model.name]):
+        with config.unlocked():
+            config.model.convolution = "matmul"
     clients = CountingClients()
     algorithm = make_algorithm(config, name, cohort, map_clients=clients)
     return round_costs(algorithm, clients, cohort, jax.random.key(config.seed))

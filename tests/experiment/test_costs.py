@@ -36,6 +36,15 @@ def test_the_papers_formulas_are_of_this_network_and_these_clients():
     assert 2 * passes < costs.one_pass.operations < costs.as_run.operations
 
 
+def test_convolutions_are_counted_by_their_definition():
+    """Not as the algorithm with fewer multiplications that a CPU would choose."""
+    network = ["preprocessing.kind=images", "model.name=cnn", "model.channels=(64,64)"]
+    changes = ["cohort_size=2", "algorithm=fedavg", "baselines=()", *network]
+    [costs] = method_costs(config_file.load(f"{CONFIG}:smoke", changes))
+    examples, there_and_back = 30, 3
+    assert costs.one_pass.operations > there_and_back * examples * (2 * 9 * 64 * 64 * 4 * 4)
+
+
 def run(*arguments):
     return called(costs.main, *arguments)
 
