@@ -122,7 +122,8 @@ def plan(
     base = _checked(file, overrides)
     points: dict[str, Point] = {}
     first: dict[str, str] = {}  # settings -> the point that has them
-    runs: dict[str, str] = {}  # a method and its settings -> the point that runs it
+    seen: dict[tuple[str, str], str] = {}  # point and method -> the method and its settings
+    runs: dict[str, str] = {}  # these -> the point that runs them
     repeated: dict[str, str] = {}
     unread = dict[str, str]()
     given = [
@@ -130,8 +131,8 @@ def plan(
         for values in (_crossed(grid) if grid else _added(path, variant))
     ]
     names = [point_name(texts) for _, texts in given]
-    begun = [directory and (directory / name / "config.json").exists() for name in names]
-    for place in sorted(range(len(given)), key=lambda place: not begun[place]):
+    begun = {name: _begun_with(directory, name) for name in names}
+    for place in sorted(range(len(given)), key=lambda place: not begun[names[place]]):
         (values, texts), name = given[place], names[place]
         try:
             loaded = _checked(file, [*overrides, *texts])
@@ -145,13 +146,16 @@ def plan(
         if (same := first.setdefault(_as_json(settings), name)) != name:
             repeated[name] = same
             continue
-        at = {
-            method: runs.setdefault(f"{method} {_as_json(seen_by(loaded, method))}", name)
-            for method in methods.chosen(loaded)
-        }
         flat = dict(flatten(settings))
-        point = Point(name, {key: flat[key] for key in values}, texts, settings, {})
-        reused = {method: at[method] for method in loaded.baselines if at[method] != name}
+        points[name] = Point(name, {key: flat[key] for key in values}, texts, settings, {})
+        for method in methods.chosen(loaded):
+            seen[name, method] = f"{method} {_as_json(seen_by(loaded, method))}"
+            if method in begun[name] or not begun[name]:
+                runs.setdefault(seen[name, method], name)
+    for name, point in points.items():
+        left = [method for method in point.settings["baselines"] if method not in begun[name]]
+        at = {method: runs.get(seen[name, method], name) for method in left}
+        reused = {method: other for method, other in at.items() if other != name}
         points[name] = _without(file, overrides, point, reused) if reused else point
     if not points:
         raise UsageError(f"--config={config}: sweep adds no point")
@@ -167,6 +171,14 @@ def _checked(file: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
     loaded = with_overrides(file, overrides)
     check.check(loaded)
     return loaded
+
+
+def _begun_with(directory: Path | None, point: str) -> tuple[str, ...]:
+    """Return the methods that a point's directory was made for; () if it has not begun."""
+    if directory is None or not (directory / point / "config.json").exists():
+        return ()
+    there = read_json(directory / point, "config.json")
+    return (there.get("algorithm", ""), *there.get("baselines", ()))
 
 
 def _as_json(settings: Any) -> str:

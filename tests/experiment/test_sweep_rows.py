@@ -85,6 +85,15 @@ def test_points_that_have_started_keep_what_they_started_with(config, tmp_path):
     assert [point.name for point in sweep.unfinished(plan, directory)] == ["xclp.alpha=0.1"]
 
 
+def test_a_point_that_has_begun_alone_still_reuses(config, tmp_path):
+    """The point that would run its baseline has failed before it made its directory."""
+    directory = tmp_path / "out"
+    first, second = sweep_plan.plan(config(ALPHAS), directory=directory).points
+    (directory / second.name).mkdir(parents=True)
+    (directory / second.name / "config.json").write_text(json.dumps(second.settings))
+    assert sweep_plan.plan(config(ALPHAS), directory=directory).points == (first, second)
+
+
 @pytest.mark.slow
 def test_a_real_sweep_has_every_row_and_says_who_ran_it(config, tmp_path):
     directory = tmp_path / "out"
