@@ -269,7 +269,7 @@ def _opened(
     if (
         rows["own"] != counts.sum()
         or [str(x.dtype), *x.shape[1:]] != header["example"]
-        or not len(x) == sum(rows.values()) == len(y)
+        or not len(x) == sum(rows[name] for name in ("own", *_APART)) == len(y)
         or (counts < 0).any()
         or not UNLABELED <= y.min(initial=0) <= y.max(initial=0) < classes == len(names)
         or len(client_names) not in (0, counts.shape[1])

@@ -1,5 +1,6 @@
 """A federation in a folder is the one in memory; a folder that is not whole is refused in one line."""
 
+import json
 import os
 import shutil
 import signal
@@ -129,6 +130,16 @@ def test_any_damage_to_a_folder_is_one_line(tmp_path, name):
         damaged = shutil.copytree(place, tmp_path / str(seed))
         ANY[kind](damaged / name, np.random.default_rng(seed))
         says_or_reads(lambda damaged=damaged: Federation.open_packed(damaged))
+
+
+def test_examples_that_an_earlier_version_kept_apart_are_refused(tmp_path):
+    """They would be nobody's: the public ones of a folder, for example."""
+    place = pack(CLIENTS, tmp_path / "clients", test=OTHERS["test"])
+    header = json.loads((place / "packed.json").read_text())
+    header["rows"] |= {"test": 4, "new": 0, "server": 0, "public": 2}
+    (place / "packed.json").write_text(json.dumps(header))
+    with pytest.raises(UsageError, match="its files do not fit together"):
+        Federation.open_packed(place)
 
 
 KILLED = """
