@@ -238,8 +238,10 @@ class Simulation:
         columns = (data.client_id, data.client_id_test)
         ids = np.concatenate([column for column in columns if column is not None])
         held = federation.partition.joined
-        _, first = np.unique(held.owner, return_index=True)
-        return [data.client_names[own] for own in ids[held.joined[first]]]
+        names = list(map(str, range(len(held))))  # of clients that hold nothing
+        for client, first in zip(*np.unique(held.owner, return_index=True), strict=True):
+            names[client] = data.client_names[ids[held.joined[first]]]
+        return names
 
 
 def _checksum(array: np.ndarray) -> str:

@@ -106,6 +106,7 @@ def partition(
     if isinstance(scheme, OwnerScheme):
         joint = np.concatenate([y, new_classes])
         owner, num_clients = scheme.owners(joint, num_clients, rng)
+        scheme.check_length(len(y))
     owner, new_owner = owner[: len(y)], owner[len(y) :]
     assert num_clients is not None  # by _check
     if labels.clients is not None and labels.clients > num_clients:

@@ -115,6 +115,11 @@ class OwnerScheme(Scheme):
             raise self._error(wrong)
         return np.concatenate(columns if new is not None else columns[:1])
 
+    def check_length(self, number: int) -> None:
+        """Refuse a column of other than this number of entries, those of new_y aside."""
+        if len(getattr(self, self.column)) != number:
+            raise self._error("entries do not match the examples")
+
     def _error(self, wrong: str) -> UsageError:
         allowed = f"use one entry an example, also in new_{self.column} for new_y"
         return UsageError(wrong, owner=type(self).__name__, key=self.column, allowed=allowed)

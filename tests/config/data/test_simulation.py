@@ -154,6 +154,20 @@ def test_natural_clients_have_the_names_of_the_data(tmp_path):
         assert counts.get("client_names") == expected
 
 
+def test_a_client_that_holds_nothing_takes_no_others_name(tmp_path):
+    names = np.array(["north", "south", "west"])[np.repeat(np.arange(3), (3, 30, 30))]
+    y = np.arange(63) % 2
+    np.savez(tmp_path / "set.npz", x=np.zeros((63, 1), np.float32), y=y, client_id=names)
+    config = base.get_config()
+    config.dataset.name, config.dataset.test_fraction = str(tmp_path / "set.npz"), 0.1
+    config.federation.update({"partition": "natural", "num_clients": 0, "graph": "labeled"})
+    config.federation.test, config.federation.labeled_fraction = "central", 0.07
+    simulation = Simulation(config)
+    counts = simulation.class_counts(simulation.dealt(0))
+    assert counts["labeled"].sum(axis=1)[0] == 0
+    assert counts["client_names"] == ["0", "south", "west"]
+
+
 @pytest.mark.parametrize(
     ("partition", "column", "said"),
     [

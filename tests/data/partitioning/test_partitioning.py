@@ -16,6 +16,7 @@ from jaxfed.data import (
     class_counts,
     partition,
 )
+from jaxfed.errors import UsageError
 
 NUM_CLASSES = 10
 SCHEMES = {
@@ -246,6 +247,8 @@ def test_natural_ids_are_compared_whole():
     )
     assert [sorted(indices.tolist()) for indices in part.labeled] == [[0, 2], [1], []]
     assert [indices.tolist() for indices in part.new] == [[4], [], [3]]
+    with pytest.raises(UsageError, match="entries do not match the examples"):
+        partition(np.zeros(3, int), scheme=Natural(["bb", "a"], ["a", "b", "a"]), new_y=[0, 0])
 
 
 @pytest.mark.sample(8)
