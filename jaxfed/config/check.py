@@ -9,6 +9,7 @@ method, learner or network in its type hint; here are those on two sections, or 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from ml_collections import ConfigDict
@@ -209,9 +210,7 @@ def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
     # Also if no method of the run is XCLP: methods that train may take its labels.
     for name in dict.fromkeys(("xclp", *methods.chosen(config))):
         given = methods.all_keywords(config, name)
-        clients = [entry.partition("@")[0] for entry in given.get("presence", ())]
-        leaving = [Departure(int(client), 0.0, "") for client in clients if client.isdecimal()]
-        check_departures(leaving, num_clients, f"config.{name}.presence")
+        _check_leaving(given.get("presence", ()), num_clients, f"{name}.presence")
         if size := given.get("mask_partners", 0):
             from jaxfed.secure.session.neighborhoods import check_partners  # for sums under masks
 
@@ -219,7 +218,15 @@ def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
                 for number in sorted(cohort_sizes(config, num_clients)):
                     check_partners(number, size)
     for name in methods.chosen(config):
+        leaving = methods.with_own_training(config, name).training.presence
+        _check_leaving(leaving, num_clients, methods.training_key(config, name, "presence"))
         _check_round(config, name, config.cohort_size or num_clients)
+
+
+def _check_leaving(entries: Sequence[str], num_clients: int, key: str) -> None:
+    clients = [entry.partition("@")[0] for entry in entries]
+    leaving = [Departure(int(client), 0.0, "") for client in clients if client.isdecimal()]
+    check_departures(leaving, num_clients, f"config.{key}")
 
 
 def _check_round(config: ConfigDict, name: str, size: int) -> None:
@@ -234,7 +241,11 @@ def _check_round(config: ConfigDict, name: str, size: int) -> None:
                 key="config.cohort_size" if config.cohort_size else "config.federation.num_clients",
                 value=size,
             )
-    number = methods.with_own_training(config, name).training.training_cohort_size
+    training = methods.with_own_training(config, name).training
+    if training.sums != "plaintext" and size < 2:
+        key = methods.training_key(config, name, "sums")
+        raise refused(config, key, "a round has one client, and the sum would be its update")
+    number = training.training_cohort_size
     if methods.uses_training(config, name) and number > size:
         key = methods.training_key(config, name, "training_cohort_size")
         raise refused(config, key, f"a round has {size} clients", f"use 1 to {size}, and 0 for all")
