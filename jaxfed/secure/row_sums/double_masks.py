@@ -134,6 +134,8 @@ class Client:
         self._is_signed, self._promise = signed, Promise(*promise) if promise else None
         self._signer: signed_survivors.Signer | None = None
         self._number = -1  # no round yet
+        self._pair_seeds: dict[int, bytes] = {}  # by partner
+        self._partners: Sequence[int] = ()
         self._survivors: Sequence[int] = ()
         # Shares of the secrets of others, and on the complete graph of its own, by client.
         self._held: dict[int, Shares] = {}
@@ -155,6 +157,8 @@ class Client:
         self._number, self._threshold, self._holders = number, threshold, holders
         self._encoding = FixedPoint(num_terms)
         self._layout = ParticipatingRows(self._rows, owners, self._values.shape[1])
+        # Nothing of an earlier round serves in this one, in whichever order its steps are asked for.
+        self._pair_seeds, self._held, self._partners, self._survivors = {}, {}, (), ()
         self._mask_secret = self._random_bytes(KEY_BYTES)
         self._mask_keys = key_pair(self._mask_secret)
         self._self_seed = self._random_bytes(SEED_BYTES)
@@ -170,6 +174,7 @@ class Client:
             self._check_among(list(keys), self._holders, "neighbors with keys")
         else:
             keys = parsed_keys(message, self._holders)
+        self._endpoint.claim(f"row sums/{self._number}/mask keys")
         self._pair_seeds = {
             partner: agreed_seed(self._mask_keys, public, self._number)
             for partner, public in keys.items()
@@ -213,6 +218,8 @@ class Client:
 
     def upload(self) -> None:
         """Send the others' rows under masks shared with the partners, the own one, and those of owners."""
+        if len(self._partners) + 1 < self._threshold:
+            raise ProtocolError("an upload before the partners' secrets")
         layout = self._layout
         masks = pair_masks(self._own, {j: self._pair_seeds[j] for j in self._partners})
         masked = masked_rows(layout.gathered(self._values), self._encoding, masks)
@@ -235,6 +242,8 @@ class Client:
 
     def reveal(self) -> None:
         """Send shares of b_j for survivors, and of c_j for the others whose shares it holds, once a round."""
+        if not self._survivors:
+            raise ProtocolError("shares before a list of survivors")
         if self._signer:
             signed_survivors.check_signatures(
                 self._endpoint.receive(SERVER, f"signatures/{self._number}"),

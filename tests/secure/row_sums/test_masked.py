@@ -142,6 +142,29 @@ def test_one_list_of_survivors_a_round(protocol):
     assert len([m for m in network.log if m.sender == 0]) == before
 
 
+@pytest.mark.parametrize("protocol", ["resilient", "signed"])
+@pytest.mark.parametrize("step", ["upload", "hear_survivors", "reveal", "share_secrets"])
+def test_nothing_of_a_round_serves_in_the_next_one(protocol, step):
+    """A server that leaves out a step, or repeats one, would get the other secrets or know the masks."""
+    values, rows = matrices([4, 3, 5])
+    clients, server = parties(protocol, Network(), values, rows)
+    double_masks.run(InProcess(clients), server)
+    server.start(1, [0, 1, 2])
+    for client, own in clients.items():
+        server.invite(client)
+        own.announce()
+        server.receive_key(client)
+    server._survivors = [0, 1, 2]
+    send = {"share_secrets": server.send_keys, "hear_survivors": server.ask}.get(step)
+    if step == "share_secrets":
+        server.send_keys(0)
+        clients[0].share_secrets()
+    if send:
+        send(0)
+    with pytest.raises(ProtocolError, match=r"before|not of this round"):
+        getattr(clients[0], step)()
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("sizes", [[4, 3, 5], [1, 0, 7, 2], [6]])
 def test_bytes_are_as_counted(protocol, sizes):
