@@ -56,5 +56,5 @@ def _serve(listener: Listener, folder: Path) -> None:
             try:
                 request = records.from_bytes(connection.recv_bytes())
                 connection.send_bytes(records.to_bytes(perform(request)))
-            except (OSError, EOFError, ValueError) as error:  # the app ended, or it is none
+            except Exception as error:  # the app ended, or it is none; the next one is answered
                 logging.warning("a message's process ended before its reply: %s", error)

@@ -264,11 +264,16 @@ class ClientCalls:
             return
         first, *others = sorted(self._norms, key=lambda client: -self._norms[client])
         next_one = f", the next one {self._norms[others[0]]:.3g}" if others else ""
+        norm = f"{self._norms[first]:.3g}{next_one}"
+        blame = (
+            f"the largest change is that of client {first}, with the norm {norm}; lower "
+            "config.deployment.largest_norm to refuse such replies, and"
+        )
+        if not self._norms[first]:
+            blame = "the changes were summed under masks, so whose it is is unknown;"
         raise UnusableModel(
             f"round {number}: the new model or its predictions are not finite or too large, and are not "
-            f"stored; the largest change is that of client {first}, with the norm {self._norms[first]:.3g}"
-            f"{next_one}; lower config.deployment.largest_norm to refuse such replies, and the same command "
-            "continues from the state before"
+            f"stored; {blame} the same command continues from the state before"
         )
 
     def _count(

@@ -145,7 +145,7 @@ def test_one_list_of_survivors_a_round(protocol):
 @pytest.mark.parametrize("protocol", ["resilient", "signed"])
 @pytest.mark.parametrize("step", ["upload", "hear_survivors", "reveal", "share_secrets"])
 def test_nothing_of_a_round_serves_in_the_next_one(protocol, step):
-    """A server that leaves out a step, or repeats one, would get both secrets of a client or know its masks."""
+    """A server that leaves a step out, or repeats one, would get both secrets of a client or its masks."""
     values, rows = matrices([4, 3, 5])
     clients, server = parties(protocol, Network(), values, rows)
     double_masks.run(InProcess(clients), server)
