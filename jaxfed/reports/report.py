@@ -186,14 +186,15 @@ def _run_section(run: Run, take: Callable[..., str], target: float | None, added
         return Section(run.name, (), {os.fspath(run.workdir): ""})
     table = tables.run_table(run, take("tables", run.name))
     sites = tables.sites_table(run, take("tables", run.name, "sites"))
-    reached = target and target_table(run, target, take("tables", run.name, "target"))
+    named = take("tables", run.name, "target")
+    reached = None if target is None else target_table(run, target, named)
     pictures = [
         Picture(take("plots", run.name, name), _CAPTIONS.get(name, _OVER_ROUNDS), draw)
         for name, draw in figures.run_plots(run).items()
     ]
     named = take("tables", run.name, "chosen"), run.name
     chosen = chosen_settings(*named, ["run"], [Row([run.name], run)])
-    parts = [table, reached or None, sites, *pictures, chosen, *added(run, take)]
+    parts = [table, reached, sites, *pictures, chosen, *added(run, take)]
     return Section(run.name, parts, origin=provenance([run]))
 
 
