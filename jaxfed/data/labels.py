@@ -86,6 +86,8 @@ def _plain(values: np.ndarray, where: str) -> np.ndarray:
     kind = values.dtype.kind
     if kind == "b":
         return values.astype(np.int64)
+    if kind == "f" and (beyond := values[np.abs(values) >= 2**53]).size:
+        raise _of_a_quantity(where, f"{beyond[0]} is no integer")
     if kind in "iufU":
         return values
     if kind == "S":

@@ -8,6 +8,7 @@ import pytest
 from jaxfed import Federation
 from jaxfed.data import load
 from jaxfed.data.labels import read_labels
+from jaxfed.errors import UsageError
 
 NOTHING = [
     "",
@@ -112,3 +113,9 @@ def test_a_user_of_the_test_split_alone_counts():
     ids = np.array([0, 0], np.int32), np.array([1, 1], np.int32)
     data = Dataset("d", x, y, x, y, 2, ("a", "b"), client_id=ids[0], client_id_test=ids[1])
     assert "2 clients" in repr(data)
+
+
+@pytest.mark.parametrize("odd", [np.inf, 2.0**60])
+def test_numbers_without_a_class_are_refused(odd):
+    with pytest.raises(UsageError, match=r"labels are a quantity, .* is no integer"):
+        read_labels(np.array([0, 1, odd]), "here")

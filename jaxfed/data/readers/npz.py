@@ -56,7 +56,10 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
         usual = {name for role in keys for name in _NAMES[role]}
         arrays = {name: each for name, each in arrays.items() if name not in usual} | chosen
     arrays = _by_role(path, arrays)
-    suffixes = [suffix for suffix in ("_test", "_validation") if arrays.keys() & _both(suffix)][:1]
+    suffixes = [suffix for suffix in ("_test", "_validation") if arrays.keys() & _both(suffix)]
+    for suffix in suffixes[1:]:
+        logging.warning("%s: not read: %s", path, ", ".join(sorted(_both(suffix))))
+    suffixes = suffixes[:1]
     for suffix in ("", *suffixes):  # without test names, validation examples are the test split
         if lacking := _both(suffix) - arrays.keys():
             wrong = f"no array {' and no array '.join(sorted(lacking))}; there are {there_are}"
@@ -68,6 +71,9 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
     y = [each[:, 0] if each.ndim == 2 and each.shape[1] == 1 else each for each in y]
     if odd := [each.shape for each in (*y, arrays.get("client_id", y[0])) if each.ndim != 1]:
         raise UsageError(f"{path}: labels or clients have shape {odd[0]}; use one an example, [n]")
+    for role, each in arrays.items():
+        if role[0] not in "xy" and each.dtype.kind not in "iuUS":  # NaN would be a client
+            raise UsageError(f"{path}: {role} has type {each.dtype}; use integers or names")
     subclasses = {role: arrays[role].astype(np.int32) for role in arrays if "subclass" in role}
     return dataset_of(
         path,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from jaxfed.data import load
+from jaxfed.errors import UsageError
 
 
 def test_npz(tmp_path):
@@ -79,6 +80,20 @@ def test_an_array_of_clients_can_be_chosen(tmp_path):
     np.savez(tmp_path / "a.npz", **arrays, site_test=np.array(["c"]))
     data = load(tmp_path / "a.npz", client_key="site")
     np.testing.assert_array_equal(data.client_id_test, [2])
+
+
+def test_clients_of_no_name_are_refused(tmp_path):
+    ids = np.array([0, np.nan, 1])
+    np.savez(tmp_path / "a.npz", x=np.ones((3, 2)), y=np.arange(3), client_id=ids)
+    with pytest.raises(UsageError, match="client_id has type float64; use integers or names"):
+        load(tmp_path / "a.npz")
+
+
+def test_validation_examples_beside_a_test_split_are_named(tmp_path, caplog):
+    splits = {f"{kind}_{split}": np.arange(2) for kind in "xy" for split in ("test", "val")}
+    np.savez(tmp_path / "a.npz", x=np.arange(3), y=np.arange(3), **splits)
+    assert len(load(tmp_path / "a.npz").y_test) == 2
+    assert "not read: x_validation, y_validation" in caplog.text
 
 
 def test_subclasses(tmp_path):
