@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import shutil
+import stat
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ def make_server_certificate(folder: Path, names: Sequence[str]) -> None:
     """Make a server's key and certificate for these host names and addresses, unless they are there."""
     certificate, root = folder / SERVER, folder / ROOT
     if root.exists():
+        check_private(folder / SERVER_KEY)
         _run("openssl", "x509", "-checkend", _SECONDS_LEFT, "-noout", "-in", certificate)
         return
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -47,6 +49,12 @@ def make_node_key(private: Path) -> Path:
             "ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", "jaxfed", "-f", private
         )
     return public
+
+
+def check_private(key: Path) -> None:
+    """Refuse a private key that others can read."""
+    if key.exists() and stat.S_IMODE(key.stat().st_mode) & 0o077:
+        raise UsageError(f"{key}: others can read this private key; chmod 600 {key}")
 
 
 def _alternative(name: str) -> str:

@@ -299,6 +299,7 @@ def take_part(
     if not key.exists():
         public = certificates.make_node_key(key)
         say(f"made {key}; the server needs {public} before this client can connect")
+    certificates.check_private(key)
     variables = programs.environment(client_data.private_folder(folder, client_data.NODE))
     with worker.serving(folder) as address:
         starts = 0

@@ -80,6 +80,13 @@ def test_a_clients_key_is_one_that_flower_takes(tmp_path):
     assert isinstance(read, ec.EllipticCurvePublicKey)
 
 
+def test_a_private_key_that_others_can_read_is_refused(tmp_path):
+    certificates.make_server_certificate(tmp_path, [])
+    (tmp_path / "server.key").chmod(0o640)
+    with pytest.raises(UsageError, match="others can read this private key; chmod 600"):
+        certificates.make_server_certificate(tmp_path, [])
+
+
 def test_a_missing_program_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="openssl is missing; install it, or bring"):

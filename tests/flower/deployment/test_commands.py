@@ -110,6 +110,10 @@ def test_a_node_that_ends_is_started_again_for_a_while(folder, with_flower, monk
         programs, "node_command", lambda *_, **__: [sys.executable, "-c", "exit(7)"]
     )
     said, key = [], folder / "client.toml"  # any file
+    key.chmod(0o644)
+    with pytest.raises(UsageError, match="others can read this private key"):
+        commands.take_part(folder, "127.0.0.1:1", root=key, key=key)
+    key.chmod(0o600)
     with pytest.raises(DeploymentError, match="ended 3 times; the last status is 7"):
         commands.take_part(folder, "127.0.0.1:1", root=key, key=key, say=said.append)
     again = "flower-supernode ended with status 7; starting it again"
