@@ -54,8 +54,12 @@ GONE: dict[str, Any] = {
     "twinsight.thresholds": "freematch",
     "xclp.self_edges": False,
 }
-# Keys that configs of earlier versions lack -> the value of those runs, where it is not the default.
-ADDED: dict[str, Any] = {"dataset.test_rows": "shared"}
+# Keys that configs of earlier versions lack -> the value of those runs.
+ADDED: dict[str, Any] = {
+    "dataset.test_rows": "shared",
+    "training.sums": "plaintext",
+    "training.presence": (),
+}
 
 
 def restored(stored: Mapping[str, Any]) -> ConfigDict:

@@ -320,7 +320,7 @@ def _delete_results(path: Path) -> None:
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    return ADDED | dict(flatten(plain(config)))
+    return plain(ADDED) | dict(flatten(plain(config)))
 
 
 def _shown(flat: Mapping[str, Any], key: str) -> str:

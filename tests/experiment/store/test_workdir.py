@@ -198,6 +198,17 @@ def test_a_run_goes_on_with_more_workers(launch, whole, tmp_path):
     assert "config.execution.workers is 1 there, 0 now" in complaint
 
 
+def test_a_run_of_an_earlier_version_goes_on(launch, whole, tmp_path):
+    """Which had no key of sums under masks, and others that are gone."""
+    place = tmp_path / "w"
+    interrupted(launch, place)
+    config = json.loads((place / "config.json").read_text())
+    del config["training"]["sums"], config["training"]["presence"]
+    config["execution"]["memory_limit"] = None
+    (place / "config.json").write_text(json.dumps(config))
+    assert launch(place) == (0, "")
+
+
 def test_a_point_of_a_sweep_is_not_told_of_flags_that_a_sweep_lacks(launch, tmp_path, monkeypatch):
     monkeypatch.setenv(IN_A_SWEEP, "1")
     interrupted(launch, tmp_path / "w")
