@@ -186,8 +186,8 @@ def _run_section(run: Run, take: Callable[..., str], target: float | None, added
         return Section(run.name, (), {os.fspath(run.workdir): ""})
     table = tables.run_table(run, take("tables", run.name))
     sites = tables.sites_table(run, take("tables", run.name, "sites"))
-    named = take("tables", run.name, "target")
-    reached = None if target is None else target_table(run, target, named)
+    to_target = take("tables", run.name, "target")
+    reached = None if target is None else target_table(run, target, to_target)
     pictures = [
         Picture(take("plots", run.name, name), _CAPTIONS.get(name, _OVER_ROUNDS), draw)
         for name, draw in figures.run_plots(run).items()
