@@ -211,7 +211,7 @@ def open_workdir(
     A directory made by another config is refused. Keys that may change in an unfinished run
     (`execution.workers`, ...) are updated in its config.json. With `overwrite` the results of an earlier
     experiment are deleted first. A directory created here is removed if the first round exceeds the memory
-    (`BeyondMemory`).
+    (`BeyondMemory`), unless it has the model that features are computed with.
 
     Raises:
         Unresumable: the directory belongs to another config.
@@ -240,7 +240,8 @@ def open_workdir(
         try:
             yield Workdir(path)
         except BeyondMemory:
-            if is_new and not any(record["round"] for record in read_metrics(path)):
+            done = any(record["round"] for record in read_metrics(path))
+            if is_new and not done and not (path / _PREPROCESSING).exists():
                 shutil.rmtree(path)
             raise
 

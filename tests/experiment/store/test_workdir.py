@@ -15,7 +15,7 @@ from damaged_files import in_time
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import base
-from jaxfed.errors import UsageError
+from jaxfed.errors import BeyondMemory, UsageError
 from jaxfed.experiment.store.workdir import (
     IN_A_SWEEP,
     OF_A_SWEEP,
@@ -207,6 +207,16 @@ def test_a_run_of_an_earlier_version_goes_on(launch, whole, tmp_path):
     config["execution"]["memory_limit"] = None
     (place / "config.json").write_text(json.dumps(config))
     assert launch(place) == (0, "")
+
+
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_a_model_of_features_outlives_a_round_beyond_the_memory(tmp_path, is_trained):
+    place = tmp_path / "w"
+    with pytest.raises(BeyondMemory), open_workdir(place, CONFIG) as directory:
+        if is_trained:
+            directory.preprocessing(0).mkdir(parents=True)
+        raise BeyondMemory("too large")
+    assert place.exists() == is_trained
 
 
 def test_a_point_of_a_sweep_is_not_told_of_flags_that_a_sweep_lacks(launch, tmp_path, monkeypatch):
