@@ -212,10 +212,15 @@ def test_a_run_of_an_earlier_version_goes_on(launch, whole, tmp_path):
 @pytest.mark.parametrize("is_trained", [False, True])
 def test_a_model_of_features_outlives_a_round_beyond_the_memory(tmp_path, is_trained):
     place = tmp_path / "w"
-    with pytest.raises(BeyondMemory), open_workdir(place, CONFIG) as directory:
-        if is_trained:
-            directory.preprocessing(0).mkdir(parents=True)
-        raise BeyondMemory("too large")
+
+    def run():
+        with open_workdir(place, CONFIG) as directory:
+            if is_trained:
+                directory.preprocessing(0).mkdir(parents=True)
+            raise BeyondMemory("too large")
+
+    with pytest.raises(BeyondMemory):
+        run()
     assert place.exists() == is_trained
 
 
