@@ -20,6 +20,7 @@ from jaxfed.audit.report import parts_of, vulnerability_table
 from jaxfed.audit.shadows import AuditShadows
 from jaxfed.config import check
 from jaxfed.config import file as config_file
+from jaxfed.config.data import simulation
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.progress import RunProgress
@@ -306,8 +307,8 @@ def test_shadows_follow_what_a_method_trains():
 
 def test_the_first_repeat_is_dealt_out_once_before_the_workdir(tmp_path, monkeypatch):
     """For the audit's targets, the clients and the methods; and each repeat for the room of its clients."""
-    seeds, deal = [], Simulation._deal
-    monkeypatch.setattr(Simulation, "_deal", lambda *given: seeds.append(given[1]) or deal(*given))
+    seeds, deal = [], simulation.dealt
+    monkeypatch.setattr(simulation, "dealt", lambda *given: seeds.append(given[2]) or deal(*given))
 
     def stop(*_, **__):
         raise KeyboardInterrupt

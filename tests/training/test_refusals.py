@@ -26,7 +26,6 @@ from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.config import file
 from jaxfed.config.assembly import make_algorithm
-from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.experiment.run.simulate import simulate
 from jaxfed.federation.method import method
@@ -281,25 +280,25 @@ def private(method):
     return lambda: method(training=FEW)
 
 
-def configured(variant, name, *overrides, checked=False):
+def configured(variant, name, *overrides):
     config = file.load(str(CONFIGS / variant), overrides)
     config.training.training_cohort_size = 2
-    if checked:
-        check(config)
     federation = Simulation(config).federation(0)
     make_algorithm(config, name, federation).init(KEY, federation)
 
 
 CONFIGS = Path("ml_collections_configs").resolve()
 at_the_server = partial(
-    configured, "fedavg_xclp.py:smoke", "fedavg_xclp", "federation.labels_at=server"
+    configured,
+    "fedavg_xclp.py:smoke",
+    "fedavg_xclp",
+    *("federation.labels_at=server", "baselines=()"),
 )
 COHORTS = {
     "Training.training_cohort_size=2: the privacy of this": private(dp_fedavg),
     "Training.training_cohort_size=2: the privacy of": private(dp_fedavg_records),
     "...training_cohort_size=2: on a network all": lambda: fedavg(training=FEW).sides(),
     "config...=2: the privacy of": partial(configured, "audit.py:dp,smoke", "dp_fedavg"),
-    "config.training.training_cohort_size=2: needs": partial(at_the_server, checked=True),
     "...training_cohort_size=2: needs labels at clients": at_the_server,
 }
 

@@ -87,6 +87,13 @@ def preprocessed(
     """
     if config.preprocessing.kind == "pretrained":
         return adjoined(_features(parts, config, report))
+    kind = config.preprocessing.kind
+    if kind == "standardized" or (kind == "identity" and parts.train.dtype != np.float32):
+        num_bytes, what = (
+            4 * sum(part.size for part in parts.arrays),
+            "a float32 copy of all examples",
+        )
+        require(num_bytes, what, key="config.preprocessing.kind", value=kind)
     scale = scaling(parts, config)
     examples = scale(*parts.arrays) if scale else adjoined(parts.arrays)
     return flat(examples) if is_flat(config) else examples
