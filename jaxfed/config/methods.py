@@ -211,7 +211,7 @@ def naming(
     own, algorithm = all_keywords(config, name), algorithm_of(config, name)
     keys = {
         f"{owner}.{key}": training_key(config, name, key)
-        for owner in ("config.training", "LocalTraining", "Training")
+        for owner in ("config.training", "LocalTraining", "ServerTraining", "Training")
         for key in config.training
     }
     keys |= {word: f"{name}.{word}" for word in method_settings(factory_of(config, name))}
