@@ -8,15 +8,24 @@ from invoking import called, invoke
 
 from docs.generate import reference as made
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import base, file, reference
+from jaxfed.config import base, file, overrides, reference
 from jaxfed.config.keys import flatten
 from jaxfed.config.sections import SECTIONS, Experiment, section_of, shared_settings
 from jaxfed.errors import UsageError
 from jaxfed.federation.method import method
+from jaxfed.learners import LEARNERS
 from jaxfed.models import MODELS
 from jaxfed.settings import Share
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 from launch import entry, run
+
+
+@pytest.fixture(autouse=True)
+def _what_jaxfed_has_alone(monkeypatch):
+    """Without methods and the like that other tests of this process have registered."""
+    for registry in (ALGORITHMS, LEARNERS, MODELS, *overrides.PLUGINS):
+        for name in registry.from_outside():
+            monkeypatch.delitem(registry, name)
 
 
 @pytest.mark.parametrize("page", ["keys", "methods"])
