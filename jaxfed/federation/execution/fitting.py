@@ -36,27 +36,34 @@ def fitted(
 
     Cost: compilation, which the first run reuses.
     """
-    is_ours = isinstance(map_clients, partial) and map_clients.func is client_map
-    if jax.default_backend() == "cpu" or not is_ours:
-        return program_of(map_clients)
+    program = program_of(map_clients)
+    if not (isinstance(map_clients, partial) and map_clients.func is client_map):
+        return program
     chosen: list[Callable[..., Any]] = []
 
-    def run(state: Any, cohort: Any, *others: Any) -> Any:
-        if not chosen:
-            chosen.append(_fitting(what, program_of, map_clients, (state, cohort, *others)))
-        return chosen[0](state, cohort, *others)
+    def run(*arguments: Any) -> Any:
+        if not chosen:  # asked here, since it starts JAX
+            is_cpu = jax.default_backend() == "cpu"
+            chosen.append(
+                program if is_cpu else _fitting(what, program, program_of, map_clients, arguments)
+            )
+        return chosen[0](*arguments)
 
     return run
 
 
 def _fitting(
-    what: str, program_of: Callable[[MapClients], Any], map_clients: Any, arguments: Any
+    what: str,
+    program: Any,
+    program_of: Callable[[MapClients], Any],
+    map_clients: Any,
+    arguments: Any,
 ) -> Callable[..., Any]:
     given = {"strategy": "vmap", **map_clients.keywords}
     number = len(arguments[1].client_id)
     if given["strategy"] != "vmap":
         number = given.get("chunk_size") or 1
-    program, available = program_of(map_clients), available_bytes()
+    available = available_bytes()
     while analysis := program.lower(*arguments).compile().memory_analysis():
         fixed = (
             analysis.argument_size_in_bytes

@@ -60,7 +60,8 @@ Cost, k = p - 1 on the complete graph: a client expands k + 1 streams over its r
 on k seeds twice (35 us each), and shares two secrets with 2 k t multiplications of 521 bits (0.3 us each);
 with `signed` it checks s signatures (0.1 ms each). The server expands s streams for s survivors and one for
 each pair of a survivor and a partner that left, and reconstructs s + d secrets, d the number of partners
-that left."""
+that left.
+"""
 
 from __future__ import annotations
 

@@ -23,15 +23,15 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.sides import ClientSide, Unusable
 from jaxfed.secure.row_sums import server_sums
+from jaxfed.secure.session.neighborhoods import enough_partners
 from jaxfed.secure.session.network import exchanges
 from jaxfed.secure.session.network.remote_session import RemoteSession
 from jaxfed.secure.session.network.replayed_party import ReplayedParty
+from jaxfed.training.consensus.client_sums import fewest_clients
 from jaxfed.training.round.client_round import ClientUpdate, Shared
 from jaxfed.training.round.masked_sums import (
-    FEWEST,
     Summand,
     counted_in_sum,
-    mask_partners,
     mean_of,
     measured_mean,
     measured_summand,
@@ -107,11 +107,6 @@ class SummingClient:
         return {**own, **forgotten, **kept}, {"frames": frames}
 
 
-def summing(side: ClientSide) -> ClientSide:
-    """Return the side of a client whose update enters a sum alone."""
-    return SummingClient(side).side
-
-
 @dataclass(eq=False)
 class SummedAskedClients(AskedClients):
     """The clients of a round on a network, of which the server receives the sums."""
@@ -144,9 +139,9 @@ class SummedAskedClients(AskedClients):
 
         ids = sorted(self.ask(step, requests, SIZE, round_number=number, check=check))
         total, summed = None, list[int]()
-        if len(ids) >= FEWEST:
+        if len(ids) >= fewest_clients(self.client.parts.training.server.sums):
             carry = exchanges.carried(self.ask, ids, {"round": number})
-            partners = mask_partners(len(ids))
+            partners = enough_partners(len(ids), 1)
             role = server_sums.role_of(ROLE, len(ids), partners)
             session = RemoteSession(
                 len(ids), carry, {server_sums.client: role}, mask_partners=partners

@@ -36,7 +36,8 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.departures import Departure
-from jaxfed.training.consensus.client_sums import Attendance, departures_of
+from jaxfed.federation.execution.client_map import jitted
+from jaxfed.training.consensus.client_sums import Attendance, departures_of, fewest_clients
 from jaxfed.training.round.client_round import ClientUpdate, Shared
 from jaxfed.training.round.parts import Parts
 from jaxfed.training.round.server_hooks import UploadStore
@@ -44,8 +45,6 @@ from jaxfed.training.round.server_hooks import UploadStore
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
     from jaxfed.training.server.server_state import ServerState
-
-FEWEST = 2  # clients; the sum of one is its update
 
 
 class Summand(NamedTuple):
@@ -171,13 +170,6 @@ def sum_in(session: Session, own: Mapping[int, Any], size: int) -> np.ndarray | 
     return server_sums(session, own, is_resilient=True, shape=(size, 1))
 
 
-def mask_partners(num_clients: int) -> int:
-    """Return k, the fewest others that a client shares masks with; at least K - 1: all."""
-    from jaxfed.secure.session.neighborhoods import LEAST_CLIENTS, neighborhood
-
-    return neighborhood(num_clients).size if num_clients > LEAST_CLIENTS else 0
-
-
 def counted_in_sum(parts: Parts, state: ServerState) -> dict[str, np.ndarray]:
     """Return `ClientUpdate.sent`, [1]: no bytes of these kinds, which the messages of the sum contain."""
     has = {
@@ -210,12 +202,12 @@ def masked(
     departures = departures_of(wanted.presence, wanted.sums, "presence", "ServerTraining")
 
     def step(name: str) -> Callable[..., Any]:
-        return jax.jit(
+        return jitted(
             lambda cohort, labels, *others: getattr(clients_of(cohort, labels), name)(*others)
         )
 
     programs = {name: step(name) for name in ("updates", "measured", "stored")}
-    compiled = cache(lambda function, *fixed: jax.jit(partial(function, *fixed)))
+    compiled = cache(lambda function, *fixed: jitted(partial(function, *fixed)))
 
     def played(
         state: ServerState, cohort: Any, labels: Any, received: Any, own: Any, key: Any, rate: Any
@@ -260,24 +252,18 @@ class SummedClients:
         shown = jax.tree.map(
             np.asarray, self._updates._replace(client_state=(), optimizer_state=(), sent=())
         )
-        rows = np.flatnonzero(self.client_id >= 0)
-        own = [
-            summand_of(jax.tree.map(lambda leaf, k=k: leaf[k], shown), trains[k], {}, 0)
-            for k in (rows if len(rows) else [0])
-        ]
-        update, trains, self.metrics = mean_of(self._total(own, rows, key))
+        stacked = shown, np.asarray(trains)
+        total = self._total(lambda update, has: summand_of(update, has, {}, 0), stacked, key)
+        update, trains, self.metrics = mean_of(total)
         return update._replace(sent=counted_in_sum(self.parts, state)), trains
 
     def measured(self, state: ServerState, key: jax.Array) -> tuple[nnx.State, jax.Array]:
         """Return the clients' mean statistics of the state's model, and the number of examples."""
-        statistics, counts = jax.tree.map(np.asarray, self.programs["measured"](state, key))
-        rows = np.flatnonzero(self.client_id >= 0)
-        own = [
-            measured_summand(jax.tree.map(lambda leaf, k=k: leaf[k], statistics), counts[k])
-            for k in (rows if len(rows) else [0])
-        ]
-        ids = self.client_id
-        found = measured_mean(self._total(own, rows, key))
+        ids, measured = (
+            self.client_id,
+            jax.tree.map(np.asarray, self.programs["measured"](state, key)),
+        )
+        found = measured_mean(self._total(measured_summand, measured, key))
         self.client_id = ids  # who leaves here counts as a client of the round
         return found
 
@@ -287,22 +273,29 @@ class SummedClients:
         after: ServerState = self.programs["stored"](state, self._updates)
         return after
 
-    def _total(self, own: Sequence[Summand], rows: np.ndarray, key: jax.Array) -> Summand:
-        """Return the sum over the clients that stay until their upload; these keep their `client_id`."""
+    def _total(self, terms: Callable[..., Summand], stacked: Any, key: jax.Array) -> Summand:
+        """Return the sum of `terms(*row)` over the rows of clients that stay until their upload.
+
+        These keep their `client_id`. `stacked`, [K, ...], are a client's values by its row.
+        """
+        from jaxfed.secure.session.neighborhoods import enough_partners
         from jaxfed.secure.session.parties import Session
 
+        rows, sums = np.flatnonzero(self.client_id >= 0), self.parts.training.server.sums
+        own = [
+            terms(*jax.tree.map(lambda leaf, k=k: leaf[k], stacked))
+            for k in (rows if len(rows) else [0])
+        ]
         vectors, total, summed = [vector_of(each) for each in own], None, list[int]()
-        if len(rows) >= FEWEST:
+        if len(rows) >= fewest_clients(sums):
             presence = Attendance(self.client_id[rows], self.departures, key).presence()
-            partners = mask_partners(len(rows))
+            partners = enough_partners(len(rows), 1)
             session = Session(len(rows), mask_partners=partners, presence=presence)
             total = sum_in(session, dict(enumerate(vectors)), len(vectors[0]))
             summed = list(session.contributors)
             self.communication.add(session.communication())
-        kept = rows[summed]
-        self.client_id = np.where(
-            np.isin(np.arange(len(self.client_id)), kept), self.client_id, -1
-        ).astype(np.int32)
+        is_summed = np.isin(np.arange(len(self.client_id)), rows[summed])
+        self.client_id = np.where(is_summed, self.client_id, -1).astype(np.int32)
         return summand_from(np.zeros_like(vectors[0]) if total is None else total, own[0])
 
 

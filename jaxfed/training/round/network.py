@@ -213,12 +213,11 @@ def training_sides(
     one_round: Callable[..., Any],
     joint: JointLabeling | None,
     asked: Callable[..., AskedClients],
-    at_client: Callable[[ClientSide], ClientSide],
 ) -> Sides:
     """Return the server's side and a client's, by `trained` and `one_round` of `jaxfed.training.round.round`.
 
     `joint` is the labeling of stage 2 by all clients together; None: each labels its own examples. `asked`
-    makes the clients at the server, `AskedClients` or a subclass of it; `at_client` wraps a client's side.
+    makes the clients at the server, `AskedClients` or a subclass of it.
 
     Raises:
         UsageError: not all clients of a cohort are to train; at the server, a labeling that needs more than a
@@ -271,7 +270,7 @@ def training_sides(
     side = ClientSide(client.init, client.answer, client.form)
     if joint is not None:
         side = joint.at_client(client)
-    return Sides(server, at_client(side))
+    return Sides(server, side)
 
 
 class JointLabeling(NamedTuple):

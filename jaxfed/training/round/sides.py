@@ -8,7 +8,7 @@ from typing import Any
 from jaxfed.federation.algorithm import Sides
 from jaxfed.training.pseudo_labels.label_sources import BY_XCLP
 from jaxfed.training.round.joint_labels import joint_labeling
-from jaxfed.training.round.masked_network import SummedAskedClients, summing
+from jaxfed.training.round.masked_network import SummedAskedClients, SummingClient
 from jaxfed.training.round.network import AskedClients, training_sides
 from jaxfed.training.round.parts import Parts
 
@@ -23,5 +23,6 @@ def sides_of(parts: Parts, trained: Callable[..., Any], one_round: Callable[...,
     if parts.pseudo_label in BY_XCLP:
         joint = joint_labeling(training.pseudo_labels[parts.pseudo_label])
     if training.server.sums == "plaintext":
-        return training_sides(parts, trained, one_round, joint, AskedClients, lambda side: side)
-    return training_sides(parts, trained, one_round, joint, SummedAskedClients, summing)
+        return training_sides(parts, trained, one_round, joint, AskedClients)
+    sides = training_sides(parts, trained, one_round, joint, SummedAskedClients)
+    return sides._replace(client=SummingClient(sides.client).side)
