@@ -259,11 +259,9 @@ class SummedClients:
 
     def measured(self, state: ServerState, key: jax.Array) -> tuple[nnx.State, jax.Array]:
         """Return the clients' mean statistics of the state's model, and the number of examples."""
-        ids, measured = (
-            self.client_id,
-            jax.tree.map(np.asarray, self.programs["measured"](state, key)),
-        )
-        found = measured_mean(self._total(measured_summand, measured, key))
+        ids = self.client_id
+        stacked = jax.tree.map(np.asarray, self.programs["measured"](state, key))
+        found = measured_mean(self._total(measured_summand, stacked, key))
         self.client_id = ids  # who leaves here counts as a client of the round
         return found
 

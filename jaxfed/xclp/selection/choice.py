@@ -296,11 +296,6 @@ def _chosen(p: Propagation, found: Propagation) -> dict[str, Any]:
 PRIOR_LABELS = tuple(2.0**k for k in range(-3, 10))  # s
 
 
-def priors() -> list[tuple[float, float]]:
-    """All pairs (client_prior, client_prior_labels) that a fit can return, in the order of their indices."""
-    return [(1 / gamma, labels) for labels in PRIOR_LABELS for gamma in SHARPNESS]
-
-
 def fitted(points: Mapping[int, Labeled], p: P, total: Total) -> P:
     """Return `p` with the prior fitted to leave-one-out data; `p` itself if there is no sum over clients."""
     of_labels = total({j: _by_labels(own) for j, own in points.items()})

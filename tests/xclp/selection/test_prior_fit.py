@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from jaxfed.xclp import Propagation
-from jaxfed.xclp.selection.choice import PRIOR_LABELS, fitted, plaintext_total, priors
+from jaxfed.xclp.selection.choice import PRIOR_LABELS, fitted, plaintext_total
 from jaxfed.xclp.selection.leave_one_out import Labeled
 from jaxfed.xclp.steps.class_scores import Rows
 from jaxfed.xclp.steps.prediction import ANY_CLASS, SHARPNESS
 
 NUM_CLASSES = 3
 GIVEN = Propagation(NUM_CLASSES, alpha=0.9)
+# All pairs (client_prior, client_prior_labels) that a fit can return.
+PRIORS = [(1 / gamma, labels) for labels in PRIOR_LABELS for gamma in SHARPNESS]
 
 
 def clients(counts, sharp=1.0, seed=0):
@@ -85,7 +87,7 @@ def test_is_the_mean_place_of_the_likelihoods(name, sharp):
     found = fitted(points, GIVEN, plaintext_total)
     assert (found.client_prior, found.client_prior_labels) == pytest.approx(by_hand(points))
     assert replace(found, client_prior=0.0, client_prior_labels=0.0) == GIVEN
-    assert (found.client_prior, found.client_prior_labels) in priors()
+    assert (found.client_prior, found.client_prior_labels) in PRIORS
 
 
 def test_unlike_clients_are_smoothed_by_fewer_labels():
