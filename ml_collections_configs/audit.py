@@ -81,6 +81,7 @@ def get_config(variant: str = "") -> ConfigDict:
     every_method                    all of the package whose clients have labels
     dp                              with DP-FedCT, eps = 10 a communication and all of U sensitive, and with
                                     DP-FedAvg of clients and of records (requirements-privacy.txt)
+    masked                          FedAvg alone, with updates in the clear and under masks
     smoke                           two rounds, few methods and shadow models
     """
     config = base.get_config()
@@ -142,6 +143,12 @@ def _dp(config: ConfigDict) -> None:
     config.baselines = (*config.baselines, "dp_fedct", "dp_fedavg", "dp_fedavg_records")
 
 
+def _masked(config: ConfigDict) -> None:
+    training = ConfigDict({"sums": "masked_resilient"})
+    config.masked_fedavg = ConfigDict({"algorithm": "fedavg", "training": training})
+    config.algorithm, config.baselines = "masked_fedavg", ("local_learning", "fedavg")
+
+
 def _smoke(config: ConfigDict) -> None:
     base.smoke(config)
     config.pate.teacher_rounds = 1
@@ -161,5 +168,6 @@ VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     "heterogeneous": _heterogeneous,
     "every_method": _every_method,
     "dp": _dp,
+    "masked": _masked,
     "smoke": _smoke,
 }
