@@ -53,7 +53,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
 
     chosen(_TRACKER.value, "--tracker")
     directory = location(_WORKDIR.value, "--workdir")
-    plan = sweep.plan(_CONFIG.value, overrides, _GRID.value, directory)
+    plan = sweep.plan(_CONFIG.value, overrides, _GRID.value)
     tracked = [f"--tracker={name}" for name in _TRACKER.value]
     command = sweep.run_command(plan, f"{__package__}.run", tracked)
     titles = {point.name: point.title for point in plan.points}

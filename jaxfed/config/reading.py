@@ -62,17 +62,21 @@ def opened(
     base = file.read(config) if isinstance(config, str) else config
     settings = with_overrides(base, overrides)
     check(settings)
-    for line in filter(None, () if in_sweep else effects(base, overrides, command).values()):
+    for line in filter(
+        None, () if in_sweep else effects(settings, base, overrides, command).values()
+    ):
         raise UsageError(line)
     return settings
 
 
-def effects(base: ConfigDict, overrides: Sequence[str], command: str = "") -> dict[str, str]:
-    """Return the key of each override of a checked config -> "", or an error if it has no effect.
+def effects(
+    config: ConfigDict, base: ConfigDict, overrides: Sequence[str], command: str = ""
+) -> dict[str, str]:
+    """Return the key of each override -> "", or an error if it has no effect.
 
-    An override has one if a key that it changes is in effect: its own, or one that refers to it.
+    `config` is `base` with the overrides, checked. An override has an effect if a key that it changes is in
+    effect: its own, or one that refers to it.
     """
-    config = with_overrides(base, overrides)
     values, why, found = dict(flatten(config.to_dict())), reasons(config, command), {}
     for text in overrides:
         key = text.partition("=")[0]

@@ -96,12 +96,7 @@ class SweepPlan:
     repeated: dict[str, str]
 
 
-def plan(
-    config: str,
-    overrides: Sequence[str] = (),
-    grid: Sequence[str] = (),
-    directory: Path | None = None,
-) -> SweepPlan:
+def plan(config: str, overrides: Sequence[str] = (), grid: Sequence[str] = ()) -> SweepPlan:
     """Build and check all points of a sweep before anything runs.
 
     Two points may resolve to one experiment, for example with the default values of two keys. It runs once,
@@ -111,7 +106,6 @@ def plan(
         config: `FILE.py[:VARIANT]`.
         overrides: `KEY=VALUE` strings that apply to every point.
         grid: `KEY=VALUE,VALUE,...` strings; their combinations replace the points of the file's `sweep`.
-        directory: of the sweep. A point that has started there keeps the baselines that it started with.
 
     Raises:
         UsageError: no `sweep`, no points, a point twice; a value that a config does not allow; a key that
@@ -122,23 +116,17 @@ def plan(
     base = _checked(file, overrides)
     points: dict[str, Point] = {}
     first: dict[str, str] = {}  # settings -> the point that has them
-    seen: dict[tuple[str, str], str] = {}  # point and method -> the method and its settings
-    runs: dict[str, str] = {}  # these -> the point that runs them
+    runs: dict[str, str] = {}  # method and its settings -> the point that runs it
     repeated: dict[str, str] = {}
     unread = dict[str, str]()
-    given = [
-        (values, tuple(as_text(key, value) for key, value in values.items()))
-        for values in (_crossed(grid) if grid else _added(path, variant))
-    ]
-    names = [point_name(texts) for _, texts in given]
-    begun = {name: _begun_with(directory, name) for name in names}
-    for place in sorted(range(len(given)), key=lambda place: not begun[names[place]]):
-        (values, texts), name = given[place], names[place]
+    for values in _crossed(grid) if grid else _added(path, variant):
+        texts = tuple(as_text(key, value) for key, value in values.items())
+        name = point_name(texts)
         try:
             loaded = _checked(file, [*overrides, *texts])
         except UsageError as error:
             raise UsageError(f"sweep point {_title(texts)}: {error}") from None
-        for key, line in effects(file, [*overrides, *texts]).items():
+        for key, line in effects(loaded, file, [*overrides, *texts]).items():
             unread[key] = unread.get(key, line) and line
         if name in points or name in repeated:
             raise UsageError(f"--config={config}: sweep adds the point {name} twice")
@@ -147,38 +135,25 @@ def plan(
             repeated[name] = same
             continue
         flat = dict(flatten(settings))
-        points[name] = Point(name, {key: flat[key] for key in values}, texts, settings, {})
-        for method in methods.chosen(loaded):
-            seen[name, method] = f"{method} {_as_json(seen_by(loaded, method))}"
-            if method in begun[name] or not begun[name]:
-                runs.setdefault(seen[name, method], name)
-    for name, point in points.items():
-        left = [method for method in point.settings["baselines"] if method not in begun[name]]
-        at = {method: runs.get(seen[name, method], name) for method in left}
-        reused = {method: other for method, other in at.items() if other != name}
-        points[name] = _without(file, overrides, point, reused) if reused else point
+        point = Point(name, {key: flat[key] for key in values}, texts, settings, {})
+        seen = {m: f"{m} {_as_json(seen_by(loaded, m))}" for m in methods.chosen(loaded)}
+        reused = {m: runs[seen[m]] for m in loaded.baselines if seen[m] in runs}
+        points[name] = point = _without(file, overrides, point, reused) if reused else point
+        for method in seen.keys() - point.reused.keys():
+            runs.setdefault(seen[method], name)
     if not points:
         raise UsageError(f"--config={config}: sweep adds no point")
     for line in filter(None, unread.values()):
         raise UsageError(f"{line}; that is so at every point of the sweep")
     swept = dict.fromkeys(key for point in points.values() for key in point.overrides)
     own = {key: value_of(base, key) for key in swept}
-    in_order = tuple(points[name] for name in names if name in points)
-    return SweepPlan(config, tuple(overrides), tuple(grid), own, in_order, repeated)
+    return SweepPlan(config, tuple(overrides), tuple(grid), own, tuple(points.values()), repeated)
 
 
 def _checked(file: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
     loaded = with_overrides(file, overrides)
     check.check(loaded)
     return loaded
-
-
-def _begun_with(directory: Path | None, point: str) -> tuple[str, ...]:
-    """Return the methods that a point's directory was made for; () if it has not begun."""
-    if directory is None or not (directory / point / "config.json").exists():
-        return ()
-    there = read_json(directory / point, "config.json")
-    return (there.get("algorithm", ""), *there.get("baselines", ()))
 
 
 def _as_json(settings: Any) -> str:

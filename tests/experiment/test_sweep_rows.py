@@ -5,9 +5,8 @@ import shlex
 from functools import partial
 
 import pytest
-from small_sweeps import fake_command, launch, results_of, run, write_config
+from small_sweeps import launch, results_of, write_config
 
-from jaxfed.experiment import sweep
 from jaxfed.experiment import sweep as sweep_plan
 from jaxfed.experiment.store.records import read_sweep
 
@@ -68,30 +67,6 @@ def sweep(add):
     overrides = ["baselines=per_client_lp", "selection.settings=cross_validated"]
     plan = sweep_plan.plan(config(body), overrides)
     assert [point.reused for point in plan.points] == [{}, {}]
-
-
-def test_points_that_have_started_keep_what_they_started_with(config, tmp_path):
-    """Another point before the first one does not make the results there those of another config."""
-    directory = tmp_path / "out"
-    plan = sweep_plan.plan(config(ALPHAS), directory=directory)
-    run(plan, directory, fake_command({point.name: 0.5 for point in plan.points}))
-    longer = config(ALPHAS.replace("(0.5", "(0.1, 0.5"))
-    plan = sweep_plan.plan(longer, directory=directory)
-    assert {point.name: point.reused for point in plan.points} == {
-        "xclp.alpha=0.1": {"client_knn": "xclp.alpha=0.5"},
-        "xclp.alpha=0.5": {},
-        "xclp.alpha=0.9": {"client_knn": "xclp.alpha=0.5"},
-    }
-    assert [point.name for point in sweep.unfinished(plan, directory)] == ["xclp.alpha=0.1"]
-
-
-def test_a_point_that_has_begun_alone_still_reuses(config, tmp_path):
-    """The point that would run its baseline has failed before it made its directory."""
-    directory = tmp_path / "out"
-    first, second = sweep_plan.plan(config(ALPHAS), directory=directory).points
-    (directory / second.name).mkdir(parents=True)
-    (directory / second.name / "config.json").write_text(json.dumps(second.settings))
-    assert sweep_plan.plan(config(ALPHAS), directory=directory).points == (first, second)
 
 
 @pytest.mark.slow
