@@ -29,14 +29,18 @@ class Site:
 
     @property
     def titles(self) -> dict[str, str]:
-        """The first heading of each page."""
+        """The first heading of each page; of a generated report, whose headings are alike, its folder's name."""
         return {path: _title(text, path) for path, text in self.texts.items()}
 
     def write(self, folder: Path) -> None:
-        """Write pages and files into an empty folder."""
+        """Write pages and files into an empty folder.
+
+        Tables of figures are outside the search: they all have words such as "seeds", which ask for a guide.
+        """
         for path, text in self.texts.items():
+            head = "---\nsearch:\n  exclude: true\n---\n\n" if _is_table(path) else ""
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text)
+            (folder / path).write_text(head + text)
         for path, file in self.files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, folder / path)
@@ -123,6 +127,16 @@ def _outside_code(text: str, change: Callable[[str], str]) -> str:
     return "".join(part if i % 2 else change(part) for i, part in enumerate(parts))
 
 
+_TABLES = ("report.md", "vulnerability.md", "leaderboard.md", "gallery.md")
+
+
+def _is_table(path: str) -> bool:
+    """True for pages of figures that a command has written."""
+    return path.endswith(_TABLES)
+
+
 def _title(text: str, path: str) -> str:
+    if path.startswith("results/") and _is_table(path):
+        return "/".join(PurePosixPath(path).parts[1:-1]) + ": figures"
     found = re.search(r"^# (.+)$", text, re.MULTILINE)
     return found[1].replace("`", "") if found else path

@@ -1,21 +1,19 @@
-"""Pages of settings and methods, and README's table of methods, made from the code.
+"""Pages of settings and methods, made from the code.
 
 python -m docs.generate.reference keys > docs/keys.md
 python -m docs.generate.reference methods > docs/methods.md
-python -m docs.generate.reference table           # into README.md
 """
 
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from jaxfed.algorithms import ALGORITHMS, declaration_of
 from jaxfed.config.reference import entries
-from jaxfed.federation.method import INGREDIENTS, Method, method_settings, plain
+from jaxfed.federation.method import INGREDIENTS, Method, plain
 
 
 def keys_page() -> str:
@@ -53,14 +51,12 @@ class Entry(NamedTuple):
         declared: its declaration.
         factory: its function.
         given: keywords that a preset gives it.
-        keys: keys of its section.
     """
 
     name: str
     declared: Method
     factory: Callable[..., Any]
     given: Mapping[str, Any]
-    keys: list[str]
 
     @property
     def module(self) -> str:
@@ -111,8 +107,7 @@ def described_methods(names: Iterable[str] | None = None) -> list[Entry]:
     for name in names or (name for name in ALGORITHMS if name not in ALGORITHMS.from_outside()):
         factory = ALGORITHMS[name]
         given = getattr(factory, "keywords", {})
-        keys = [key for key in method_settings(factory) if key not in given]
-        found.append(Entry(name, declaration_of(name), plain(factory), given, keys))
+        found.append(Entry(name, declaration_of(name), plain(factory), given))
 
     def place(entry: Entry) -> tuple[Any, ...]:
         return not entry.declared.one_shot, entry.declared.has_learners, entry.factory.__name__
@@ -127,50 +122,27 @@ def methods_page(names: Iterable[str] | None = None) -> str:
         "",
         "Any of them is `config.algorithm` or one of `config.baselines`. This page is made from the code by",
         "`docs/generate/reference.py`; a method's file has its equations, costs and departures",
-        "from its paper. Which one suits you: [choosing a method](choosing.md).",
+        "from its paper. Which one suits you: [choosing a method](choosing.md). Keys: [settings](keys.md).",
         "",
-        "| name | method | idea | needs | labels at | what leaves a client | on a network | own keys |",
-        "| :-- | :-- | :-- | :-- | :-- | :-- | :-- | :-- |",
+        "Methods with XCLP's pseudo-labels send what `xclp` sends as well. With protocols, and with model",
+        "changes summed under masks (`training.sums`), the server sees less: [who learns what](privacy.md).",
+        "",
+        "| name | method | idea | needs | labels at | what leaves a client | on a network |",
+        "| :-- | :-- | :-- | :-- | :-- | :-- | :-- |",
     ]
     for entry in described_methods(names):
-        keys = ", ".join(f"`{key}`" for key in entry.keys) or "none"
         link = f"[`{entry.name}`](../{entry.module.replace('.', '/')}.py)"
         cited, leaves = entry.cited(entry.declared.cites), entry.declared.leaves
         place = entry.labels_at, leaves, entry.on_network
-        lines.append(_row(link, cited, entry.idea, entry.needs, *place, keys))
+        lines.append(_row(link, cited, entry.idea, entry.needs, *place))
     return "\n".join(lines) + "\n"
 
 
-def methods_table(names: Iterable[str] | None = None) -> str:
-    """Return the table of methods in README.md; a method and its presets share a row."""
-    lines = [
-        "| name | method | labels at | what leaves a client |",
-        "| :-- | :-- | :-- | :-- |",
-    ]
-    rows: dict[Any, list[Entry]] = {}
-    for entry in described_methods(names):
-        rows.setdefault(entry.factory, []).append(entry)
-    for entries_of in rows.values():
-        first = entries_of[0]
-        names_of = ", ".join(f"`{entry.name}`" for entry in entries_of)
-        cites = first.declared.cites
-        title = first.cited(_short(cites)) if cites else f"{first.declared.title}: {first.idea}"
-        lines.append(_row(names_of, title, first.labels_at, first.declared.leaves))
-    return "\n".join(lines) + "\n"
-
-
-PAGES = {"keys": keys_page, "methods": methods_page, "table": methods_table}
+PAGES = {"keys": keys_page, "methods": methods_page}
 
 
 def _row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _short(cites: str) -> str:
-    """Return a citation with at most two authors."""
-    parts = cites.split(", ")
-    first = next((i for i, part in enumerate(parts) if re.search(r"\d{4}|et al", part)), 0)
-    return ", ".join([f"{parts[0]} et al.", *parts[first:]] if first > 2 else parts)
 
 
 if __name__ == "__main__":
