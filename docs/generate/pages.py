@@ -29,7 +29,7 @@ class Site:
 
     @property
     def titles(self) -> dict[str, str]:
-        """The first heading of each page; of a generated report, whose headings are alike, its folder's name."""
+        """The first heading of each page; the folder's name of a report, since reports have one heading."""
         return {path: _title(text, path) for path, text in self.texts.items()}
 
     def write(self, folder: Path) -> None:
