@@ -1,10 +1,12 @@
-"""Reads docs/threat-model.md, so that tests hold its figures and its references to what is measured."""
+"""Reads docs/threat-model.md and docs/protocols.md, so that tests hold their figures and references."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "docs" / "threat-model.md").read_text()
+TEXT = "\n".join(
+    (ROOT / "docs" / f"{page}.md").read_text() for page in ("threat-model", "protocols")
+)
 
 
 def table(name):
@@ -18,5 +20,5 @@ def table(name):
 
 
 def cited_tests():
-    """(file, function) of every test that the document names."""
+    """(file, function) of every test that the pages name."""
     return re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", TEXT)
