@@ -100,7 +100,6 @@ def _clock(config: ConfigDict) -> None:
     config.clock.seconds_per_example = 0.01
     config.clock.seconds_per_round = 1.0
     config.clock.speed_spread = 1.0
-    config.clock.over_selection = 1.4  # of the synchronous rounds
     config.fedbuff = ConfigDict({"concurrency": 2 * config.cohort_size})
 
 

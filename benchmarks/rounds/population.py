@@ -78,7 +78,6 @@ def federation_of(num_clients: int) -> Federation:
         NUM_CLASSES,
         public=public,
         public_labels=y[public],
-        num_public_classes=NUM_CLASSES,
     )
 
 

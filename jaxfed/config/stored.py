@@ -14,6 +14,7 @@ GONE: dict[str, Any] = {
     "clock.availability": "always",
     "clock.deadline": 0.0,
     "clock.online_share": 0.5,
+    "clock.over_selection": 1.0,
     "dp_fedavg.bound": "fixed",
     "dp_fedavg_records.chunk": 16,
     "dp_fedavg_records.records": "poisson",

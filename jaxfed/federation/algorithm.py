@@ -80,15 +80,13 @@ class Timed(NamedTuple):
     """One round in simulated time.
 
     Fields:
-        clients: the clients that count, ascending.
+        clients: the clients whose updates the server's step takes, ascending.
         seconds: simulated time at which the round ends.
-        lost: number of clients whose work was lost, since others were faster.
         version: in asynchronous rounds, the number of server steps before each client began; else ().
     """
 
     clients: tuple[int, ...]
     seconds: float
-    lost: int = 0
     version: tuple[int, ...] = ()
 
 

@@ -49,8 +49,6 @@ class Federation:
             Their classes are in `y`, for evaluation; a method receives `public_examples`.
         public_labels: int32 [n_u], labels of the public examples if everybody has these, too (FedMD's
             public data); else None.
-        num_public_classes: number of classes of `public_labels`. They are the classes 0..C-1 themselves, or
-            others if the public examples are another data set's and `y` is -1.
         predicted: int32 [n], classes by the trained model whose features `x` are; None if `x` are others.
         census: counts of all clients' examples if this is one side of a network, which holds its own examples
             alone; None: all clients' examples are here.
@@ -67,7 +65,6 @@ class Federation:
     server: np.ndarray = field(default_factory=_no_points)
     public: np.ndarray = field(default_factory=_no_points)
     public_labels: np.ndarray | None = None
-    num_public_classes: int = 0
     predicted: np.ndarray | None = None
     census: Census | None = None
     room: np.ndarray | None = None
@@ -148,7 +145,6 @@ class Federation:
             classes,
             **apart,
             public_labels=known_to_all if public_labeled else None,
-            num_public_classes=classes if public_labeled else 0,
         )
 
     @classmethod

@@ -1,8 +1,8 @@
-"""Simulated time: speeds of clients, rounds with over-selection, asynchronous arrivals.
+"""Simulated time: speeds of clients, synchronous rounds, asynchronous arrivals.
 
-Synchronous rounds: the first `cohort_size` clients of a larger draw that finish count, and the last of them
-ends the round. Asynchronous rounds (`jaxfed.algorithms.fedbuff`): `concurrency` clients train at a time; a
-round ends with the cohort_size-th arrival since the one before. `docs/time.md` has all rules.
+The slowest client of a cohort ends a synchronous round. Asynchronous rounds (`jaxfed.algorithms.fedbuff`):
+`concurrency` clients train at a time; a round ends with the cohort_size-th arrival since the one before.
+`docs/time.md` has all rules.
 
 A schedule depends only on the settings, the seed and the clients' sizes, not on a model. It is computed
 before the first round: a resumed run computes it again, and checkpoints store no time.
@@ -11,11 +11,10 @@ before the first round: a resumed run computes it again, and checkpoints store n
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,28 +25,25 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.rounds import CohortOf, Played
 from jaxfed.federation.sampling import Sampling, sample_clients
 from jaxfed.random_streams import Stream
-from jaxfed.settings import Ge, NotNegative, check
+from jaxfed.settings import NotNegative, check
 
 _TRIES, _MORE = 16, 4  # rounds of further draws, and their number for each client that is missing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """Speeds of clients and over-selection; off if `seconds_per_example` is 0.
+    """Speeds of clients; off if `seconds_per_example` is 0.
 
     Attributes:
         seconds_per_example: simulated seconds of the median client for an example; 0: no simulated
             time, and no other key of the clock may be set.
         seconds_per_round: simulated seconds of the median client for the communication of a round.
         speed_spread: sigma of the lognormal distribution of both over clients; 0: equal speeds.
-        over_selection: clients drawn for a synchronous round, as a multiple of cohort_size; the first
-            cohort_size that finish count.
     """
 
     seconds_per_example: NotNegative = 0.0
     seconds_per_round: NotNegative = 0.0
     speed_spread: NotNegative = 0.0
-    over_selection: Annotated[float, Ge(1)] = 1.0
 
     def __post_init__(self) -> None:
         """Check the fields; if `seconds_per_example` is 0 the others must have their defaults."""
@@ -118,10 +114,9 @@ class Schedule:
                 yield one._replace(metrics={**one.metrics, **self.metrics(one.round)})
 
     def metrics(self, number: int) -> dict[str, float]:
-        """Return the simulated time, the share of clients whose work was lost, and the mean staleness."""
+        """Return the simulated time, and the mean staleness of asynchronous rounds."""
         timed = self.rounds[number - 1]
-        lost = timed.lost / (len(timed.clients) + timed.lost)
-        found = {"simulated_seconds": timed.seconds, "lost_share": lost}
+        found = {"simulated_seconds": timed.seconds}
         if timed.version:
             found["staleness"] = number - 1 - float(np.mean(timed.version))
         return found
@@ -156,21 +151,9 @@ def schedule_of(
                 allowed="set it, such as to 0.01",
             )
         return algorithm, None
-    refusals = {
-        f"the privacy of {name} counts on cohorts that are drawn from all clients": (
-            course.check_participation is not None
-        ),
-        "all clients take part already": sampling.cohort_size in (0, federation.num_clients),
-        "clients of a fixed turn have no others to replace them": sampling.sampling == "groups",
-    }
-    for wrong, applies in refusals.items():
-        if applies and clock.over_selection > 1:
-            given, key = clock.over_selection, "over_selection"
-            raise UsageError(wrong, key=key, owner="Clock", value=given, allowed="use 1")
     workers = _Workers(clock, algorithm, federation, seed, processed)
     if course.asynchronous is None:
-        timed = _synchronous(workers, sampling, clock.over_selection, rounds)
-        return algorithm, Schedule(timed)
+        return algorithm, Schedule(_synchronous(workers, sampling, rounds))
     timed = _asynchronous(workers, course.asynchronous.concurrency, sampling, rounds)
     return course.asynchronous.of(timed)._replace(name=algorithm.name), Schedule(timed)
 
@@ -238,34 +221,18 @@ def draw_free(
     return np.concatenate([np.array(chosen, np.int64), others.astype(np.int64)])
 
 
-def _synchronous(
-    workers: _Workers, sampling: Sampling, over_selection: float, rounds: int
-) -> list[Timed]:
-    """Synchronous rounds, with over-selection.
+def _synchronous(workers: _Workers, sampling: Sampling, rounds: int) -> list[Timed]:
+    """Synchronous rounds of the cohorts that are drawn without simulated time.
 
-    A client has work in a round if it has examples to train on. Others may be drawn, as without simulated
-    time: they exchange messages, never take the place of a client with work, and are never lost. A round
-    without any client with work takes no time.
+    A client without work exchanges messages alone; a round in which no client at all has work takes no time.
     """
-    timed, time, num_clients = list[Timed](), 0.0, workers.federation.num_clients
+    timed, time = list[Timed](), 0.0
     for number in range(1, rounds + 1):
         has_work, seconds = workers.in_round(number)
         clients = workers.drawn(sampling, number)
-        if not has_work.any():
-            timed.append(Timed(tuple(clients.tolist()), time))
-            continue
-        wanted = len(clients)
-        if over_selection > 1:
-            drawn = min(num_clients, math.ceil(wanted * over_selection))
-            clients = workers.drawn(sampling._replace(cohort_size=drawn), number)
-        finish, works = time + seconds[clients], has_work[clients]
-        wanted = min(wanted, len(clients))
-        share = math.ceil(wanted * int(works.sum()) / len(clients))
-        order = np.lexsort((clients, finish))
-        first, others = order[works[order]], order[~works[order]]
-        counting = np.append(first[:share], others[: wanted - share])
-        time = float(finish[counting].max())
-        timed.append(Timed(tuple(sorted(clients[counting].tolist())), time, len(first[share:])))
+        if has_work.any():
+            time = float(time + seconds[clients].max())
+        timed.append(Timed(tuple(clients.tolist()), time))
     return timed
 
 
@@ -332,5 +299,5 @@ def _asynchronous(
         arrived.sort(key=lambda event: event.client)
         came = tuple(event.client for event in arrived)
         busy.difference_update(came)
-        timed.append(Timed(came, time, 0, tuple(event.version for event in arrived)))
+        timed.append(Timed(came, time, tuple(event.version for event in arrived)))
     return timed

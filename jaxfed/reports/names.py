@@ -62,7 +62,7 @@ _METRICS = {
 }
 _SHARES = (
     *("pseudo_labeled", "pseudo_label_weight"),
-    *("consensus_change", "agreement", "abstained", "lost_share"),
+    *("consensus_change", "agreement", "abstained"),
 )
 _SETTINGS = {
     "num_bits": "LSH bits L",

@@ -45,24 +45,15 @@ def test_asynchronous_rounds_need_time(tmp_path):
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        (
-            "clock.over_selection=2",
-            "config.clock.over_selection=2.0: all clients take part already",
-        ),
         ("sampling=groups", "config.sampling='groups': concurrency=10 replaces"),
         (
             "fedbuff.concurrency=4",
             "config.fedbuff.concurrency=4: the server's step takes 20 arrivals",
         ),
-        (
-            "clock.over_selection=3",
-            "config.clock.over_selection=3.0: the privacy of dp_fedavg counts on cohorts",
-        ),
     ],
 )
 def test_what_does_not_go_with_time_is_refused_by_its_key(override, line):
-    name = "dp_fedavg" if "=3" in override else "fedbuff"
-    overrides = (TIMED, f"algorithm={name}", "baselines=()", "cohort_size=0", override)
+    overrides = (TIMED, "algorithm=fedbuff", "baselines=()", "cohort_size=0", override)
     config = loaded(*overrides, config=f"{CONFIG}:smoke")
     check(config)
     with pytest.raises(UsageError) as caught:

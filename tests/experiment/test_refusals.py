@@ -149,9 +149,6 @@ SIMULATED = {
     "...labels the points that its clients hold": predicted(
         lambda: ALGORITHMS["xclp"](num_classes=3, num_bits=64), X
     ),
-    "Clock.over_selection=2.0: the privacy of dp_fedavg counts on cohorts that are drawn": timed(
-        "dp_fedavg", over_selection=2.0
-    ),
 }
 
 SETTINGS = {"algorithm": "xclp", "num_repeats": 2, "dataset": {"name": "digits"}, "alpha": 0.5}

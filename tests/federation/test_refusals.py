@@ -72,12 +72,7 @@ BY_LABELS = partial(rounds, labels=True)
 CLOCK = {
     "Clock.speed_spread=3.0: there is no sim": rounds(seconds_per_example=0.0, speed_spread=3.0),
     "Clock.seconds_per_round=-1.0: use numbers from 0 on": rounds(seconds_per_round=-1.0),
-    "Clock.over_selection=0.5: use numbers from 1 on": rounds(over_selection=0.5),
-    "Clock.over_selection=2.0: all clients take part already": rounds(over_selection=2.0),
     "Clock.speed_spread=nan: use numbers from 0 on": rounds(speed_spread=float("nan")),
-    "Clock.over_selection=1.5: clients of a fixed turn": rounds(
-        SIX, 3, sampling="groups", over_selection=1.5
-    ),
     "sampling='groups': concurrency=4 replaces": rounds(SIX, 3, 4, "groups"),
     "concurrency=2: the server's step takes 3 arrivals, and 6 clients have examples to train on; use 3 to "
     "6, or a smaller cohort_size": rounds(SIX, 3, 2),

@@ -190,6 +190,11 @@ def own_round(change):
     return lambda: simulate(method, FEDERATION)
 
 
+def weighed(weight, **given):
+    own = jaxfed.ServerTraining(weighting=lambda data: jnp.float32(weight), **given)
+    return lambda: simulate(fedavg(training=jaxfed.Training(MODEL, server=own)), FEDERATION)
+
+
 def no_method():
     declare = method(title="Mine", leaves="nothing")
     with mock.patch.dict(ALGORITHMS, mine=declare(lambda *, training: None)):
@@ -211,6 +216,9 @@ OWN = {
     "...returned ServerState; return (state, metrics), m": own_round(lambda after, metrics: after),
     "...metrics a dict": own_round(lambda after, metrics: (after, None)),
     "...metric 'note' is text": own_round(lambda after, metrics: (after, {**metrics, "note": "a"})),
+    "ServerTraining.weighting: a client's weight is neg": weighed(-1.0),
+    "ServerTraining.weighting: ...or not finite; return finite numbers": weighed(np.nan),
+    "ServerTraining.weighting: a client  under masks": weighed(-1.0, sums="masked_resilient"),
     "...factory of 'mine' returned NoneType; return a Fed": no_method,
 }
 

@@ -98,7 +98,6 @@ def dealt(config: ConfigDict, data: Dataset, seed: int) -> Federation:
         server=server,
         public=public,
         public_labels=y[public].astype(np.int32) if has_labels else None,
-        num_public_classes=data.num_classes if has_labels else 0,
     )
     if wanted.reveal_labels:
         federation = federation.fully_labeled()

@@ -41,6 +41,7 @@ from jaxfed.training.consensus.client_sums import Attendance, departures_of, few
 from jaxfed.training.round.client_round import ClientUpdate, Shared
 from jaxfed.training.round.parts import Parts
 from jaxfed.training.round.server_hooks import UploadStore
+from jaxfed.training.server.aggregate import check_weights
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
@@ -107,6 +108,7 @@ def summand_of(
     if jax.tree.leaves(update.upload) or np.ndim(update.weight):
         why = "the server of this method stores each client's upload, or takes several means"
         raise UsageError(why, key="sums", owner="ServerTraining", allowed="use 'plaintext'")
+    check_weights(update.weight, update.delta)
     weight, number = _float64(update.weight), _float64(unlabeled)
     used = weight * bool(trains)
     return Summand(

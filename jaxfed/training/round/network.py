@@ -412,8 +412,8 @@ class AskedClients:
 
 def _in_range(name: str, values: Any, most: float) -> None:
     """Raise `Unusable` for a weight or number by which one client would dominate the mean."""
-    if np.any(np.asarray(values) < 0):
-        raise Unusable(f"{name} is below 0")
+    if not np.all(np.asarray(values) >= 0):
+        raise Unusable(f"{name} is no number from 0 on")
     if (largest := np.max(np.asarray(values), initial=0)) > most * _ROUNDED:
         raise Unusable(f"{name} is {largest:g}; by the client's hello it is at most {most:g}")
 

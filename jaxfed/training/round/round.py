@@ -41,7 +41,7 @@ from jaxfed.training.round.server_hooks import (
     Messages,
     network_classifier,
 )
-from jaxfed.training.server.aggregate import Aggregate, in_all, weighted_sum
+from jaxfed.training.server.aggregate import Aggregate, check_weights, in_all, weighted_sum
 from jaxfed.training.server.server_state import ServerState, is_finite, with_statistics
 from jaxfed.training.specification import SERVER_LEARNING_RATE, Training
 
@@ -129,6 +129,7 @@ def one_round(
     rate = training.local.rate_of(int(state.round) - first_round)
     own = None if server is None else server.examples
     found = run(state, cohort, labels, received, own, train_key, rate)
+    check_weights(found.weights, state.model)
 
     after, cohort = found.state, cohort._replace(client_id=found.client_id)
     for hook in parts.hooks:
@@ -182,7 +183,8 @@ def trained(
         sent = dict(sent) | sent_after
     is_one = jnp.asarray(clients.client_id) >= 0
     sent = jax.tree.map(lambda number: jnp.where(is_one, number, 0), sent)
-    return Outcome(after, metrics | clients.metrics, sent, uploads, clients.client_id)
+    metrics |= clients.metrics
+    return Outcome(after, metrics, sent, uploads, updates.weight, clients.client_id)
 
 
 def stepped(

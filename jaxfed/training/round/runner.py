@@ -45,6 +45,7 @@ class Outcome(NamedTuple):
         metrics: of the clients, and of a server that trained beside them.
         sent: {kind of message: int32 [K]}, `ClientUpdate.sent`.
         uploads: `ClientUpdate.upload`, [K, ...].
+        weights: `ClientUpdate.weight`, [K] or [K, S].
         client_id: int32 [K], the clients whose updates these are; on a network some may have left.
         communication: `Communication` of sums under masks; else ().
     """
@@ -53,6 +54,7 @@ class Outcome(NamedTuple):
     metrics: dict[str, jax.Array]
     sent: Any
     uploads: Any
+    weights: jax.Array
     client_id: Array
     communication: Any = ()
 

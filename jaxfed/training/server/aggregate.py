@@ -14,8 +14,10 @@ import numpy as np
 import optax
 from flax import nnx
 
+from jaxfed.errors import UsageError
 from jaxfed.settings import Positive, Share, check_value, hinted
 from jaxfed.training.local.batches import ClientData, usable
+from jaxfed.training.server.server_state import is_finite
 
 Weighting = Callable[[ClientData], jax.Array]  # a client's weight in the mean, float32 scalar
 
@@ -77,6 +79,21 @@ def largest_weight(weighting: Weighting, num_examples: int) -> float:
     every, ones = jnp.ones(num_examples, bool), jnp.ones(num_examples)
     label = jnp.zeros(num_examples, jnp.int32)
     return float(weighting(ClientData(ones, label, ones, every, every)))
+
+
+def check_weights(weights: jax.Array, model: nnx.State) -> None:
+    """Raise a UsageError for a weight that is negative or not finite.
+
+    Weights that a method makes of a diverged model pass: the run reports that itself.
+    """
+    given = np.asarray(weights)
+    if not np.all(np.isfinite(given) & (given >= 0)) and is_finite(model):
+        raise UsageError(
+            "a client's weight is negative or not finite",
+            key="weighting",
+            owner="ServerTraining",
+            allowed="return finite numbers from 0 on",
+        )
 
 
 WEIGHTINGS: dict[str, Weighting] = {

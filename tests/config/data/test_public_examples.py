@@ -82,4 +82,3 @@ def test_labels_can_be_everybodys_too(tmp_path):
         0
     )
     np.testing.assert_array_equal(federation.public_labels, federation.y[federation.public])
-    assert federation.num_public_classes == 3

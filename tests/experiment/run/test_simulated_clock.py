@@ -1,7 +1,6 @@
 """`simulate` with a clock: what it refuses before anything runs, as a config does."""
 
 import numpy as np
-import pytest
 from flax import nnx
 
 import jaxfed
@@ -27,21 +26,3 @@ def test_a_guarantee_that_counts_on_draws_allows_a_clock_that_only_counts():
     for before, after in zip(plain.records, timed.records, strict=True):
         assert after["simulated_seconds"] > 0
         assert after["epsilon"] == before["epsilon"]
-
-
-@pytest.mark.parametrize("name", ["xclp", "client_knn", "per_client_lp"])
-def test_a_lost_client_costs_no_other_its_labels(name):
-    """Client 1 is too slow; the others have the labels of a federation without it."""
-    rng = np.random.default_rng(1)
-    clients = [
-        (rng.normal(size=(n, 2)).astype(np.float32), [0, 1, *[-1] * (n - 2)]) for n in (6, 9, 5, 6)
-    ]
-    method = getattr(jaxfed.algorithms, name)(num_classes=2)
-    all_of_them = jaxfed.Federation.from_clients(clients)
-    clock = jaxfed.Clock(**SECOND, over_selection=1.3)
-    found = jaxfed.simulate(method, all_of_them, cohort_size=3, clock=clock).state.label
-    without = jaxfed.Federation.from_clients([clients[j] for j in (0, 2, 3)])
-    expected = jaxfed.simulate(method, without).state.label
-    np.testing.assert_array_equal(found[[0, 2, 3], :6], expected[:, :6])
-    assert (expected[2] >= 0).all()
-    assert (found[1] == -1).all()

@@ -43,7 +43,7 @@ def scheduled_on_labels(clock, clients, size=0, rounds=3, **options):
 
 
 def rounds_of(schedule):
-    return [(one.clients, one.seconds, one.lost) for one in schedule.rounds]
+    return [(one.clients, one.seconds) for one in schedule.rounds]
 
 
 def test_without_seconds_there_is_no_schedule():
@@ -56,7 +56,7 @@ def test_the_slowest_ends_a_round_of_the_usual_clients():
     assert [list(one.clients) for one in schedule.rounds] == drawn
     ends = np.cumsum([max(clients) + 1 for clients in drawn])
     assert [one.seconds for one in schedule.rounds] == ends.tolist()
-    assert schedule.metrics(2) == {"simulated_seconds": ends[1], "lost_share": 0.0}
+    assert schedule.metrics(2) == {"simulated_seconds": ends[1]}
 
 
 @pytest.mark.parametrize(
@@ -77,17 +77,6 @@ def test_rounds_on_labels_alone_take_their_time():
     ]  # one label each; then all examples
 
 
-def test_the_first_of_an_over_selection_count():
-    schedule = scheduled(Clock(seconds_per_example=1.0, over_selection=1.6), 3)
-    time = 0.0
-    for number in (1, 2, 3):
-        drawn = sample_clients(Sampling(5), federation(), 5, number)
-        time += drawn[2] + 1
-        one = schedule.rounds[number - 1]
-        assert (one.clients, one.seconds, one.lost) == (tuple(drawn[:3]), time, 2)
-    assert schedule.metrics(1)["lost_share"] == pytest.approx(2 / 5)
-
-
 def test_clients_without_labels_are_drawn_as_without_a_clock_and_train_for_no_time():
     clients = with_labels(0, 3, 0, 0, 5, 0)
     clock = Clock(seconds_per_example=1.0, seconds_per_round=0.25)
@@ -97,27 +86,6 @@ def test_clients_without_labels_are_drawn_as_without_a_clock_and_train_for_no_ti
     durations = [0.25 + max({1: 3, 4: 5}.get(client, 0) for client in each) for each in drawn]
     assert [one.seconds for one in schedule.rounds] == np.cumsum(durations).tolist()
     assert {0.25, 3.25, 5.25} == set(durations)
-    assert {schedule.metrics(number)["lost_share"] for number in range(1, 21)} == {0.0}
-
-
-def test_clients_without_labels_do_not_take_the_places_of_those_with_labels():
-    """Half of the drawn clients count, and half of those with labels: the fastest, rounded up."""
-    clients = with_labels(*[0] * 6, *range(1, 7))  # client j from 6 on takes j - 5 seconds
-    clock = Clock(seconds_per_example=1.0, over_selection=2.0)
-    schedule = scheduled_on_labels(clock, clients, 3, rounds=30)
-    time, shares = 0.0, set()
-    for number, one in enumerate(schedule.rounds, 1):
-        drawn = np.array(sample_clients(Sampling(6), clients, 5, number))
-        labeled, others = drawn[drawn >= 6], drawn[drawn < 6]
-        share = -(-len(labeled) // 2)
-        first = labeled[:share]
-        time += first[-1] - 5
-        shares.add((len(labeled), share))
-        assert one.clients == (*others[: 3 - share], *first)
-        assert (one.seconds, one.lost) == (time, len(labeled) - share)
-    assert {(2, 1), (3, 2), (4, 2)} <= shares
-
-    # In 23..24 client 1 is there once more, and lost.
 
 
 def test_rounds_of_the_server_alone_take_no_time():
@@ -127,8 +95,8 @@ def test_rounds_of_the_server_alone_take_no_time():
     at_server = jaxfed.Federation.from_clients(clients, server=(examples, [0, 1, 0]), num_classes=2)
     options = {"course": Course(stage_1=2), "federation": at_server}
     schedule = scheduled(SECOND, rounds=3, **options)
-    assert rounds_of(schedule) == [((0, 1), 0.0, 0), ((0, 1), 0.0, 0), ((0, 1), 3.0, 0)]
-    assert schedule.metrics(1) == {"simulated_seconds": 0.0, "lost_share": 0.0}
+    assert rounds_of(schedule) == [((0, 1), 0.0), ((0, 1), 0.0), ((0, 1), 3.0)]
+    assert schedule.metrics(1) == {"simulated_seconds": 0.0}
 
 
 def test_clients_with_labels_are_drawn_as_elsewhere():
