@@ -9,25 +9,41 @@ device. A workdir is the stored form of a predictor: `jaxfed.open(workdir).predi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import safetensors.numpy
 from ml_collections import ConfigDict
 
+from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.check import check
 from jaxfed.config.data.preprocessing import BATCH, pretrained_settings
 from jaxfed.config.data.simulation import Simulation
+from jaxfed.config.methods import clients_for
+from jaxfed.config.stored import restored, without_gone
 from jaxfed.data.encoding import RowEncoding
 from jaxfed.data.features import extraction
-from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.errors import UsageError
+from jaxfed.experiment.run.simulate import Simulated
+from jaxfed.experiment.store.data_form import DataForm, form_from
+from jaxfed.experiment.store.workdir import write_json
+from jaxfed.federation.algorithm import FederatedAlgorithm, ServerState
+from jaxfed.federation.clients import Federation
+from jaxfed.host import safe_files, storage
+from jaxfed.host.checkpoint import Checkpoints, named_arrays, with_arrays
+from jaxfed.host.location import folder_to_write, location
 from jaxfed.kernels.devices import in_batches, rows_at_once
 
 Step = Callable[[np.ndarray], np.ndarray]  # [n, ...] -> float32 [n, ...]
+_DESCRIBED, _ARRAYS = "predictor.json", "state.safetensors"
 
 
 def _network(function: Callable[[Any, Any], jax.Array], state: Any, rows: int) -> Step:
@@ -54,21 +70,64 @@ def feature_steps(
     return ()
 
 
+def method_and_form(
+    config: ConfigDict, name: str, repeat: int, federation: Federation, *, last: bool = False
+) -> tuple[FederatedAlgorithm, ServerState]:
+    """Return a method for the clients of a run, and a state of the form that the run has saved.
+
+    Raises:
+        UsageError: it trains no model, or cannot be made for these clients.
+    """
+    federation = clients_for(config, name, federation)
+    algorithm = make_algorithm(config, name, federation, repeat)
+    if algorithm.predict is None:
+        later = ", or later ones with jaxfed.xclp.propagate_labels(...).label,"
+        is_xclp = config.get(name, {}).get("algorithm", name) == "xclp"
+        raise UsageError(f"it labels its clients' points{later * is_xclp} and trains no model")
+    init = algorithm.init
+    if federation.census is not None and algorithm.sides is not None:
+        sides = algorithm.sides()
+        if sides.evaluate is not None:
+            raise UsageError("its models and labels stay at the clients of the network")
+        # Without rows of clients' states.
+        init, _ = sides.server(lambda *_, **__: {}, federation)
+    state = init(jax.random.fold_in(jax.random.key(config.seed + repeat), 0), federation)
+    return algorithm, algorithm.outputs.evaluated(
+        state
+    ) if algorithm.validate and not last else state
+
+
+class Trained(NamedTuple):
+    """A trained model, and what it can be made from again.
+
+    Fields:
+        config: of the run.
+        method: its name there.
+        repeat: its number.
+        form: substitute for the data of the run.
+        state: the trained state.
+    """
+
+    config: ConfigDict
+    method: str
+    repeat: int
+    form: DataForm
+    state: ServerState
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Predictor:
     """Probabilities of the classes of raw rows.
 
     Attributes:
-        method: its name in the run.
-        classes: their names, in the order of the probabilities.
         encoding: from rows to examples, as in the run.
         steps: from examples to probabilities.
+        trained: its model, for `save`.
     """
 
-    method: str
-    classes: tuple[str, ...]
     encoding: RowEncoding
     steps: tuple[Step, ...]
+    trained: Trained
 
     def __call__(self, rows: Any) -> np.ndarray:
         """Return probabilities, float32 [n, C], of one row or several.
@@ -89,6 +148,87 @@ class Predictor:
         return f"Predictor({self.method}: {len(self.classes)} classes; takes {self.accepts})"
 
     @property
+    def method(self) -> str:
+        """The method's name in the run."""
+        return self.trained.method
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of the probabilities."""
+        return self.trained.form.class_names
+
+    @property
     def accepts(self) -> str:
         """The kinds of rows that it takes, in words."""
         return self.encoding.encoder.accepts
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Predictor:
+        """Read a saved predictor. A method or network of your own needs the import that registers it first.
+
+        Raises:
+            UsageError: no saved predictor, one that has changed since it was saved, or of a method that has
+                another state in this version of jaxfed.
+        """
+        place = location(folder, "folder")
+        file = place / _DESCRIBED
+        described = safe_files.json_object(safe_files.content_of(file), file)
+        content = safe_files.content_of(place / _ARRAYS)
+        with safe_files.guarded(place):
+            config, form = restored(without_gone(described["config"])), form_from(described["form"])
+            method, repeat = str(described["method"]), int(described["repeat"])
+            if described["sha256"] != hashlib.sha256(content).hexdigest():
+                raise safe_files.Damaged(
+                    f"{place / _ARRAYS} has changed since it was saved; restore it"
+                )
+            arrays = safetensors.numpy.load(content)
+        check(config)
+        federation = form.federation()
+        algorithm, alike = method_and_form(config, method, repeat, federation)
+        if _forms(named_arrays(alike)) != _forms(arrays):
+            raise UsageError(f"{place}: {method!r} has another state in this version of jaxfed")
+        one = Simulated(algorithm, federation, state := with_arrays(alike, arrays), state, {}, [])
+        return cls(
+            form.encoding,
+            (one.predict,),
+            Trained(config, method, repeat, form, state),
+        )
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the predictor into a new folder, for `load`, and return the folder.
+
+        Raises:
+            UsageError: the folder is not empty; a network computes the features of the rows; the method
+                cannot be made without the data of its run.
+        """
+        place = folder_to_write(folder, "folder")
+        if place.exists() and (not place.is_dir() or any(place.iterdir())):
+            raise UsageError("is not empty", key="folder", value=place, allowed="give a new one")
+        config, method, repeat, form, state = self.trained
+        arrays = named_arrays(state)
+        needed = "a network computes the features of its rows" if len(self.steps) > 1 else ""
+        try:
+            _, alike = method_and_form(config, method, repeat, form.federation())
+            if _forms(named_arrays(alike)) != _forms(arrays):
+                needed = "its state depends on the clients' examples"
+        except UsageError as error:
+            needed = str(error)
+        if needed:
+            raise UsageError(
+                f"{method!r} needs its workdir: {needed}; jaxfed.open(workdir).predictor() has it"
+            )
+        content = safetensors.numpy.save(arrays)
+        place.mkdir(parents=True, exist_ok=True)
+        with storage.whole_file(place / _ARRAYS, "wb") as stream:
+            stream.write(content)
+        described = {
+            "config": config.to_dict(),
+            **{"method": method, "repeat": repeat, "form": form.described()},
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+        write_json(place / _DESCRIBED, described)
+        return place
+
+
+def _forms(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {name: (array.dtype.name, array.shape) for name, array in arrays.items()}

@@ -6,26 +6,25 @@ import shutil
 import weakref
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import Any
 
-import jax
 from ml_collections import ConfigDict
 
 from jaxfed.api.conduct import in_words
-from jaxfed.api.predictor import Predictor, Step, feature_steps
-from jaxfed.config.assembly import make_algorithm
+from jaxfed.api.predictor import Predictor, Step, Trained, feature_steps, method_and_form
 from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.keys import flatten
-from jaxfed.config.methods import clients_for
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.experiment.run.progress import results_table
+from jaxfed.experiment.run.simulate import Simulated
 from jaxfed.experiment.run.summary import complaints
-from jaxfed.experiment.store import network_run
-from jaxfed.experiment.store.network_run import NetworkRun
+from jaxfed.experiment.store import data_form
+from jaxfed.experiment.store.data_form import DataForm
 from jaxfed.experiment.store.records import (
     PREDICTED,
     read_metrics,
@@ -162,15 +161,12 @@ class Result:
         Raises:
             UsageError: a method that trains no model; one that diverged.
         """
-        name = self._named(method, repeat)
-        asked, federation = f"model({name!r})", self.federation(repeat)
-        predict = self._trained(name, repeat, federation, asked, last=last)
-        return lambda x: predict(federation.examples_like_these(x, asked))
+        return self._restored("model", method, repeat, last=last).predict
 
     def predictor(
         self, method: str | None = None, repeat: int = 0, *, last: bool = False
     ) -> Predictor:
-        """Return a method's trained model as a function of raw rows.
+        """Return a method's trained model as a function of raw rows, which `save` writes.
 
         Arguments as for `model`. Rows are what the reader of the data set takes: dicts, data frames or lines
         of a table, files or PIL images of a folder of images, arrays elsewhere. They are encoded and
@@ -179,49 +175,59 @@ class Result:
         Raises:
             UsageError: a method that trains no model; one that diverged; the run's data are not there.
         """
-        name = self._named(method, repeat)
-        federation = self.federation(repeat)
-        steps: list[Step] = [
-            self._trained(name, repeat, federation, f"predictor({name!r})", last=last)
-        ]
-        source, folder = self._source, self._files.preprocessing(repeat)
-        if isinstance(source, Simulation):
-            steps = [*feature_steps(self.config, source, repeat, folder), *steps]
+        restored = self._restored("predictor", method, repeat, last=last)
+        source = self._source
+        features: tuple[Step, ...] = ()
         encoding = source.row_encoding(self.config.seed + repeat)
-        return Predictor(name, source.class_names, encoding, tuple(steps))
+        if isinstance(source, Simulation):
+            folder = self._files.preprocessing(repeat)
+            features = feature_steps(self.config, source, repeat, folder)
+            form = DataForm.of(source.class_names, restored.federation, encoding)
+        else:
+            form = source
+        name = self._named(method, repeat)
+        trained = Trained(self.config, name, repeat, form, restored.state)
+        return Predictor(encoding, (*features, restored.predict), trained)
 
-    def _trained(
-        self, name: str, repeat: int, federation: Federation, asked: str, *, last: bool
-    ) -> Step:
-        """Return a method's function of examples, with the state that the run has saved."""
-        federation = clients_for(self.config, name, federation)
-        algorithm = make_algorithm(self.config, name, federation, repeat)
-        init = algorithm.init
-        if isinstance(self._source, NetworkRun):
-            assert algorithm.sides is not None
-            sides = algorithm.sides()
-            if sides.evaluate is not None:
-                raise UsageError(
-                    f"{asked}: its models and labels stay at the clients of the network"
-                )
-            # Without rows of clients' states.
-            init, _ = sides.server(lambda *_, **__: {}, federation)
-        if algorithm.predict is None:
-            later = ", or later ones with jaxfed.xclp.propagate_labels(...).label,"
-            is_xclp = self.config.get(name, {}).get("algorithm", name) == "xclp"
-            raise UsageError(
-                f"{asked}: it labels its clients' points{later * is_xclp} and trains no model"
-            )
+    def simulated(self, method: str | None = None, repeat: int = 0) -> Simulated:
+        """Return one method in one repeat in the form that `jaxfed.simulate` returns.
+
+        Its states and records are read from the workdir; its final metrics are evaluated anew.
+
+        Raises:
+            UsageError: a method that trains no model; one that diverged; the run's data are not there.
+        """
+        found, name = self._restored("simulated", method, repeat), self._named(method, repeat)
+        last = found
+        if self._files.final_state(name, repeat, last=True).exists():
+            last = self._restored("simulated", method, repeat, last=True)
+        return replace(
+            found,
+            last_state=last.state,
+            metrics=found.algorithm.evaluate(found.state, found.federation),
+            records=[
+                {key: value for key, value in record.items() if key not in ("algorithm", "repeat")}
+                for record in read_metrics(self.workdir)
+                if (record["algorithm"], record["repeat"]) == (name, repeat)
+            ],
+        )
+
+    def _restored(
+        self, asked: str, method: str | None, repeat: int, *, last: bool = False
+    ) -> Simulated:
+        """Return a method with the state that the run has saved, without metrics and records."""
+        name, federation = self._named(method, repeat), self.federation(repeat)
+        try:
+            algorithm, form = method_and_form(self.config, name, repeat, federation, last=last)
+        except UsageError as error:
+            raise UsageError(f"{asked}({name!r}): {error}") from error
         folder = self._files.final_state(name, repeat, last=last)
         self._files.check(folder)
         saved = Checkpoints(folder).latest()
         if saved is None:
-            raise UsageError(f"{asked}: {folder} holds no state; the method diverged")
-        key = jax.random.fold_in(jax.random.key(self.config.seed + repeat), 0)
-        template = init(key, federation)
-        if not last and algorithm.validate:
-            template = algorithm.outputs.evaluated(template)
-        return partial(algorithm.predict, saved.state(template=template))
+            raise UsageError(f"{asked}({name!r}): {folder} holds no state; the method diverged")
+        state = saved.state(template=form)
+        return Simulated(algorithm, federation, state, state, {}, [])
 
     def federation(self, repeat: int = 0) -> Federation:
         """The clients of a repeat, as the methods received them."""
@@ -230,14 +236,14 @@ class Result:
         return self._source.federation(self.config.seed + repeat, folder=folder)
 
     @cached_property
-    def _source(self) -> Simulation | NetworkRun:
+    def _source(self) -> Simulation | DataForm:
         """Data set of the run, as it was then; for a network run, what its server knew of the clients' data.
 
         Raises:
             UsageError: a name in the config that nobody has registered; data that are missing or others.
         """
         check(self.config)
-        if (found := network_run.read(self.workdir)) is not None:
+        if (found := data_form.read(self.workdir)) is not None:
             return found
         simulation = Simulation(self.config)
         with with_resume_hint("its models can be used with that data alone"):

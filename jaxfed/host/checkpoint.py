@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -82,10 +82,7 @@ class Checkpoint:
     def _leaf(self, archive: zipfile.ZipFile, name: str, form: Any) -> Any:
         """Return a leaf in the form of the template's, whether a table or an array was saved."""
         if name + _PLACES not in self._dtypes:
-            value = self._value(archive, name)
-            if not isinstance(form, RowTable):
-                return _like(form, value)
-            return form.anew(form.first).replaced(np.arange(len(value)), form.from_words(value))
+            return _like(form, self._value(archive, name))
         places, first = (self._value(archive, name + part) for part in (_PLACES, _FIRST))
         is_table = isinstance(form, RowTable)
         table = form.anew(first) if is_table else RowTable(form.shape[0], first)
@@ -194,6 +191,18 @@ def copied_leaves(state: Any) -> Leaves:
     ]
 
 
+def named_arrays(state: Any) -> dict[str, np.ndarray]:
+    """Return the leaves of a state by their paths; of keys and tables of keys, their words."""
+    return {name: np.asarray(value) for name, value in _leaves(state)}
+
+
+def with_arrays(template: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """Return the state of the template's structure whose `named_arrays` these are."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: _like(leaf, arrays[_name(path)]), template
+    )
+
+
 def _leaves(state: Any) -> Iterator[tuple[str, np.ndarray | RowTable]]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         if isinstance(leaf, RowTable):
@@ -251,7 +260,9 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _like(leaf: Any, value: np.ndarray) -> Any:
-    """Convert `value` to the type of `leaf`: a typed key, a JAX array, a NumPy array or a Python number."""
+    """Convert `value` to the type of `leaf`: a table, a key, a JAX array, a NumPy array or a number."""
+    if isinstance(leaf, RowTable):
+        return leaf.anew(leaf.first).replaced(np.arange(len(value)), leaf.from_words(value))
     if _is_key(leaf):
         return jax.random.wrap_key_data(jnp.asarray(value), impl=jax.random.key_impl(leaf))
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):

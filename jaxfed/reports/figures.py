@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxfed.errors import UsageError
-from jaxfed.experiment.store.network_run import is_network
+from jaxfed.experiment.store.data_form import is_network
 from jaxfed.experiment.store.records import (
     Measurement,
     Run,

@@ -1,5 +1,7 @@
 """Predictors: raw rows to the run's own probabilities."""
 
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from PIL import Image
 from predicted_rows import FEW, as_in_the_run, write_table
 
 import jaxfed
+from jaxfed.api.predictor import Predictor
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +44,65 @@ def test_rows_of_a_table_as_they_were_at_training(on_a_table):
         predict({"a": 1, "b": None, "color": "red"})
 
 
+def saved(predict, folder):
+    """The predictor, from its folder alone."""
+    return Predictor.load(predict.save(folder))
+
+
+def test_a_saved_predictor_needs_no_data(on_a_table, tmp_path):
+    result, rows = on_a_table
+    raw, expected = as_in_the_run(result, rows)
+    data = Path(result.config.dataset.name)
+    predict = result.predictor()
+    data.rename(data.with_suffix(".away"))
+    try:
+        again = saved(predict, tmp_path / "model")
+        np.testing.assert_array_equal(again(raw.tolist()), expected)
+    finally:
+        data.with_suffix(".away").rename(data)
+    assert repr(again) == repr(predict)
+    np.testing.assert_array_equal(saved(again, tmp_path / "copy")(rows), predict(rows))
+
+
+def _cut(folder):
+    file = folder / "state.safetensors"
+    file.write_bytes(file.read_bytes()[:-4] + b"\0\0\0\1")
+
+
+def _renamed(folder):
+    file = folder / "predictor.json"
+    file.write_text(file.read_text().replace('"hidden": [', '"hidden": [\n9,'))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_cut, "state.safetensors has changed since it was saved"),
+        (_renamed, "'fedavg' has another state in this version of jaxfed"),
+        (lambda folder: (folder / "predictor.json").write_text("{}"), "cannot read .*config"),
+        (lambda folder: (folder / "state.safetensors").unlink(), "cannot read .*No such file"),
+    ],
+)
+def test_a_damaged_predictor_is_one_line(on_a_table, tmp_path, damage, message):
+    folder = on_a_table[0].predictor().save(tmp_path / "model")
+    with pytest.raises(jaxfed.UsageError, match="is not empty; give a new one"):
+        on_a_table[0].predictor().save(folder)
+    damage(folder)
+    with pytest.raises(jaxfed.UsageError, match=message) as caught:
+        Predictor.load(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_has_what_simulate_returns(on_a_table):
+    """One form of a method's result, from memory or from a workdir."""
+    result, _ = on_a_table
+    found = result.simulated()
+    final = result.summary["algorithms"]["fedavg"]["test_accuracy"]["values"][0]
+    assert found.metrics["test_accuracy"] == found.records[-1]["test_accuracy"] == final
+    told = result.predictions()
+    assert found.predictions().label.tolist() == list(np.asarray(told["label"]))
+
+
 def digits(tmp_path, **settings):
     return jaxfed.run(
         "fedavg_xclp:smoke",
@@ -58,6 +120,11 @@ def check_digits(result):
     np.testing.assert_array_equal(predict(raw), expected)
     np.testing.assert_array_equal(predict(raw[:, :, :, 0]), expected)
     np.testing.assert_array_equal(predict(raw[3]), expected[3:4])
+    if result.config.preprocessing.kind == "federated_features":
+        with pytest.raises(jaxfed.UsageError, match="a network computes the features of its rows"):
+            predict.save(result.workdir / "model")
+    else:
+        np.testing.assert_array_equal(saved(predict, result.workdir / "model")(raw), expected)
 
 
 def test_arrays(tmp_path):

@@ -104,9 +104,7 @@ def test_the_model_is_ready_to_call(trained, last):
     federation = trained.federation()
     probability = trained.model("fedavg", last=last)(federation.x[federation.test])
     np.testing.assert_allclose(probability.sum(axis=1), 1, rtol=1e-5)
-    with pytest.raises(
-        jaxfed.UsageError, match=r"^model\('fedavg'\): examples are an array \[5, 8\]"
-    ):
+    with pytest.raises(jaxfed.UsageError, match=r"^predict: examples are an array \[5, 8\]"):
         trained.model("fedavg", last=last)(np.zeros((5, 8)))
     if not last:
         told = trained.predictions("fedavg")

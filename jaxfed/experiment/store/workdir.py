@@ -15,7 +15,7 @@
     tracking.jsonl   the experiment's id at trackers (`jaxfed.experiment.tracking`)
     tensorboard/     METHOD-REPEAT/, event files (`jaxfed.experiment.tracking`)
     manifest.json    length and SHA-256 of each other file that is read after the end, except pictures
-    network.json     of a run over a network: what its server knew of the clients' data (`network_run`)
+    network.json     of a run over a network: what its server knew of the clients' data (`data_form`)
     summary.json     the final metrics; written last and atomically: it marks a finished experiment
     .lock            held by the process that is running here
     .deleted.json    config.json while the results of an earlier experiment are being deleted

@@ -27,7 +27,7 @@ from jaxfed.experiment.run import environment
 from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import compilation_cache
-from jaxfed.experiment.store.network_run import NetworkRun
+from jaxfed.experiment.store.data_form import DataForm
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
@@ -81,7 +81,7 @@ def serve(
         census = calls.federation.census
         assert census is not None
         form = data.class_names, data.dtype.name, data.example, data.encoding
-        NetworkRun(*form, census).write(place)
+        DataForm(*form, census).write(place)
 
         def make(seen: ConfigDict, name: str, *_: Any, **__: Any) -> FederatedAlgorithm:
             return calls.algorithm(make_algorithm(seen, name, calls.federation), name)
