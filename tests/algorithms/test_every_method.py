@@ -86,6 +86,7 @@ ON_DEMAND = (
     *("protofssl", "semifl", "feddyn", "fedper", "dp_fedavg", "fixmatch", "sage"),
     "fedmd",  # fedct has the same learners
     "per_client_lp",  # xclp is as much of one shot
+    *("fedncm", "fedcof"),  # fed3r has the same file of sums
 )
 
 

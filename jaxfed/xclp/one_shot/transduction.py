@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -36,21 +36,26 @@ class Transduction(NamedTuple):
     """The labels all clients have so far, as server state of the simulation.
 
     int32 and float32 [M, N]: rows are clients, columns their points in the order of `Federation.points`; -1
-    and 0 where there is no label (or no point).
+    and 0 where there is no label (or no point). `head` are the arrays of the classifier that the last round
+    made, if the method makes one.
     """
 
     label: np.ndarray
     confidence: np.ndarray
+    head: Any = ()
 
 
-LabelPoints = Callable[[Cohort, jax.Array], tuple[np.ndarray, np.ndarray, Metrics]]
+# (cohort, key) -> label, confidence, metrics, and the head of a method that makes one
+LabelPoints = Callable[[Cohort, jax.Array], tuple[Any, ...]]
 
 
-def transductive(label_points: LabelPoints) -> FederatedAlgorithm:
-    """Make a federated algorithm of `label_points(cohort, key) -> (label, confidence, metrics)`.
+def transductive(
+    label_points: LabelPoints, first_head: Callable[[Federation], Any] = lambda federation: ()
+) -> FederatedAlgorithm:
+    """Make a federated algorithm of `label_points(cohort, key) -> (label, confidence, metrics[, head])`.
 
     `label` int [K, N] (-1 = none) and `confidence` float [K, N] follow the cohort's rows; their values on
-    padding are ignored.
+    padding are ignored. `first_head` has the shapes of the heads.
     """
 
     def init(key: jax.Array, federation: Federation) -> Transduction:
@@ -60,13 +65,15 @@ def transductive(label_points: LabelPoints) -> FederatedAlgorithm:
                 "this method needs labels at the clients: set federation.labels_at='clients' (it is 'server')"
             )
         shape = (federation.num_clients, federation.capacity)
-        return Transduction(np.full(shape, UNLABELED, np.int32), np.zeros(shape, np.float32))
+        label = np.full(shape, UNLABELED, np.int32)
+        return Transduction(label, np.zeros(shape, np.float32), first_head(federation))
 
     def round(state: Transduction, cohort: Cohort, key: jax.Array) -> tuple[Transduction, Metrics]:
         is_client = np.asarray(cohort.client_id) >= 0  # others are clients that a deadline left out
         cohort = cohort if is_client.all() else chosen(cohort, np.flatnonzero(is_client))
-        label, confidence, metrics = label_points(cohort, key)
-        updated = Transduction(state.label.copy(), state.confidence.copy())
+        label, confidence, metrics, *made = label_points(cohort, key)
+        head = made[0] if made else state.head
+        updated = Transduction(state.label.copy(), state.confidence.copy(), head)
         updated.label[cohort.client_id] = np.where(cohort.mask, label, UNLABELED)
         updated.confidence[cohort.client_id] = np.where(cohort.mask, confidence, 0)
         unreached = int(np.sum(updated.label[cohort.client_id] < 0, where=np.asarray(cohort.mask)))

@@ -167,7 +167,8 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
     def summed(hits: list[dict[int, np.ndarray]]) -> Sums | None:
         points = labeled(settings[0])
         counts = {
-            j: _counts([own[j] for own in hits], points[j].answers, num_groups) for j in clients
+            j: counts_of_hits([own[j] for own in hits], points[j].answers, num_groups)
+            for j in clients
         }
         sums = total(counts)
         if sums is None:
@@ -273,7 +274,7 @@ def _half_hits(points: Mapping[int, Labeled], s: Propagation) -> dict[int, np.nd
     return {j: half_hits(left_out_scores(own, s), own.answers) for j, own in points.items()}
 
 
-def _counts(halves: list[np.ndarray], answers: np.ndarray, num_groups: int) -> np.ndarray:
+def counts_of_hits(halves: list[np.ndarray], answers: np.ndarray, num_groups: int) -> np.ndarray:
     """A client's half-hits, squares of differences and numbers of labels, int [settings, 3 G]."""
     group = answers if num_groups > 1 else np.zeros(len(answers), np.int64)
 
