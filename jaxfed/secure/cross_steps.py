@@ -123,7 +123,7 @@ def sums_of_rows(
     resilient: bool = False,
     signed: bool = False,
     mask_partners: int = 0,
-    promise: Promise | None = None,
+    promise: Promise = PROMISE,
     progress: masked_row_sums.UploadsDone | None = None,
     num_classes: int | None = None,
     constructor: Callable[..., Any] = row_client,
@@ -142,7 +142,7 @@ def sums_of_rows(
         signed: with `resilient`, clients sign the list of survivors.
         mask_partners: with `resilient`, k, the number of others that a client shares masks and secrets with;
             0, or from the number of others on: all.
-        promise: what the k partners must withstand; `neighborhoods.PROMISE` if left out.
+        promise: what the k partners must withstand.
         progress: receives the number of uploads that have arrived.
         num_classes: C; that of the first contribution if left out.
         constructor: makes a client from what `contributions` holds; arguments as `row_client`.
@@ -167,7 +167,6 @@ def sums_of_rows(
         return {}
     graph = None
     if mask_partners:
-        promise = promise or PROMISE
         check_partners(session.num_clients, mask_partners, promise)
         if mask_partners < len(clients) - 1:
             size = enough_partners(len(clients), mask_partners, promise)

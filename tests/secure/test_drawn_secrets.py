@@ -78,7 +78,7 @@ def server_setup(source):
 
 def session(source):
     """The server's number and key, a key a client, and the group secret of the first."""
-    ends = agree([0, 1], Channel(), source)
+    ends, _ = agree([0, 1], Channel(), source)
     return [ends[0].group_seed("x"), ends[0].pair_seed(1, "x"), ends[SERVER].roster_hash]
 
 

@@ -172,8 +172,6 @@ class OwnChannel(Channel):
             header = framing.parsed(frame).header
             if sender is not None and header.sender != sender:
                 raise ProtocolError(f"a frame of client {header.sender} that {sender} sent")
-            if header.sender == self._address:
-                raise ProtocolError(f"a frame of {self._address} that came back to it")
             if self._address != SERVER and header.receiver != self._address:
                 raise ProtocolError(f"a frame for {header.receiver} that {self._address} received")
             super().send(frame)

@@ -16,9 +16,9 @@ from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.session.channel import Channel, Presence
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import RandomBytes
-from jaxfed.secure.session.neighborhoods import PROMISE, Graph, Promise, check_partners
+from jaxfed.secure.session.neighborhoods import PROMISE, Promise, check_partners
 from jaxfed.secure.session.phases import InProcess, Parties
-from jaxfed.secure.session.setup import ClientSetup, agree, agree_with_neighbors
+from jaxfed.secure.session.setup import ClientSetup, agree
 
 
 class Session:
@@ -30,7 +30,7 @@ class Session:
         num_clients: number of clients; 0 ... p - 1 are invited.
         mask_partners: k, the number of others that a client shares keys with, in a sparse session for sums
             (`neighborhoods`); 0, or p - 1 and more: all.
-        promise: what the k partners must withstand; `neighborhoods.PROMISE` if left out.
+        promise: what the k partners must withstand.
         presence: departures of clients; all stay if left out.
         random_bytes: source of all keys; the operating system's unless a test replays it.
 
@@ -51,7 +51,7 @@ class Session:
         num_clients: int,
         *,
         mask_partners: int = 0,
-        promise: Promise | None = None,
+        promise: Promise = PROMISE,
         presence: Presence | None = None,
         random_bytes: RandomBytes = secrets.token_bytes,
     ) -> None:
@@ -61,25 +61,23 @@ class Session:
         self.channel = self._connected(presence)
         self._random_bytes, self._next_number = random_bytes, 0
         clients = list(range(num_clients))
-        self.graph: Graph | None = None
-        if 0 < mask_partners < num_clients - 1:
-            promise = promise or PROMISE
-            check_partners(num_clients, mask_partners, promise)
-            parties, source = self._joining(clients), self.source(SERVER)
-            self.endpoints, self.graph = agree_with_neighbors(
-                clients, self.channel, source, parties, mask_partners, promise
-            )
-            self._members = sorted(self.graph.neighbors)
-            return
+        is_sparse = 0 < mask_partners < num_clients - 1
+        check_partners(num_clients, mask_partners, promise)
         while True:
             try:
-                parties = self._joining(clients)
-                self.endpoints = agree(clients, self.channel, self.source(SERVER), parties)
+                self.endpoints, self.graph = agree(
+                    clients,
+                    self.channel,
+                    self.source(SERVER),
+                    self._joining(clients),
+                    mask_partners=mask_partners if is_sparse else 0,
+                    promise=promise,
+                )
                 break
             except DroppedOut:
                 clients = self.presence.staying(clients)
                 self.channel.lose_unread()
-        self._members = clients
+        self._members = sorted(self.graph.neighbors) if self.graph else clients
 
     def parties(
         self,

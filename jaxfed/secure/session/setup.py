@@ -44,7 +44,13 @@ from jaxfed.secure.session.key_agreement import (
     RandomBytes,
     check_public,
 )
-from jaxfed.secure.session.neighborhoods import Graph, Promise, drawn_graph, enough_partners
+from jaxfed.secure.session.neighborhoods import (
+    PROMISE,
+    Graph,
+    Promise,
+    drawn_graph,
+    enough_partners,
+)
 from jaxfed.secure.session.party_endpoint import PartyEndpoint
 from jaxfed.secure.session.phases import InProcess, Parties
 from jaxfed.secure.session.sealed_link import check_route
@@ -63,7 +69,7 @@ class ClientSetup:
         random_bytes: RandomBytes = secrets.token_bytes,
     ) -> None:
         self._address, self._channel = address, channel
-        self._random_bytes, self._is_sparse = random_bytes, False
+        self._random_bytes = random_bytes
 
     def join(self) -> None:
         """Receive the invitation and send a fresh public key."""
@@ -72,8 +78,8 @@ class ClientSetup:
         self._keys = KeyPair(self._random_bytes)
         _sent(self._channel, self._session, self._address, SERVER, "hello", self._keys.public)
 
-    def agree(self) -> None:
-        """Receive the roster of the parties that messages go to or come from."""
+    def agree(self, *, among_neighbors: bool = False) -> PartyEndpoint:
+        """Receive the roster of the parties that messages go to or come from; agree on keys with these."""
         header, message = _taken(self._channel, SERVER, self._address, "roster")
         check_route(header, self._session, SERVER, self._address, is_sealed=False)
         roster = parsed_roster(message)
@@ -88,14 +94,13 @@ class ClientSetup:
             self._session,
             message,
             shared,
-            _pair_rosters(roster, self._address) if self._is_sparse else None,
+            _pair_rosters(roster, self._address) if among_neighbors else None,
         )
+        return self._endpoint
 
     def agree_with_neighbors(self) -> PartyEndpoint:
-        """Receive the roster of a sparse session, agree on keys with those in it; return the endpoint."""
-        self._is_sparse = True
-        self.agree()
-        return self._endpoint
+        """The same in a sparse session, where the roster has neighbors alone."""
+        return self.agree(among_neighbors=True)
 
     def give_group_secret(self) -> None:
         """Draw the group secret and send it to the others, if this client has the lowest address."""
@@ -172,11 +177,20 @@ def agree(
     channel: Channel,
     random_bytes: RandomBytes = secrets.token_bytes,
     parties: Parties | None = None,
-) -> dict[int, PartyEndpoint]:
-    """Endpoints of the server and the given clients, after setup.
+    *,
+    mask_partners: int = 0,
+    promise: Promise = PROMISE,
+) -> tuple[dict[int, PartyEndpoint], Graph | None]:
+    """Endpoints of the server and the given clients, after setup, and the graph of a sparse session.
+
+    Of a sparse session, `mask_partners` above 0, clients that leave before they have sent a key are no part;
+    others stay neighbors that never answer.
 
     Returns:
-        By address; of clients those in this process, None for others.
+        Endpoints by address, of clients those in this process and None for others; and the graph.
+
+    Raises:
+        DroppedOut: a client has left a session that is not sparse.
     """
     server = ServerSetup(channel, random_bytes=random_bytes)
     play = parties or InProcess(
@@ -184,37 +198,22 @@ def agree(
     )
 
     def everybody(step: str, **exchange: Any) -> dict[int, PartyEndpoint]:
-        answers = play(step, clients, needs_all=True, **exchange)
+        answers = play(step, clients, needs_all=not mask_partners, **exchange)
         left = [*play.presence.gone.intersection(clients), *(set(clients) - answers.keys())]
-        if left:
+        if left and not mask_partners:
             raise DroppedOut(left[0])
         return answers
 
-    everybody("join", tell=server.invite, take=server.accept)
+    clients = sorted(everybody("join", tell=server.invite, take=server.accept))
+    if mask_partners:
+        size = enough_partners(len(clients), mask_partners, promise)
+        server.graph = drawn_graph(clients, size, random_bytes, promise)
+        ends = everybody("agree_with_neighbors", tell=server.send_roster, quiet=True)
+        return {SERVER: server.finished(), **ends}, server.graph
     everybody("agree", tell=server.send_roster, quiet=True)
     everybody("give_group_secret")
     own = server.finished()
-    return {SERVER: own, **everybody("finished", quiet=True)}
-
-
-def agree_with_neighbors(
-    clients: Sequence[int],
-    channel: Channel,
-    random_bytes: RandomBytes,
-    parties: Parties,
-    size: int,
-    promise: Promise,
-) -> tuple[dict[int, PartyEndpoint], Graph]:
-    """Endpoints of a sparse session, and its graph; arguments as `agree` and `drawn_graph`.
-
-    Clients that leave before they said hello are no part of it; others stay neighbors that never answer.
-    """
-    server = ServerSetup(channel, random_bytes=random_bytes)
-    joined = sorted(parties("join", clients, tell=server.invite, take=server.accept))
-    size = enough_partners(len(joined), size, promise)
-    graph = server.graph = drawn_graph(joined, size, random_bytes, promise)
-    ends = parties("agree_with_neighbors", joined, tell=server.send_roster, quiet=True)
-    return {SERVER: server.finished(), **ends}, graph
+    return {SERVER: own, **everybody("finished", quiet=True)}, None
 
 
 def packed_roster(roster: Mapping[int, bytes]) -> bytes:

@@ -213,7 +213,7 @@ def test_garbage_to_the_server_loses_its_sender(step, kind):
     honest = Replayed(NUM_CLIENTS)
     STEPS[step](honest)
     num_lost = 0
-    for number in range(honest.exchanges):
+    for number in range(len(honest.names)):
         changed = []
 
         def fault(who, exchange, frames, number=number, changed=changed):
@@ -266,6 +266,6 @@ def test_whose_shares_fit_nobody_elses_is_lost(liar, kind):
 
 def test_frames_of_others_and_for_others_are_refused():
     frame = Header(bytes(16), 1, SERVER, "hello", 0, 0, False).packed()
-    for address, sender in ((SERVER, 0), (0, None), (1, None)):
+    for address, sender in ((SERVER, 0), (0, None)):
         with pytest.raises(ProtocolError, match="frame"):
             Channel.own(address).feed([frame], sender)
