@@ -23,7 +23,7 @@ _NAMES = {
     "LocalTraining": "jaxfed.training.local.local_training",
     "ServerTraining": "jaxfed.training.specification",
     "LabelSources": "jaxfed.training.pseudo_labels.label_sources",
-    "ClientExecution": "jaxfed.training.client_execution",
+    "ClientExecution": "jaxfed.federation.execution.settings",
     "Batches": "jaxfed.training.local.local_training",
     "Clock": "jaxfed.federation.clock",
     "from_flax": "jaxfed.models.flax_modules",

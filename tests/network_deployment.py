@@ -14,8 +14,7 @@ from local_network import LocalNetwork
 
 from jaxfed.config import file as config_file
 from jaxfed.experiment.store.workdir import Workdir
-from jaxfed.federation.algorithm import FederatedAlgorithm, Sides
-from jaxfed.federation.sides import ClientSide, Unusable
+from jaxfed.federation.algorithm import ClientSide, FederatedAlgorithm, Sides, Unusable
 from jaxfed.flower.client import client_run
 from jaxfed.flower.deployment import dealing
 from jaxfed.flower.messages import records

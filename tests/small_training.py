@@ -11,8 +11,8 @@ from flax import nnx
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.client_map import client_map
+from jaxfed.federation.execution.settings import ClientExecution
 from jaxfed.models.model import from_module
-from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.round.client_round import ClientRound, Shared
 from jaxfed.training.specification import Training

@@ -70,7 +70,7 @@ def test_docstrings_begin_with_a_noun_or_a_verb():
 # Lines of each room, at most. A change that needs more takes them from another room.
 LINES = {
     ("algorithms",): 8_300,
-    ("training",): 6_853,
+    ("training",): 6_787,
     ("xclp",): 4_700,
     ("secure",): 6_700,
     ("kernels",): 4_602,
@@ -83,7 +83,7 @@ LINES = {
     ("reports",): 2_484,
     ("flower",): 4_156,
     ("host", "api"): 2_254,
-    ("federation",): 2_511,
+    ("federation",): 2_492,
     ("testing", "__init__", "paper_costs", "paper_numbers", "random_streams"): 700,
 }
 ALL_LINES, ALL_FILES, LINES_OF_TESTS = 63_469, 394, 67_363
@@ -159,7 +159,7 @@ USE = (
 PLAIN = ("jaxfed.secure", "phe", "nacl", "cryptography", "sklearn", "tensorflow_datasets")
 USES = [  # code, jaxfed's modules at most, those that are not there
     ("import jaxfed", 1, ("jax", "numpy")),
-    ("from jaxfed.algorithms.fedavg import fedavg", 65, PLAIN[1:]),
+    ("from jaxfed.algorithms.fedavg import fedavg", 55, PLAIN[1:]),
     (USE.format(""), 88, PLAIN),
     (
         USE.format("hamming='masked', row_sums='masked', influence='columns'"),

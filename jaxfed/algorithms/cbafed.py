@@ -48,13 +48,13 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.method import method
 from jaxfed.settings import Ge, Note, NotNegative, Share
+from jaxfed.training.aggregate import Aggregate
 from jaxfed.training.local.batches import class_counts, usable
 from jaxfed.training.local.losses import mean_where
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
+from jaxfed.training.round.parts import Control, Hook
 from jaxfed.training.round.round import aggregate_of, federated_training
-from jaxfed.training.round.server_hooks import Control, Hook
-from jaxfed.training.server.aggregate import Aggregate
-from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.server_state import ServerState
 from jaxfed.training.specification import Training
 
 

@@ -45,12 +45,12 @@ from jaxfed.privacy.sampled_gaussian import (
     check_installed,
     epsilon_of,
 )
+from jaxfed.training.aggregate import over_cohort
+from jaxfed.training.clipped_mean import clipped_mean
 from jaxfed.training.privacy_budget import PRIVATE, Budget, Guarantee, check_private
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import aggregate_of, federated_training
-from jaxfed.training.server.aggregate import over_cohort
-from jaxfed.training.server.clipped_mean import clipped_mean
-from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.server_state import ServerState
 from jaxfed.training.specification import Training
 
 

@@ -42,14 +42,14 @@ from jaxfed.federation.sampling import Participation
 from jaxfed.privacy.sampled_gaussian import EVERYTHING, Poisson, Subsampling, check_installed
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Ge, Le
+from jaxfed.training.aggregate import uniformly, weighted_sum
+from jaxfed.training.clipped_mean import noisy, norm, scaled, shrinking
 from jaxfed.training.local.batches import BatchPlan, ClientData, usable
 from jaxfed.training.local.local_training import GradientOf, MakeGradient, batch_of, rebuilt
 from jaxfed.training.local.losses import Loss
 from jaxfed.training.privacy_budget import PRIVATE, Budget, Guarantee, check_private
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.server.aggregate import uniformly, weighted_sum
-from jaxfed.training.server.clipped_mean import noisy, norm, scaled, shrinking
 from jaxfed.training.specification import Training
 
 _CHUNK = 16  # examples whose gradients are in memory at once; it changes rounding only

@@ -32,10 +32,9 @@ from jaxfed.federation.communication import Communication
 from jaxfed.federation.method import method
 from jaxfed.settings import Count, NotNegative
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
+from jaxfed.training.round.parts import Hook, Messages
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import Hook, Messages
-from jaxfed.training.server.client_rows import stacked_for
-from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.server_state import ServerState, stacked_for
 from jaxfed.training.specification import Training
 
 

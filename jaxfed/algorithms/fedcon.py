@@ -57,14 +57,14 @@ from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.local.losses import Augment, Batch, Loss, ValueAndState
 from jaxfed.training.mean_teacher import followed, kept_or_first, online_only, ramp_up, siamese
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
-from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import (
+from jaxfed.training.round.parts import (
     Classifier,
     Hook,
     Messages,
     network_classifier,
 )
-from jaxfed.training.server.server_state import ServerState, together
+from jaxfed.training.round.round import federated_training
+from jaxfed.training.server_state import ServerState, together
 from jaxfed.training.specification import Training
 
 _PREDICTOR_HIDDEN = 512  # hidden units of h_k

@@ -40,13 +40,13 @@ from flax import nnx
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.settings import NotNegative, Share
+from jaxfed.training.aggregate import Aggregate, weighted_sum
 from jaxfed.training.local.batches import is_unlabeled, usable
 from jaxfed.training.local.consistency import Term, Views, confident
 from jaxfed.training.local.losses import Pointwise, mean_where
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import aggregate_of
 from jaxfed.training.round.two_views import two_view_training, two_view_update
-from jaxfed.training.server.aggregate import Aggregate, weighted_sum
 from jaxfed.training.specification import Training
 
 _STEPS, _RATE, _MOMENTUM, _DECAY = 100, 1.0, 0.9, 0.9

@@ -57,13 +57,13 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.models.model import Model
 from jaxfed.settings import NotNegative, Share
+from jaxfed.training.clipped_mean import norm
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import BatchPlan, Step, after_steps, plan_of
 from jaxfed.training.local.local_training import Trained, batch_of, rebuilt
 from jaxfed.training.local.losses import Batch, Pointwise, ValueAndState
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, at_rate
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.server.clipped_mean import norm
 from jaxfed.training.specification import Training
 
 _HIDDEN = 100

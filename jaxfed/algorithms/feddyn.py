@@ -24,8 +24,8 @@ from jaxfed.federation.method import method
 from jaxfed.settings import Positive
 from jaxfed.training.local.losses import proximal
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
+from jaxfed.training.round.parts import Control
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import Control
 from jaxfed.training.specification import Training
 
 

@@ -61,9 +61,9 @@ from jaxfed.training.pseudo_labels.prototypes import (
     message_bytes,
 )
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
+from jaxfed.training.round.parts import Messages, UploadStore, sent_to_all
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import Messages, UploadStore, sent_to_all
-from jaxfed.training.server.server_state import together
+from jaxfed.training.server_state import together
 from jaxfed.training.specification import Training
 from jaxfed.xclp.steps.prediction import entropy
 

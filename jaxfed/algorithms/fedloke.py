@@ -37,7 +37,7 @@ from jaxfed.training.local.consistency import divergence
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.server.server_state import together
+from jaxfed.training.server_state import together
 from jaxfed.training.specification import Training
 from jaxfed.xclp.steps.prediction import entropy
 

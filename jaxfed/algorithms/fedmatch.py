@@ -64,19 +64,25 @@ from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.models.model import compose
 from jaxfed.settings import Count, NotNegative
+from jaxfed.training.aggregate import weighted_sum
 from jaxfed.training.local import losses
 from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise, ValueAndState
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
+from jaxfed.training.round.parts import Messages
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import Messages
-from jaxfed.training.server.aggregate import weighted_sum
-from jaxfed.training.server.client_rows import gather, of_cohort, took_part
-from jaxfed.training.server.server_state import ServerState, together, with_statistics
+from jaxfed.training.server_state import (
+    ServerState,
+    gather,
+    of_cohort,
+    together,
+    took_part,
+    with_statistics,
+)
 from jaxfed.training.specification import Training
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
-    from jaxfed.training.round.server_hooks import Send
+    from jaxfed.training.round.parts import Send
 
 _PSI_SCALE = 0.2  # psi / sigma at the start
 _NO_CLIENT = -1

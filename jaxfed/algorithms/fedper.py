@@ -38,10 +38,9 @@ from jaxfed.kernels.devices import in_batches, rows_at_once
 from jaxfed.models.head import head_paths, split_head
 from jaxfed.training.local.local_training import Trained
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
+from jaxfed.training.round.parts import Classifier, Messages, network_classifier
 from jaxfed.training.round.round import federated_training, weighted_mean
-from jaxfed.training.round.server_hooks import Classifier, Messages, network_classifier
-from jaxfed.training.server.client_rows import whole
-from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.server_state import ServerState, whole
 from jaxfed.training.specification import Training
 
 Steps = Callable[[ClientRound, nnx.State], Trained]  # from a start model

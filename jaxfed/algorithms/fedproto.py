@@ -64,10 +64,9 @@ from jaxfed.training.pseudo_labels.prototypes import (
 )
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.evaluation import Evaluation
+from jaxfed.training.round.parts import Messages, UploadStore, sent_to_all
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import Messages, UploadStore, sent_to_all
-from jaxfed.training.server.client_rows import stacked_for
-from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.server_state import ServerState, stacked_for
 from jaxfed.training.specification import UNREAD_BY_LEARNERS, Training
 
 UNREAD = ("aggregate", "batch_statistics")  # clients' changes are 0, and move nothing

@@ -43,13 +43,12 @@ from jaxfed.federation.communication import Communication
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Count, Share
+from jaxfed.training.aggregate import Aggregate, in_all, weighted_sum
 from jaxfed.training.local.consistency import confident, consistency
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
+from jaxfed.training.round.parts import Messages
 from jaxfed.training.round.round import federated_training, weighted_mean
-from jaxfed.training.round.server_hooks import Messages
-from jaxfed.training.server.aggregate import Aggregate, in_all, weighted_sum
-from jaxfed.training.server.client_rows import stacked_for
-from jaxfed.training.server.server_state import ServerState, client_draws, with_statistics
+from jaxfed.training.server_state import ServerState, client_draws, stacked_for, with_statistics
 from jaxfed.training.specification import Training
 
 

@@ -29,10 +29,9 @@ from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.random_streams import Stream
 from jaxfed.training.round.client_round import plain_update
+from jaxfed.training.round.parts import Hook
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import Hook
-from jaxfed.training.server.client_rows import gather, rows_for, scatter
-from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.server_state import ServerState, gather, rows_for, scatter
 from jaxfed.training.specification import Training
 
 

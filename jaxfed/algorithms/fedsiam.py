@@ -53,7 +53,7 @@ from jaxfed.training.local.losses import (
 from jaxfed.training.mean_teacher import Evaluated
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.server.server_state import together
+from jaxfed.training.server_state import together
 from jaxfed.training.specification import Training
 
 Over = Literal["labeled", "batch"]

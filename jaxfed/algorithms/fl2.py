@@ -41,13 +41,13 @@ from flax import nnx
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.settings import NotNegative, Share
+from jaxfed.training.clipped_mean import norm
 from jaxfed.training.local.batches import ClientData, usable
 from jaxfed.training.local.consistency import divergence, freematch
 from jaxfed.training.local.local_training import rebuilt
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState, fixed_softmax, mean_where, view
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, plain_update
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.server.clipped_mean import norm
 from jaxfed.training.specification import Training
 
 _LEAST_WEIGHT = 1e-6

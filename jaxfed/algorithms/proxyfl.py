@@ -61,14 +61,14 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.models.head import Path, dense_head, leaf_of, with_leaf
 from jaxfed.settings import CountOrZero, NotNegative, Share
+from jaxfed.training.aggregate import Aggregate, in_all
 from jaxfed.training.local.batches import ClientData, class_counts, usable
 from jaxfed.training.local.consistency import passed
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState, labeled_mean, mean_where, unit
 from jaxfed.training.pseudo_labels.prototypes import euclidean
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, plain_update
+from jaxfed.training.round.parts import Messages, UploadStore, sent_to_all
 from jaxfed.training.round.round import aggregate_of, federated_training, weighted_mean
-from jaxfed.training.round.server_hooks import Messages, UploadStore, sent_to_all
-from jaxfed.training.server.aggregate import Aggregate, in_all
 from jaxfed.training.specification import Training
 
 

@@ -45,14 +45,14 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Count, NotNegative, Positive, Share
+from jaxfed.training.aggregate import Aggregate
+from jaxfed.training.clipped_mean import norm
 from jaxfed.training.local import losses
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState
 from jaxfed.training.mean_teacher import Teacher, taught_steps
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, plain_update
 from jaxfed.training.round.round import aggregate_of, federated_training, weighted_mean
-from jaxfed.training.server.aggregate import Aggregate
-from jaxfed.training.server.clipped_mean import norm
-from jaxfed.training.server.server_state import together
+from jaxfed.training.server_state import together
 from jaxfed.training.specification import Training
 
 

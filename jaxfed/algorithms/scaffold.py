@@ -21,8 +21,8 @@ from flax import nnx
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
+from jaxfed.training.round.parts import Control
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import Control
 from jaxfed.training.specification import Training
 
 

@@ -51,7 +51,7 @@ from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.server.server_state import together
+from jaxfed.training.server_state import together
 from jaxfed.training.specification import Training
 
 _PROJECTION_HIDDEN, _PROJECTION_SIZE = 512, 128  # hidden units of the projector, dimension of z

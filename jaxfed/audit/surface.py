@@ -42,12 +42,12 @@ from jaxfed.federation.method import checked, plain
 from jaxfed.federation.rounds import Played
 from jaxfed.learners.client_fit import take_turn
 from jaxfed.learners.learner import Learner
+from jaxfed.training.aggregate import Aggregate
 from jaxfed.training.round.parts import Parts
 from jaxfed.training.round.round import one_round, trained
 from jaxfed.training.round.runner import simulated
 from jaxfed.training.round.training_cohort import places_of
-from jaxfed.training.server.aggregate import Aggregate
-from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.server_state import ServerState
 from jaxfed.xclp import (
     Parameters,
     Propagation,

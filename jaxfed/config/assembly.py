@@ -32,17 +32,22 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock import Schedule, schedule_of
 from jaxfed.federation.execution import client_map as executing
 from jaxfed.federation.execution.client_map import MapClients, client_map
-from jaxfed.federation.execution.settings import HERE, Execution, ReportProgress, require
+from jaxfed.federation.execution.settings import (
+    HERE,
+    ClientExecution,
+    Execution,
+    ReportProgress,
+    require,
+)
 from jaxfed.federation.method import Method
 from jaxfed.federation.sampling import Sampling, participation
 from jaxfed.learners import INGREDIENTS, LEARNERS, Learner, mixed
-from jaxfed.training.client_execution import ClientExecution
+from jaxfed.training.aggregate import WEIGHTINGS, adaptive
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS, LabelSources
 from jaxfed.training.round.round import server_optimizer
-from jaxfed.training.server.aggregate import WEIGHTINGS, adaptive
 from jaxfed.training.specification import ServerTraining, Training
 from jaxfed.xclp.one_shot.cross_validation import cross_validated
 

@@ -53,6 +53,7 @@ from jaxfed.settings import (
     settings_of,
     when,
 )
+from jaxfed.training.aggregate import SECOND_MOMENTS, WEIGHTINGS
 from jaxfed.training.local.augmentation import AUGMENTATIONS, compose
 from jaxfed.training.local.batches import Batches, BatchScheme
 from jaxfed.training.local.local_training import (
@@ -64,7 +65,6 @@ from jaxfed.training.local.local_training import (
 from jaxfed.training.local.losses import POINTWISE
 from jaxfed.training.pseudo_labels.label_sources import LabelSources
 from jaxfed.training.pseudo_labels.pseudo_label import Confidence
-from jaxfed.training.server.aggregate import SECOND_MOMENTS, WEIGHTINGS
 from jaxfed.training.specification import SERVER_LEARNING_RATE, ModelSums, Training
 from jaxfed.xclp.settings.parameters import MEASURES
 

@@ -61,16 +61,17 @@ from jaxfed.training.local.losses import (
     weighted_loss,
 )
 from jaxfed.training.round.client_round import at_rate
-from jaxfed.training.server.client_rows import (
+from jaxfed.training.server_state import (
     CohortRows,
+    client_keys,
     gather,
+    is_finite,
     of_cohort,
     rows_of_clients,
     scatter,
     stacked_for,
     written_back,
 )
-from jaxfed.training.server.server_state import client_keys, is_finite
 from jaxfed.training.specification import UNREAD_BY_LEARNERS, Training, num_outputs
 
 _AHEAD = 32  # steps whose rows are drawn at once

@@ -45,7 +45,7 @@ from jaxfed.host.parallel.workers import Mapped, worker_processes
 from jaxfed.host.row_table import RowTable
 from jaxfed.learners.learner import SPOILED, Fitted, Learner, Taught, check_classes
 from jaxfed.settings import Count, Ge, Note, NotNegative, Positive, hinted
-from jaxfed.training.server.client_rows import rows_for
+from jaxfed.training.server_state import rows_for
 
 _KEPT_PER_CLIENT = 2  # the newest model, and that of an older state
 

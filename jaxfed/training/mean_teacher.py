@@ -18,7 +18,7 @@ from flax import nnx
 from jaxfed.models.model import compose
 from jaxfed.training.local.local_training import Trained
 from jaxfed.training.local.losses import Loss
-from jaxfed.training.server.server_state import together
+from jaxfed.training.server_state import together
 
 if TYPE_CHECKING:
     from jaxfed.models import Model

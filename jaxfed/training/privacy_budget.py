@@ -31,8 +31,7 @@ from jaxfed.settings import (
     check,
     check_value,
 )
-from jaxfed.training.server.client_rows import gather, leaves, took_part
-from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.server_state import ServerState, gather, leaves, took_part
 from jaxfed.training.specification import Training
 
 _OfTheRun = Annotated[

@@ -21,15 +21,15 @@ from flax import nnx
 
 from jaxfed.data.given_examples import pair_of
 from jaxfed.errors import UsageError
+from jaxfed.federation.execution.settings import ClientExecution
 from jaxfed.models.model import Model
 from jaxfed.settings import CountOrZero, Described, Ge, Note, check
-from jaxfed.training.client_execution import ClientExecution
+from jaxfed.training.aggregate import WEIGHTINGS, Aggregate, Weighting, by_examples
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.local.losses import Loss, weighted_loss
 from jaxfed.training.pseudo_labels.label_sources import LabelSources
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel
-from jaxfed.training.server.aggregate import WEIGHTINGS, Aggregate, Weighting, by_examples
 
 if TYPE_CHECKING:
     from jaxfed.federation.clients import Federation

@@ -1,6 +1,6 @@
 """XCLP over a network: the server's labeling, and a client's; each in a process of its own.
 
-It knows no transport: `jaxfed.federation.sides.Ask` is what sends. Steps are those of a simulation with
+It knows no transport: `jaxfed.federation.algorithm.Ask` is what sends. Steps are those of a simulation with
 protocols. In place of the clients' codes and labels the server has zeros of their shapes, which its parts of
 the protocols do not read.
 
@@ -39,12 +39,11 @@ import numpy as np
 
 from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import ProtocolError, UsageError
-from jaxfed.federation.algorithm import Init, Metrics, Round, Sides
+from jaxfed.federation.algorithm import Ask, ClientSide, Init, Metrics, Round, Sides, Unusable
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.settings import Execution
-from jaxfed.federation.sides import Ask, ClientSide, Unusable
 from jaxfed.secure import cross_steps, largest_value
 from jaxfed.secure.hamming import masked, matrix
 from jaxfed.secure.primitives import projection

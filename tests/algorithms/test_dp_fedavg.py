@@ -24,11 +24,10 @@ from jaxfed.privacy.sampled_gaussian import (
     WithoutReplacement,
     epsilon_of,
 )
-from jaxfed.training import privacy_budget
+from jaxfed.training import aggregate, privacy_budget
+from jaxfed.training.clipped_mean import clipped_mean
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.round.round import server_optimizer
-from jaxfed.training.server import aggregate
-from jaxfed.training.server.clipped_mean import clipped_mean
 
 LINEAR = mlp((4,), 3, hidden=())
 ALL_AT_ONCE = Batches("joint", 20, 1, steps=3)

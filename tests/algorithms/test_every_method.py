@@ -34,10 +34,9 @@ from jaxfed.testing.method_checks import (
     started,
     trains,
 )
-from jaxfed.training import specification
+from jaxfed.training import aggregate, server_state, specification
 from jaxfed.training.local.augmentation import compose
 from jaxfed.training.local.losses import POINTWISE
-from jaxfed.training.server import aggregate, client_rows
 from jaxfed.training.specification import UNREAD_BY_LEARNERS, Training
 
 ESTIMATORS = "learner.name=random_forest"
@@ -232,14 +231,14 @@ def test_clients_spread_over_devices_agree(name):
     checks.agrees_with("shard_map")
 
 
-@pytest.mark.slow  # training/server/test_client_rows has the same of a method with all kinds of states
+@pytest.mark.slow  # training/test_client_rows has the same of a method with all kinds of states
 @pytest.mark.parametrize("case", LEARN)
 def test_tables_of_clients_have_the_bits_of_arrays(case, monkeypatch):
     """Of few clients, whose states would else be arrays; with the evaluation of what selection keeps."""
     name, settings = CASES[case]
     found = []
     for limit in (2**40, 0):
-        monkeypatch.setattr(client_rows, "COPIED_ON_CPU", limit)
+        monkeypatch.setattr(server_state, "COPIED_ON_CPU", limit)
         config, federation, algorithm = arranged.__wrapped__(name, settings=settings)
         state = played(algorithm, config, federation, started(algorithm, federation), 1, 4)
         quality = algorithm.evaluate(algorithm.outputs.evaluated(state), federation)

@@ -13,15 +13,15 @@ import jaxfed
 from jaxfed.algorithms.fedbuff import slots_of
 from jaxfed.federation.clock import Clock, schedule_of
 from jaxfed.federation.execution.client_map import client_map
+from jaxfed.federation.execution.settings import ClientExecution
 from jaxfed.federation.rounds import play
 from jaxfed.federation.sampling import Sampling
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.testing.method_checks import MethodChecks, assert_equal
-from jaxfed.training.client_execution import ClientExecution
+from jaxfed.training.aggregate import by_examples
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.round.round import server_optimizer
-from jaxfed.training.server.aggregate import by_examples
 from jaxfed.training.specification import ServerTraining, Training
 
 SECOND = Clock(seconds_per_example=1.0)

@@ -23,7 +23,7 @@ from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.local.losses import Batch
-from jaxfed.training.server.server_state import together
+from jaxfed.training.server_state import together
 
 WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has: no randomness
 WEIGHT, RAMP, SERVER_AVERAGE, AVERAGE, HIDDEN = 1.4, 3, 0.7, 0.6, 5

@@ -10,8 +10,8 @@ from small_round_checks import check_rounds
 from small_training import RATE, federation_of, rounds_of, training_of
 
 from jaxfed.algorithms.feddyn import feddyn
+from jaxfed.training import aggregate
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.server import aggregate
 
 ALPHA = 0.3
 WHOLE = Batches("joint", size=64, epochs=3)  # every batch is all that a client has: no randomness

@@ -12,7 +12,7 @@ from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches, ClientData
 from jaxfed.training.local.losses import Batch
 from jaxfed.training.pseudo_labels.prototypes import Prototypes
-from jaxfed.training.server.server_state import together
+from jaxfed.training.server_state import together
 from jaxfed.training.specification import Training
 
 WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has: no randomness

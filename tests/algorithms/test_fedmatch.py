@@ -31,10 +31,10 @@ from jaxfed.algorithms.fedmatch import (
     two_part_model,
 )
 from jaxfed.models.mlp import mlp
+from jaxfed.training.aggregate import uniformly
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import Batch, softmax_cross_entropy
-from jaxfed.training.server.aggregate import uniformly
-from jaxfed.training.server.server_state import together
+from jaxfed.training.server_state import together
 
 LINEAR = mlp((4,), 3, hidden=())
 

@@ -11,8 +11,8 @@ from small_training import KEY, RATE, federation_of, training_of
 from jaxfed.algorithms.fedper import fedper, mean_head
 from jaxfed.algorithms.fedrep import fedrep
 from jaxfed.audit.surface import surface_of
+from jaxfed.training import aggregate
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.server import aggregate
 
 WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has: no randomness
 BODY = 40  # of the 67 numbers

@@ -25,8 +25,8 @@ from jaxfed.algorithms.fedrgd import Groups, _memberships, fedrgd, gradient_dive
 from jaxfed.algorithms.fixmatch import fixmatch
 from jaxfed.federation.clients import Federation
 from jaxfed.models.mlp import mlp
+from jaxfed.training import aggregate
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.server import aggregate
 
 LINEAR = mlp((4,), 3, hidden=())
 

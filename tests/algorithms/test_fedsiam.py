@@ -19,12 +19,12 @@ from small_training import (
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.fedsiam import fedsiam, siamese_loss
 from jaxfed.models.mlp import mlp
+from jaxfed.training.aggregate import uniformly
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.local.losses import Batch
 from jaxfed.training.mean_teacher import ramp_up, twins
-from jaxfed.training.server.aggregate import uniformly
-from jaxfed.training.server.server_state import together
+from jaxfed.training.server_state import together
 
 SMALL = Batches("paired", 4, 2)
 

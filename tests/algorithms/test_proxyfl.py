@@ -9,9 +9,9 @@ from small_training import KEY, RATE, double, federation_of, shifted, training_o
 
 from jaxfed.algorithms.proxyfl import class_sets, contrast, prior_store, proxy_loss, proxyfl, tuned
 from jaxfed.models.mlp import mlp
+from jaxfed.training import aggregate
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import Batch
-from jaxfed.training.server import aggregate
 from jaxfed.training.specification import Training
 
 WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has: no randomness

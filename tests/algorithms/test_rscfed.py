@@ -22,7 +22,7 @@ from jaxfed.algorithms.rscfed import distance_weights, group, mean_teacher, rscf
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import Batch
 from jaxfed.training.round.round import server_optimizer
-from jaxfed.training.server.server_state import together
+from jaxfed.training.server_state import together
 
 BETA, WEIGHT, T, AVERAGE = 6.0, 0.7, 0.5, 0.6
 WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has

@@ -28,10 +28,10 @@ from small_training import KEY, RATE, client_of, double, shifted, training_of
 from jaxfed.algorithms.semifl import labeled, semifl, semifl_loss
 from jaxfed.federation.clients import Federation
 from jaxfed.models.mlp import mlp
+from jaxfed.training import aggregate
 from jaxfed.training.local.batches import Batches, ClientData, _beside_all
 from jaxfed.training.local.losses import Batch
 from jaxfed.training.round.round import server_optimizer
-from jaxfed.training.server import aggregate
 from jaxfed.training.specification import Training
 
 LINEAR = mlp((4,), 3, hidden=())

@@ -16,10 +16,10 @@ from small_training import RATE, federation_of, rounds_of, training_of
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.fedsem import fedsem
 from jaxfed.algorithms.scaffold import scaffold
+from jaxfed.training import aggregate
+from jaxfed.training.aggregate import adaptive
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.round.round import server_optimizer
-from jaxfed.training.server import aggregate
-from jaxfed.training.server.aggregate import adaptive
 
 SIZES = [5, 9, 7]
 COHORTS = [[0, 1], [1, 2], [0, 2], [1, 0]]

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.rounds import learners, on_disk, population, scaling, shadow_models
 from benchmarks.timing.contest import run_contest
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.training.server import client_rows
+from jaxfed.training import server_state
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_clients_of_a_population_are_views_on_few_examples():
 @pytest.mark.parametrize("method", population.METHODS)
 def test_every_method_of_a_population_beside_few_clients(short, monkeypatch, method):
     monkeypatch.setattr(population, "COHORT", 4)
-    monkeypatch.setattr(client_rows, "COPIED_ON_CPU", 0)
+    monkeypatch.setattr(server_state, "COPIED_ON_CPU", 0)
     few, many = map(population.federation_of, (10, 40))
     row = run_contest(population.population_contest(method, few, many), {})
     assert row["case"] == {"n": 40, "cohort": 4}

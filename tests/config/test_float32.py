@@ -12,9 +12,9 @@ from jaxfed.federation.clock import Clock
 from jaxfed.federation.method import checked, method_settings, plain
 from jaxfed.learners import LEARNERS
 from jaxfed.settings import NotNegative, check_each, is_allowed, settings_of
+from jaxfed.training.aggregate import adaptive
 from jaxfed.training.local.augmentation import compose
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
-from jaxfed.training.server.aggregate import adaptive
 from jaxfed.xclp import propagate_labels
 
 INF, ZERO = "becomes inf in float32", "becomes 0 in float32"

@@ -14,12 +14,12 @@ from jaxfed.config import assembly, check, file, networks
 from jaxfed.errors import UsageError
 from jaxfed.federation.method import completed, declared, method
 from jaxfed.learners import LEARNERS
+from jaxfed.training.aggregate import uniformly
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import focal_loss
 from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS, check_source, source_names
 from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
 from jaxfed.training.round.round import server_optimizer
-from jaxfed.training.server.aggregate import uniformly
 
 TRAINING = "ml_collections_configs/fedavg_xclp.py:smoke"
 SERVER = np.zeros((3, 4), np.float32), np.zeros(3, np.int32)

@@ -148,7 +148,7 @@ def test_noise_on_prototypes_has_a_key_of_its_own(monkeypatch):
 @pytest.mark.parametrize(
     ("make", "where", "number"),
     [
-        (dp_fedavg, "training.server.clipped_mean", 6),  # the server's, a round each
+        (dp_fedavg, "training.clipped_mean", 6),  # the server's, a round each
         # Two steps a client and round.
         (dp_fedavg_records, "algorithms.dp_fedavg_records", 16),
     ],

@@ -17,7 +17,7 @@ from jaxfed.host.row_table import RowTable
 from jaxfed.learners import LEARNERS, Taught, refitting
 from jaxfed.learners.learner import SPOILED
 from jaxfed.testing.method_checks import assert_equal, padded
-from jaxfed.training.server import client_rows
+from jaxfed.training import server_state
 
 FEDERATION = federation_of([24, 14, 9, 11], num_labeled=20)
 U = FEDERATION.x[FEDERATION.test]
@@ -95,7 +95,7 @@ def test_labels_of_many_clients_are_tables_with_the_bits_of_arrays(monkeypatch):
         return states
 
     arrays = played(learner())
-    monkeypatch.setattr(client_rows, "COPIED_ON_CPU", 0)
+    monkeypatch.setattr(server_state, "COPIED_ON_CPU", 0)
     made = learner()
     tables = played(made)
     assert isinstance(tables[-1].lesson.label, RowTable)
@@ -136,7 +136,7 @@ def learner_votes(made, state):
 )
 def test_resumed_equals_uninterrupted(name, quickly_copied, tmp_path, monkeypatch):
     """A learner that has never seen the state predicts as the one that made it: it fits again."""
-    monkeypatch.setattr(client_rows, "COPIED_ON_CPU", quickly_copied)
+    monkeypatch.setattr(server_state, "COPIED_ON_CPU", quickly_copied)
     keywords = {"num_trees": 5} if name == "random_forest" else {}
     made = learner(name, **keywords)
     state = fitted(made, taught_of()).state

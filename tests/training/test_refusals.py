@@ -37,7 +37,7 @@ from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 from jaxfed.training.pseudo_labels.propagated_labels import all_examples
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels, completed, embedding
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.server.client_rows import rows_for
+from jaxfed.training.server_state import rows_for
 
 MODEL = jaxfed.from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), (4,))
 BATCHES = jaxfed.Batches("joint", size=4, epochs=2)
@@ -258,7 +258,7 @@ def labeled_on_a_network(*settings):
 
 def population(number):
     one = {"w": jnp.float32([1, 2]), "n": jnp.int32(3)}
-    little = mock.patch("jaxfed.training.server.client_rows.host_bytes", return_value=10**6)
+    little = mock.patch("jaxfed.training.server_state.host_bytes", return_value=10**6)
     return little(lambda _: rows_for(number, one))
 
 

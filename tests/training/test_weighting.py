@@ -12,7 +12,7 @@ from jaxfed.config.assembly import Ingredients
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.federation.method import completed, declared, method
 from jaxfed.models import from_flax
-from jaxfed.training.server.aggregate import WEIGHTINGS
+from jaxfed.training.aggregate import WEIGHTINGS
 
 from flax import nnx  # isort: skip
 

@@ -15,7 +15,7 @@ turn to the last exchange of that round's session. Noise on labels comes from th
 generator, so nobody else can remove it; in a simulation it comes from the seed, and there a run over a
 network with noise differs.
 
-Simulations do not use this file. It is independent of the transport: `jaxfed.federation.sides.Ask` sends.
+Simulations do not use this file. It is independent of the transport: `jaxfed.federation.algorithm.Ask` sends.
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ from jaxfed.algorithms.fedct.round import (
     server_round,
 )
 from jaxfed.errors import ProtocolError, UsageError
-from jaxfed.federation.algorithm import Init, Metrics, Round, Sides
+from jaxfed.federation.algorithm import Ask, ClientSide, Init, Metrics, Round, Sides, Unusable
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.sides import Ask, ClientSide, Unusable
 from jaxfed.host.safe_files import array
 from jaxfed.learners.client_fit import check_clients
 from jaxfed.learners.evaluation import consensus_quality

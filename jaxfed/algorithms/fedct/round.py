@@ -23,10 +23,9 @@ import numpy as np
 from absl import logging
 
 from jaxfed.algorithms.fedct.settings import LabelPrivacy, Voting
-from jaxfed.federation.algorithm import Metrics
+from jaxfed.federation.algorithm import Metrics, Unusable
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, label_bytes
-from jaxfed.federation.sides import Unusable
 from jaxfed.learners.client_fit import (
     ClientFit,
     asked,

@@ -108,6 +108,7 @@ from jaxfed.federation.method import method
 from jaxfed.privacy.gaussian import epsilon_of, mean_sensitivity
 from jaxfed.random_streams import Stream
 from jaxfed.settings import NotNegative
+from jaxfed.training import server_state
 from jaxfed.training.consensus.client_sums import in_fresh_session
 from jaxfed.training.local.batches import Batches, ClientData, Episodes, class_counts
 from jaxfed.training.local.losses import Batch, Loss, mean_where, proximal
@@ -126,10 +127,9 @@ from jaxfed.training.pseudo_labels.prototypes import (
     support_means,
 )
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, Shared
+from jaxfed.training.round.parts import Classifier, Messages, UploadStore, nothing_sent
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import Classifier, Messages, UploadStore, nothing_sent
-from jaxfed.training.server import client_rows
-from jaxfed.training.server.server_state import ServerState, client_draws
+from jaxfed.training.server_state import ServerState, client_draws
 from jaxfed.training.specification import Training
 
 if TYPE_CHECKING:
@@ -413,7 +413,7 @@ def prototype_store(
         del key
         dim, clients = embedding_size(model, state, federation), federation.num_clients
         nothing = jax.tree.map(lambda leaf: leaf[0], nothing_shown(1, num_classes, dim))
-        latest, newest = client_rows.rows_for(clients, (nothing, jnp.int32(0)))
+        latest, newest = server_state.rows_for(clients, (nothing, jnp.int32(0)))
         return Store(nothing_shown(min(num_helpers, clients), num_classes, dim), latest, newest)
 
     choose = jax.jit(chosen, static_argnames="num_helpers")
@@ -428,13 +428,13 @@ def prototype_store(
     ) -> Store:
         del communication  # clients have counted their own messages
         when = np.full(len(client_id), rounds)
-        latest, newest = client_rows.scatter((store.latest, store.round), client_id, (shown, when))
+        latest, newest = server_state.scatter((store.latest, store.round), client_id, (shown, when))
         if (int(rounds) - 1) % interval:
             return Store(store.helpers, latest, newest)
         age, most = None, len(store.helpers.is_there)
         if choice == "newest":
             ids = newest_clients(latest.is_there, newest, most, len(client_id))
-            shown, age = client_rows.gather(latest, ids), rounds - client_rows.gather(newest, ids)
+            shown, age = server_state.gather(latest, ids), rounds - server_state.gather(newest, ids)
             client_id = jnp.asarray(ids)
         return Store(choose(key, client_id, shown, num_helpers=most, age=age), latest, newest)
 
@@ -453,9 +453,9 @@ def newest_clients(is_there: Any, newest: Any, num_helpers: int, cohort_size: in
         num_helpers: H.
         cohort_size: K.
     """
-    ids = client_rows.took_part(newest)
-    ids = ids[np.asarray(client_rows.gather(is_there, ids)).any(axis=1)]
-    when = np.asarray(client_rows.gather(newest, ids))
+    ids = server_state.took_part(newest)
+    ids = ids[np.asarray(server_state.gather(is_there, ids)).any(axis=1)]
+    when = np.asarray(server_state.gather(newest, ids))
     if len(ids) > num_helpers:
         ids = ids[when >= np.partition(when, -num_helpers)[-num_helpers]]
     found = np.full(num_helpers + cohort_size, -1, np.int32)
@@ -469,7 +469,7 @@ def helpers_sent(state: ServerState, cohort: Cohort, communication: Communicatio
     num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
     num_bytes = int(np.sum(message_bytes(helpers)))
     communication.down("prototypes", num_clients * num_bytes)
-    return client_rows.stacked_for(len(cohort.client_id), helpers)
+    return server_state.stacked_for(len(cohort.client_id), helpers)
 
 
 def client_prototypes(
@@ -537,8 +537,8 @@ def drawn(
 
 def of_the_last_round(store: Store) -> Prototypes:
     """Return the prototypes of the last round's clients."""
-    ids = client_rows.took_part(store.round)
-    newest = np.asarray(client_rows.gather(store.round, ids))
+    ids = server_state.took_part(store.round)
+    newest = np.asarray(server_state.gather(store.round, ids))
     rows = ids[newest == newest.max()] if newest.any() else np.zeros(1, int)
     return jax.tree.map(lambda leaf: leaf[rows], store.latest)
 

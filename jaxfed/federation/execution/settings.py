@@ -1,6 +1,13 @@
-"""Execution settings: processes, devices, cache and progress reports of a computation; they change no result.
+"""Execution of computations: processes, devices, memory and progress reports; none changes a result.
 
 require(8 * k * n, "neighbors", key="num_neighbors", value=k)  refuse a setting before its array is made
+program = fitted("training in a round", program_of, map_clients)
+ClientExecution(map_clients=partial(client_map, strategy="vmap"))
+
+An accelerator computes all clients of a round at once, which is fastest while they fit. XLA says before a
+program runs what it takes: arguments, results, and temporaries, which grow nearly in proportion to the
+clients at once. The analysis of the first program predicts how many fit, and that of the next one checks it.
+Chunks of different sizes give the same results up to rounding. On a CPU clients run one after another.
 """
 
 from __future__ import annotations
@@ -11,7 +18,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +27,15 @@ from jax.sharding import Mesh
 
 from jaxfed.errors import BeyondMemory
 from jaxfed.federation.communication import bytes_unit
-from jaxfed.federation.execution.client_map import is_one_cpu
+from jaxfed.federation.execution.client_map import (
+    MapClients,
+    client_map,
+    fastest_apart,
+    fastest_strategy,
+    is_one_cpu,
+)
 from jaxfed.kernels.devices import everywhere, points_mesh, spread
-from jaxfed.settings import CountOrZero, check
+from jaxfed.settings import Count, CountOrZero, Described, check
 
 
 def available_bytes() -> int:
@@ -124,3 +137,107 @@ class Execution:
 
 
 HERE = Execution()  # in this process, without reports
+
+
+def fitted(
+    what: str, program_of: Callable[[MapClients], Any], map_clients: MapClients
+) -> Callable[..., Any]:
+    """Return the program of a step, with fewer clients at once if the device's memory requires that.
+
+    Args:
+        what: name of the step, for the error.
+        program_of: makes the program, under `jax.jit`, from a `map_clients`; its second argument is a cohort.
+        map_clients: `client_map` with its settings; anything else is left as it is.
+
+    Raises:
+        BeyondMemory: in the first call, if one client alone takes more.
+
+    Cost: compilation, which the first run reuses.
+    """
+    program = program_of(map_clients)
+    if not (isinstance(map_clients, partial) and map_clients.func is client_map):
+        return program
+    chosen: list[Callable[..., Any]] = []
+
+    def run(*arguments: Any) -> Any:
+        if not chosen:  # asked here, since it starts JAX
+            is_cpu = jax.default_backend() == "cpu"
+            chosen.append(
+                program if is_cpu else _fitting(what, program, program_of, map_clients, arguments)
+            )
+        return chosen[0](*arguments)
+
+    return run
+
+
+def _fitting(
+    what: str,
+    program: Any,
+    program_of: Callable[[MapClients], Any],
+    map_clients: Any,
+    arguments: Any,
+) -> Callable[..., Any]:
+    given = {"strategy": "vmap", **map_clients.keywords}
+    number = len(arguments[1].client_id)
+    if given["strategy"] != "vmap":
+        number = given.get("chunk_size") or 1
+    available = available_bytes()
+    while analysis := program.lower(*arguments).compile().memory_analysis():
+        fixed = (
+            analysis.argument_size_in_bytes
+            + analysis.output_size_in_bytes
+            - analysis.alias_size_in_bytes
+        )
+        working = analysis.temp_size_in_bytes
+        if fixed + working <= available:
+            break
+        if number == 1:
+            takes, has = bytes_text(fixed + working), bytes_text(available)
+            wrong = f"{what} takes {takes} at least for one client at a time, the device has {has}"
+            raise BeyondMemory(f"{wrong}; use smaller batches or a smaller network")
+        number = max(1, min(number - 1, number * (available - fixed) // max(working, 1)))
+        strategy = "map" if given["strategy"] == "vmap" else given["strategy"]
+        program = program_of(
+            partial(client_map, **given | {"strategy": strategy, "chunk_size": number})
+        )
+    return program  # a backend without an analysis tries
+
+
+_FASTEST: Any = None
+_AS_CLIENTS: Any = None  # computed from `map_clients`
+_Map = Annotated[MapClients, Described("partial(client_map, strategy='vmap')")]
+
+
+@dataclass(frozen=True)
+class ClientExecution:
+    """Execution of a round's clients on devices, and of the rest of a round on the host.
+
+    Attributes:
+        map_clients: execution of clients within a round; by default the fastest for the present devices.
+        clients_multiple: the number of clients is padded to a multiple of this (devices).
+        map_apart: execution of clients that are independent of each other within a round (FedCT's networks),
+            outside of `jax.jit`; None: by `map_clients`. By default `core_each` if one CPU's cores are
+            devices and `map_clients` is not given.
+        map_labeling: execution of clients while they are labeled; by default `map_clients`.
+        host: processes and devices of the host's computations.
+    """
+
+    map_clients: _Map = _FASTEST
+    clients_multiple: Count = 1
+    map_apart: _Map | None = None
+    map_labeling: _Map = _AS_CLIENTS
+    host: Execution = HERE
+
+    def __post_init__(self) -> None:
+        """Check the types, and choose the fastest execution for the present devices if none is given."""
+        check(self)
+        if self.map_clients is None:
+            # It is not known here whether a round's clients share a CPU's cores evenly.
+            strategy = "map" if is_one_cpu() else fastest_strategy()
+            object.__setattr__(self, "map_clients", partial(client_map, strategy=strategy))
+            if self.map_apart is None:
+                object.__setattr__(self, "map_apart", fastest_apart())
+            if strategy == "shard_map":
+                object.__setattr__(self, "clients_multiple", jax.device_count())
+        if self.map_labeling is None:
+            object.__setattr__(self, "map_labeling", self.map_clients)

@@ -20,8 +20,8 @@ from jaxfed.config.networks import scales_by_clients
 from jaxfed.data.client_rows import Partition
 from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import ClientSide
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.sides import ClientSide
 from jaxfed.flower.client import client_data, client_step, hello
 from jaxfed.flower.client.client_data import ClientData
 from jaxfed.flower.client.client_step import StepRefused

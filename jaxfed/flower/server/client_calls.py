@@ -24,11 +24,17 @@ from ml_collections import ConfigDict
 
 from jaxfed.config.sections import Deployment
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Outputs, ServerState
+from jaxfed.federation.algorithm import (
+    Check,
+    FederatedAlgorithm,
+    Metrics,
+    Outputs,
+    ServerState,
+    Unusable,
+)
 from jaxfed.federation.census import Census, FeatureSums, census_of
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.sides import Check, Unusable
 from jaxfed.flower.client.client_run import MESSAGE, REPLY, SECONDS, SETUP
 from jaxfed.flower.client.hello import checksum
 from jaxfed.flower.messages import pytrees, records, setup

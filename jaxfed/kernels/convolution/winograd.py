@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxfed.kernels.blocks import block_by_block, even_size, sum_over_blocks
 from jaxfed.kernels.convolution.direct_conv import (
     Pads,
     direct_conv,
@@ -36,7 +37,6 @@ from jaxfed.kernels.convolution.direct_conv import (
     pads_of_gradient,
     pixels_of_zeros,
 )
-from jaxfed.kernels.neighbors.blocks import block_by_block, even_size, sum_over_blocks
 
 # Below this, transforms cost more than products save (measured on two cores with AVX-512).
 _LEAST_CHANNELS = 32

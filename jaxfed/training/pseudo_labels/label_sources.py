@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution.client_map import MapClients
-from jaxfed.federation.execution.settings import Execution
+from jaxfed.federation.execution.settings import ClientExecution, Execution
 from jaxfed.registry import Registry
 from jaxfed.settings import check, choose_one_of
-from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.losses import Augment
 from jaxfed.training.pseudo_labels import pseudo_label
 from jaxfed.training.pseudo_labels.pseudo_label import Confidence, Embed, PseudoLabel, embedding

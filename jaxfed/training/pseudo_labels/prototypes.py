@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.federation.clients import Federation
-from jaxfed.training.server.aggregate import weighted_sum
+from jaxfed.training.aggregate import weighted_sum
 
 if TYPE_CHECKING:
     from jaxfed.models import Model

@@ -35,7 +35,7 @@ from jaxfed.federation.cohort import ROWS_AT_ONCE, Array, Cohort, Ragged, length
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.client_map import MapClients, jitted
 from jaxfed.training.local.losses import Augment, view
-from jaxfed.training.server.server_state import ServerState, client_keys
+from jaxfed.training.server_state import ServerState, client_keys
 
 if TYPE_CHECKING:
     from jaxfed.models import Model

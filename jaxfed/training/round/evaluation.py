@@ -13,9 +13,8 @@ from jaxfed.federation.algorithm import Evaluate, Metrics, Outputs, Predict, Pre
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
 from jaxfed.kernels.devices import in_batches, rows_at_once
-from jaxfed.training.round.server_hooks import Classifier
-from jaxfed.training.server.client_rows import without_tables
-from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.round.parts import Classifier
+from jaxfed.training.server_state import ServerState, without_tables
 
 
 class Evaluation(NamedTuple):

@@ -21,10 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.errors import ProtocolError
+from jaxfed.federation.algorithm import Ask, ClientSide
 from jaxfed.federation.clients import UNLABELED, Federation
 from jaxfed.federation.cohort import Cohort, arranged, own_examples
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.sides import Ask, ClientSide
 from jaxfed.secure.session.network import exchanges
 from jaxfed.training.pseudo_labels.propagated_labels import XclpLabels
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels, completed
@@ -38,7 +38,7 @@ from jaxfed.training.round.network import (
     TrainingClient,
     client_view,
 )
-from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.server_state import ServerState
 from jaxfed.xclp.network import check_network, check_points, labeled_by_clients, take_part
 from jaxfed.xclp.steps.codes import drawn_seed
 

@@ -27,8 +27,7 @@ from jaxfed.training.local.local_training import measured_statistics
 from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, LocalUpdate, Shared
-from jaxfed.training.server.client_rows import without_tables
-from jaxfed.training.server.server_state import ServerState, server_ids, with_statistics
+from jaxfed.training.server_state import ServerState, server_ids, with_statistics, without_tables
 from jaxfed.training.specification import Training
 
 # Sources that label each example independently: the server as a party would add nothing.
@@ -139,19 +138,18 @@ class ServerWithLabels:
 
 def server_of(
     training: Training, update: LocalUpdate | None, pseudo_label: str, *, joins: bool
-) -> ServerWithLabels | None:
-    """Return the server of a method that has labels, or None; arguments as `federated_training` has them.
+) -> ServerWithLabels:
+    """Return the server that has labels; arguments as `federated_training` has them.
 
     Raises:
-        UsageError: the server has labels, and the method or its source of labels needs them at clients.
+        UsageError: the method or its source of labels needs them at clients.
     """
-    if training.server.examples is None:
-        return None
     if update is None or pseudo_label in BY_OWN_LABELS:
         wrong = "this method needs labels at the clients"
         if update is not None:
             wrong = f"with pseudo_label={pseudo_label!r} each client labels by its own labels"
         raise UsageError(wrong, key="examples", owner="ServerTraining", allowed="use None")
+    assert training.server.examples is not None
     x, y = training.server.examples
     ones = jnp.ones(len(y), dtype=bool)
     own = ClientData(jnp.asarray(x), jnp.asarray(y, jnp.int32), jnp.ones(len(y)), ones, ones)

@@ -19,9 +19,9 @@ import numpy as np
 from flax import nnx
 
 from jaxfed.errors import ProtocolError
+from jaxfed.federation.algorithm import ClientSide, Unusable
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.sides import ClientSide, Unusable
 from jaxfed.secure.row_sums import server_sums
 from jaxfed.secure.session.neighborhoods import enough_partners
 from jaxfed.secure.session.network import exchanges
@@ -41,7 +41,7 @@ from jaxfed.training.round.masked_sums import (
     vector_of,
 )
 from jaxfed.training.round.network import AFTER_MEAN, EMBED, MEASURE, UPDATE, AskedClients
-from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.server_state import ServerState
 
 ROLE = "updates"
 STEPS = frozenset((UPDATE, *AFTER_MEAN, EMBED))  # of the side in the clear, but for sessions

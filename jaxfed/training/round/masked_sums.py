@@ -37,15 +37,14 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.departures import Departure
 from jaxfed.federation.execution.client_map import jitted
+from jaxfed.training.aggregate import check_weights
 from jaxfed.training.consensus.client_sums import Attendance, departures_of, fewest_clients
 from jaxfed.training.round.client_round import ClientUpdate, Shared
-from jaxfed.training.round.parts import Parts
-from jaxfed.training.round.server_hooks import UploadStore
-from jaxfed.training.server.aggregate import check_weights
+from jaxfed.training.round.parts import Parts, UploadStore
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
-    from jaxfed.training.server.server_state import ServerState
+    from jaxfed.training.server_state import ServerState
 
 
 class Summand(NamedTuple):

@@ -8,7 +8,7 @@
 The round is the simulation's (`jaxfed.training.round.round`), with clients that are asked for their updates.
 One that does not reply has left the round, as if it had not been drawn. A step is a pure function of the
 client's own state and one message, so each may run in a process of its own. Simulations need nothing of this
-file; it knows no transport: `jaxfed.federation.sides.Ask` is what sends.
+file; it knows no transport: `jaxfed.federation.algorithm.Ask` is what sends.
 
 Leaves a client: what the simulated method sends, and the metrics of its round: loss, number of steps, mean
 weight of its pseudo-labels, number of its unlabeled examples.
@@ -27,21 +27,19 @@ import numpy as np
 from flax import nnx
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import Init, Round, Sides
+from jaxfed.federation.algorithm import Ask, Check, ClientSide, Init, Round, Sides, Unusable
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, arranged
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.client_map import client_map
-from jaxfed.federation.sides import Ask, Check, ClientSide, Unusable
 from jaxfed.settings import choose_one_of
+from jaxfed.training.aggregate import largest_weight
 from jaxfed.training.pseudo_labels.label_sources import BY_XCLP
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
 from jaxfed.training.round.client_round import ClientUpdate, Shared
-from jaxfed.training.round.parts import Parts
+from jaxfed.training.round.parts import Parts, nothing_sent
 from jaxfed.training.round.runner import CohortClients, Outcome, Stage
-from jaxfed.training.round.server_hooks import nothing_sent
-from jaxfed.training.server.aggregate import largest_weight
-from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.server_state import ServerState
 
 UPDATE, MEASURE, SHOW, EMBED = "update", "measure", "show", "embed"
 AFTER_MEAN = (MEASURE, SHOW)

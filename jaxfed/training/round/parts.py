@@ -1,11 +1,19 @@
-"""The parts of a method of federated training, its stages, and the state before the first round."""
+"""Parts that a method adds to FedAvg's round, each of which adds nothing by default, and all of a method.
+
+Hook          host code before labeling and after the server's step, with a share of the state
+UploadStore   a hook: the server's store of the clients' uploads other than models
+Control       values beside the model that grow by the clients' corrections
+Messages      further messages between the server and single clients
+Classifier    how a state classifies examples
+Parts         all of these, the stages that follow from them, and the state before the first round
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,16 +23,237 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Course
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Array, Cohort
+from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.federation.execution.settings import require
 from jaxfed.random_streams import Stream
+from jaxfed.training.aggregate import Aggregate
+from jaxfed.training.local.local_training import BatchStatistics
 from jaxfed.training.pseudo_labels.pseudo_label import WITHIN_CLIENTS
-from jaxfed.training.round.client_round import LocalUpdate
-from jaxfed.training.round.labels_at_server import ServerWithLabels
-from jaxfed.training.round.server_hooks import Classifier, Control, Hook, Messages
-from jaxfed.training.server.aggregate import Aggregate
-from jaxfed.training.server.client_rows import rows_for
-from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.round.client_round import AfterMean, LocalUpdate
+from jaxfed.training.server_state import ServerState, rows_for, stacked_for
 from jaxfed.training.specification import Training, num_outputs
+
+if TYPE_CHECKING:
+    from jaxfed.training.round.labels_at_server import ServerWithLabels
+
+
+class Hook:
+    """Host code around the compiled part of every round. The hooks of a round run in order."""
+
+    def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
+        """Return the state before the first round, with this hook's share of it."""
+        del federation, key
+        return state
+
+    def before(
+        self, state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> ServerState:
+        """Return the state that the cohort is labeled and trained from; `key` is the round's."""
+        del cohort, key, communication
+        return state
+
+    def after(
+        self,
+        state: ServerState,
+        cohort: Cohort,
+        uploads: Any,
+        key: jax.Array,
+        communication: Communication,
+    ) -> ServerState:
+        """Return the state after the round, from that after the server's step and the clients' uploads."""
+        del cohort, uploads, key, communication
+        return state
+
+
+@dataclass(frozen=True)
+class UploadStore(Hook):
+    """The server's store of the clients' uploads other than models, `ServerState.memory`.
+
+    Attributes:
+        create: model, federation, key -> memory.
+        update: memory, client_id int32 [K] (-1 is padding), uploads [K, ...], rounds done (int32, this one
+            too), key, communication -> memory; host code, so that a protocol may run there. It counts its own
+            messages.
+    """
+
+    create: Callable[[nnx.State, Federation, jax.Array], Any]
+    update: Callable[..., Any]
+
+    def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
+        """Return the state with an empty memory."""
+        own_key = jax.random.fold_in(key, Stream.UPLOAD_STORE)
+        return state._replace(memory=self.create(state.model, federation, own_key))
+
+    def after(
+        self,
+        state: ServerState,
+        cohort: Cohort,
+        uploads: Any,
+        key: jax.Array,
+        communication: Communication,
+    ) -> ServerState:
+        """Return the state with the round's uploads in memory."""
+        ids, own_key = jnp.asarray(cohort.client_id), jax.random.fold_in(key, Stream.UPLOAD_STORE)
+        memory = self.update(state.memory, ids, uploads, state.round, own_key, communication)
+        return state._replace(memory=memory)
+
+
+class Control(NamedTuple):
+    """Values beside the model, `ServerState.control` (SCAFFOLD's c, FedDyn's h).
+
+    They grow by the sum of the clients' `ClientUpdate.correction` over M, the number of clients that can
+    train in this stage of the run (`Federation.num_training`): others never have a correction.
+
+    Fields:
+        init: parameters -> control before the first round.
+        step: parameters after the aggregate's step, the round's new control -> parameters.
+        is_sent: True if clients receive control and send their corrections; False if the server computes it
+            from the models, and clients never see it.
+    """
+
+    init: Callable[[nnx.State], Any] = lambda parameters: ()
+    step: Callable[[nnx.State, Any], nnx.State] = lambda parameters, control: parameters
+    is_sent: bool = True
+
+    def moved(
+        self,
+        model: nnx.State,
+        state: ServerState,
+        corrections: Any,
+        anyone: jax.Array,
+        num_training: jax.Array,
+    ) -> tuple[nnx.State, Any]:
+        """Return the model after this step, and the new control; without `anyone` the model stays."""
+        control = jax.tree.map(
+            lambda control, change: control + change.sum(axis=0) / num_training,
+            state.control,
+            corrections,
+        )
+        parameters, statistics = nnx.split_state(model, nnx.Param, ...)
+        parameters = jax.tree.map(
+            lambda new, old: jnp.where(anyone, new, old),
+            self.step(parameters, control),
+            parameters,
+        )
+        return nnx.merge_state(parameters, statistics), control
+
+    def scaled(self, state: ServerState, first_of_stage_2: int) -> ServerState:
+        """Return the state at the start of a round; in stage 2 `control` is rescaled to that stage's M."""
+        if int(state.round) != first_of_stage_2 or not jax.tree.leaves(state.control):
+            return state
+        first, second = state.num_training
+        control = jax.tree.map(lambda leaf: leaf * (first / second), state.control)
+        return state._replace(control=control)
+
+
+NO_CONTROL = Control()
+
+
+# Further messages of the server to each client of a cohort, before the clients train: host code that counts
+# their bytes and returns a pytree [K, ...], of one shape for all rounds.
+Send = Callable[[ServerState, Cohort, Communication], Any]
+
+
+def nothing_sent(state: ServerState, cohort: Cohort, communication: Communication) -> Any:
+    """Send the model and no more."""
+    del state, cohort, communication
+    return ()
+
+
+def sent_to_all(
+    kind: str, part: Callable[[Any], Any], num_bytes: Callable[[Any], Any] = num_bytes_of
+) -> Send:
+    """Send each client of a cohort the same `part` of the server's memory, [K, ...], and count its bytes."""
+
+    def send(state: ServerState, cohort: Cohort, communication: Communication) -> Any:
+        sent, client_id = part(state.memory), np.asarray(cohort.client_id)
+        communication.down(kind, int(np.sum(client_id >= 0)) * int(np.sum(num_bytes(sent))))
+        return stacked_for(len(client_id), sent)
+
+    return send
+
+
+class Messages(NamedTuple):
+    """Messages between the server and single clients, beside the model and control.
+
+    Fields:
+        send: messages to single clients (`ClientRound.received`).
+        download_bytes: parameters -> bytes in which one client receives them.
+        after_mean: the clients' upload after they receive the round's new model, in place of
+            `ClientUpdate.upload`; None: no such upload, and they do not receive the model.
+        shares_model: False if clients have networks of their own: no model is sent either way.
+    """
+
+    send: Send = nothing_sent
+    download_bytes: Callable[[nnx.State], Any] = num_bytes_of
+    after_mean: AfterMean | None = None
+    shares_model: bool = True
+
+    def count_bytes(
+        self,
+        communication: Communication,
+        state: ServerState,
+        client_id: Array,
+        sent: Any,
+        control: Control,
+        batch_statistics: BatchStatistics,
+    ) -> None:
+        """Count the models that a cohort receives and sends, and the clients' further messages, `sent`.
+
+        For `after_mean` uploads, and "static" statistics, clients also receive the round's new model.
+        """
+        num_clients = int(np.sum(np.asarray(client_id) >= 0))
+        parameters, statistics = nnx.split_state(state.model, nnx.Param, ...)
+        download_bytes = int(self.download_bytes(parameters))
+        if self.shares_model:
+            communication.down("parameters", num_clients * download_bytes)
+            if "parameters" not in sent:
+                communication.up("parameters", num_clients * num_bytes_of(parameters))
+        for kind, num_bytes in dict(sent).items():
+            communication.up(kind, int(np.asarray(num_bytes).sum(dtype=np.int64)))
+        num_bytes = num_clients * num_bytes_of(state.control) if control.is_sent else 0
+        if num_bytes:
+            communication.down("control", num_bytes)
+            if "control" not in sent:
+                communication.up("control", num_bytes)
+        num_bytes = num_clients * num_bytes_of(statistics) if self.shares_model else 0
+        if num_bytes and batch_statistics == "averaged":
+            communication.down("statistics", num_bytes)
+            if "statistics" not in sent:
+                communication.up("statistics", num_bytes)
+        measures = bool(num_bytes) and batch_statistics == "static"
+        if measures or self.after_mean is not None:
+            communication.down("parameters", num_clients * download_bytes)
+        if measures and "statistics" not in sent:
+            communication.up("statistics", num_bytes)
+
+
+MODEL_ALONE = Messages()
+
+
+class Classifier(NamedTuple):
+    """The classifier of a state.
+
+    Fields:
+        needed: state -> the part of it that classification needs; host code.
+        probabilities: (needed, x [n, ...]) -> float32 [n, C]; jit-traceable.
+        of_client: (state after a round, model that a client sent in it, client's number) -> the part needed
+            to classify by that client's upload alone, for views of single uploads.
+    """
+
+    needed: Callable[[ServerState], Any]
+    probabilities: Callable[[Any, jax.Array], jax.Array]
+    of_client: Callable[[ServerState, nnx.State, int], Any] = lambda state, model, client: model
+
+
+def network_classifier(training: Training) -> Classifier:
+    """Return the classifier by the softmax of the server's network."""
+
+    def probabilities(model: nnx.State, x: jax.Array) -> jax.Array:
+        return jax.nn.softmax(training.model.apply(model, x).astype(jnp.float32))
+
+    return Classifier(lambda state: state.model, probabilities)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@
 
 `one_round` is the round on the host, `trained` its part that is compiled as one program. A method is a
 `LocalUpdate`, the name of its source of labels, and the parts that it adds
-(`jaxfed.training.round.server_hooks`). `jaxfed.training.round.runner` runs the program in one process;
+(`jaxfed.training.round.parts`). `jaxfed.training.round.runner` runs the program in one process;
 `jaxfed.training.round.network` plays the same round between a server and clients.
 """
 
@@ -25,24 +25,23 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Sides
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
+from jaxfed.training.aggregate import Aggregate, check_weights, in_all, weighted_sum
 from jaxfed.training.local.batches import ClientData
 from jaxfed.training.pseudo_labels.label_sources import check_source
 from jaxfed.training.round.client_round import ClientUpdate, LocalUpdate, Shared
 from jaxfed.training.round.evaluation import evaluation_by
-from jaxfed.training.round.labels_at_server import server_of
-from jaxfed.training.round.parts import Parts
-from jaxfed.training.round.runner import CohortClients, Outcome, Stage, placed, simulated
-from jaxfed.training.round.server_hooks import (
+from jaxfed.training.round.parts import (
     MODEL_ALONE,
     NO_CONTROL,
     Classifier,
     Control,
     Hook,
     Messages,
+    Parts,
     network_classifier,
 )
-from jaxfed.training.server.aggregate import Aggregate, check_weights, in_all, weighted_sum
-from jaxfed.training.server.server_state import ServerState, is_finite, with_statistics
+from jaxfed.training.round.runner import CohortClients, Outcome, Stage, placed, simulated
+from jaxfed.training.server_state import ServerState, is_finite, with_statistics
 from jaxfed.training.specification import SERVER_LEARNING_RATE, Training
 
 
@@ -82,7 +81,11 @@ def federated_training(
     Raises:
         UsageError: pseudo-labels or a place of labels that does not suit; in `init`, such a federation.
     """
-    server = server_of(training, server_update, pseudo_label, joins=server_joins)
+    server = None
+    if training.server.examples is not None:
+        from jaxfed.training.round.labels_at_server import server_of
+
+        server = server_of(training, server_update, pseudo_label, joins=server_joins)
     check_source(pseudo_label, training.pseudo_labels)
     reads_clients = classifier is not None
     classifier = classifier or network_classifier(training)

@@ -25,16 +25,21 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Array, Cohort, Ragged, apart, arranged, joined, on_device
 from jaxfed.federation.execution.client_map import MapClients, is_one_cpu, jitted, on_first_device
-from jaxfed.federation.execution.fitting import fitted
+from jaxfed.federation.execution.settings import ClientExecution, fitted
 from jaxfed.random_streams import Stream
-from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.batches import ClientData, usable
 from jaxfed.training.local.local_training import measured_statistics
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, Shared
 from jaxfed.training.round.parts import Parts
-from jaxfed.training.server.client_rows import gather, of_cohort, scatter, written_back
-from jaxfed.training.server.server_state import ServerState, client_keys
+from jaxfed.training.server_state import (
+    ServerState,
+    client_keys,
+    gather,
+    of_cohort,
+    scatter,
+    written_back,
+)
 
 
 class Outcome(NamedTuple):

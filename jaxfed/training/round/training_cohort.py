@@ -29,7 +29,7 @@ from jaxfed.random_streams import Stream
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
 from jaxfed.training.round.parts import Parts
 from jaxfed.training.round.runner import placed
-from jaxfed.training.server.server_state import ServerState, client_draws
+from jaxfed.training.server_state import ServerState, client_draws
 
 
 def divided(

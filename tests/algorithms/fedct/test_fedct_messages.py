@@ -5,8 +5,8 @@ import pytest
 
 from jaxfed.algorithms.fedct.round import labels_of, packed, unpacked
 from jaxfed.algorithms.fedct.settings import LabelPrivacy
+from jaxfed.federation.algorithm import Unusable
 from jaxfed.federation.communication import label_bytes
-from jaxfed.federation.sides import Unusable
 from jaxfed.privacy.xor_mechanism import one_hot
 
 RNG = np.random.default_rng(5)

@@ -20,7 +20,7 @@ from jaxfed.federation.communication import Communication
 from jaxfed.host.row_table import RowTable
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.server.client_rows import scatter, stacked_for
+from jaxfed.training.server_state import scatter, stacked_for
 
 
 @given(st.integers(0, 2**31 - 1), st.integers(1, 6), st.integers(1, 3))

@@ -21,9 +21,9 @@ from jaxfed.algorithms.protofssl.method import (
 )
 from jaxfed.federation.communication import Communication
 from jaxfed.testing.method_checks import assert_equal
+from jaxfed.training import server_state
 from jaxfed.training.local.batches import Batches, ClientData
 from jaxfed.training.pseudo_labels.prototypes import Prototypes
-from jaxfed.training.server import client_rows
 
 LEAST = 1e-6  # of a test of chance that is right
 CLIENT_ID = np.array([5, -1, 2, 7, 9], np.int32)
@@ -102,7 +102,7 @@ def test_a_store_of_many_clients_chooses_the_same_helpers(monkeypatch, choice):
         for ids in ([0, 1, -1], [1, -1, -1], [4, 6, 8], [2, 3, 4], [7, 0, 1], [5, 2, 6], [8, 3, 1])
     ]
     for limit in (2**40, 0):
-        monkeypatch.setattr(client_rows, "COPIED_ON_CPU", limit)
+        monkeypatch.setattr(server_state, "COPIED_ON_CPU", limit)
         hook = prototype_store(model, 3, 4, 2, choice)
         stores.append([hook.create(model.init(KEY), federation, KEY)])
         for number, (ids, center, is_there) in enumerate(rounds, 1):
@@ -112,4 +112,4 @@ def test_a_store_of_many_clients_chooses_the_same_helpers(monkeypatch, choice):
     for array, table in zip(*stores, strict=True):
         assert_equal(array, table)
         assert_equal(of_the_last_round(array), of_the_last_round(table))
-    assert client_rows.has_tables(stores[1][-1])
+    assert server_state.has_tables(stores[1][-1])

@@ -9,7 +9,7 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment.run.simulate import Selected, validated
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.training.round.evaluation import evaluation_by
-from jaxfed.training.round.server_hooks import Classifier
+from jaxfed.training.round.parts import Classifier
 
 TRUTH = np.array([0, 0, 1, 1, 0, -1])
 CLIENTS = [(np.ones((2, 2), np.float32), [0, 1])]

@@ -16,7 +16,7 @@ from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.row_table import RowTable
-from jaxfed.training.server import client_rows
+from jaxfed.training import server_state
 
 CLIENTS, COHORT, ROUNDS, NUMBERS = 450, 5, 6, 650  # each client has a control of 650 numbers
 
@@ -52,7 +52,7 @@ def play(config, path, stop_before=0):
     def observe(observed):
         if observed.played.round == stop_before:
             raise Stop
-        for table in client_rows.leaves(observed.played.after.clients):
+        for table in server_state.leaves(observed.played.after.clients):
             if isinstance(table, RowTable):  # of all older states the one before is held
                 assert len(table._array.older) <= 1
 
@@ -104,7 +104,7 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(whole, tmp_path):
 
 
 def test_the_numbers_are_those_of_arrays(whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(client_rows, "COPIED_ON_CPU", 2**40)
+    monkeypatch.setattr(server_state, "COPIED_ON_CPU", 2**40)
     play(config_of(), tmp_path / "arrays")
     assert found(tmp_path / "arrays")[0] == found(whole)[0]
 
@@ -127,7 +127,7 @@ def test_the_selected_state_and_the_last_one_predict(whole):
 
 
 def test_a_population_that_fits_nowhere_is_refused_before_a_round(tmp_path, monkeypatch):
-    monkeypatch.setattr(client_rows, "host_bytes", lambda: 1)
+    monkeypatch.setattr(server_state, "host_bytes", lambda: 1)
     with pytest.raises(BeyondMemory) as caught:
         play(config_of(), tmp_path / "w")
     line = str(caught.value)

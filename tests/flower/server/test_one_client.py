@@ -12,7 +12,7 @@ from network_deployment import METHODS, Deployment, config_of, last_state
 from on_demand import on_demand
 
 from jaxfed.flower.server.client_calls import UnusableModel
-from jaxfed.training.server import aggregate
+from jaxfed.training import aggregate
 
 NODE = 11  # of client 1
 TRAINED = [name for name in METHODS if name not in ("fedct", "xclp")]

@@ -11,11 +11,11 @@ from flax import nnx
 
 from jaxfed.models.mlp import mlp
 from jaxfed.models.model import in_precision, normalized
+from jaxfed.training import aggregate
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import ClientData
 from jaxfed.training.local.losses import Batch
 from jaxfed.training.round.round import server_optimizer
-from jaxfed.training.server import aggregate
 
 KEY = jax.random.key(0)
 

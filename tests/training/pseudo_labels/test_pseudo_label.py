@@ -21,7 +21,7 @@ from jaxfed.models.mlp import mlp
 from jaxfed.training.pseudo_labels import propagated_labels, pseudo_label
 from jaxfed.training.pseudo_labels.propagated_labels import all_examples
 from jaxfed.training.pseudo_labels.pseudo_label import embedding
-from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.server_state import ServerState
 from jaxfed.xclp.settings.parameters import HAMMING, NEIGHBORS
 from jaxfed.xclp.steps.hamming import plaintext_hamming
 

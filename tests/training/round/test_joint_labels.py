@@ -10,8 +10,8 @@ import pytest
 from network_in_process import Network, as_numpy
 
 from jaxfed.errors import ProtocolError
+from jaxfed.federation.algorithm import Unusable
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.sides import Unusable
 from jaxfed.testing.method_checks import SEED, arranged
 from jaxfed.training.round.joint_labels import labeled_jointly
 from jaxfed.xclp.settings.parameters import Parameters

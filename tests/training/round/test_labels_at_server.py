@@ -29,14 +29,14 @@ from jaxfed.experiment.run.simulate import simulate
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.sampling import Sampling, sample_clients
+from jaxfed.training import aggregate
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.pseudo_labels import propagated_labels
 from jaxfed.training.pseudo_labels.propagated_labels import all_examples
 from jaxfed.training.pseudo_labels.pseudo_label import embedding
 from jaxfed.training.round import labels_at_server
-from jaxfed.training.server import aggregate
-from jaxfed.training.server.server_state import client_keys
+from jaxfed.training.server_state import client_keys
 
 SIZES, NUM_AT_SERVER = [12, 7, 0, 20], 21
 PARAMETERS = 4 * (4 * 8 + 8 + 8 * 3 + 3)

@@ -29,13 +29,13 @@ from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.data import Partition
 from jaxfed.models.model import from_module
 from jaxfed.testing.method_checks import num_compilations
+from jaxfed.training import aggregate
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.pseudo_labels import propagated_labels
 from jaxfed.training.pseudo_labels.propagated_labels import all_examples
 from jaxfed.training.pseudo_labels.pseudo_label import embedding
 from jaxfed.training.round.round import server_optimizer
-from jaxfed.training.server import aggregate
-from jaxfed.training.server.client_rows import gather, scatter
+from jaxfed.training.server_state import gather, scatter
 
 FULL = Batches("joint", 20, 1)  # one step on all that a client has
 WHOLE, FEW = federation_of([20, 12, 5, 20]), federation_of([20, 20, 20, 20], 5)

@@ -16,8 +16,8 @@ from small_training import (
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.training.local.batches import Batches, usable
 from jaxfed.training.round.client_round import plain_update
+from jaxfed.training.round.parts import Control, Hook, UploadStore
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import Control, Hook, UploadStore
 
 FEDERATION = federation_of([6, 5, 4], num_labeled=3)
 

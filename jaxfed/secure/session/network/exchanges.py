@@ -1,4 +1,4 @@
-"""Exchanges of a session as requests of `jaxfed.federation.sides`, and what a client keeps between them.
+"""Exchanges of a session as requests of `jaxfed.federation.algorithm`, and what a client keeps between them.
 
     request   terms     JSON: {"address": of the client in the session, "round", and what the method adds}
               letter    bytes of `jaxfed.secure.session.network.letters`
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxfed.errors import ProtocolError
-from jaxfed.federation.sides import Ask
+from jaxfed.federation.algorithm import Ask
 from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.network import letters
 from jaxfed.secure.session.network.remote_session import Carry

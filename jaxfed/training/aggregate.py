@@ -17,7 +17,7 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.settings import Positive, Share, check_value, hinted
 from jaxfed.training.local.batches import ClientData, usable
-from jaxfed.training.server.server_state import is_finite
+from jaxfed.training.server_state import is_finite
 
 Weighting = Callable[[ClientData], jax.Array]  # a client's weight in the mean, float32 scalar
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxfed.training.server.aggregate import SECOND_MOMENTS, adaptive
+from jaxfed.training.aggregate import SECOND_MOMENTS, adaptive
 
 
 @pytest.mark.parametrize("name", SECOND_MOMENTS)

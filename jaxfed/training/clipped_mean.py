@@ -17,7 +17,7 @@ import optax
 from flax import nnx
 
 from jaxfed.random_streams import Stream
-from jaxfed.training.server.aggregate import Aggregate, weighted_sum
+from jaxfed.training.aggregate import Aggregate, weighted_sum
 
 
 class ClippedMean(NamedTuple):

@@ -13,9 +13,9 @@ from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.host.row_table import RowTable
 from jaxfed.testing.method_checks import assert_equal
+from jaxfed.training import server_state
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.server import client_rows
-from jaxfed.training.server.client_rows import (
+from jaxfed.training.server_state import (
     CohortRows,
     gather,
     of_cohort,
@@ -33,11 +33,11 @@ State = namedtuple("State", "model clients")
 @pytest.fixture
 def small(monkeypatch):
     """Every state of clients is a table."""
-    monkeypatch.setattr(client_rows, "COPIED_ON_CPU", 0)
+    monkeypatch.setattr(server_state, "COPIED_ON_CPU", 0)
 
 
 def test_few_bytes_are_an_array_and_many_a_table():
-    most = client_rows.COPIED_ON_CPU // 12
+    most = server_state.COPIED_ON_CPU // 12
     few, many = (rows_for(number, ONE)["w"] for number in (most, most + 1))
     assert isinstance(few, jax.Array)
     assert isinstance(many, RowTable)
@@ -51,7 +51,7 @@ def test_few_bytes_are_an_array_and_many_a_table():
 @pytest.mark.parametrize("ids", [[4, 0, -1], [-1], [2, 3, 1, -2]])
 def test_a_table_is_read_and_written_as_an_array_and_inside_a_program(small, ids):
     ids = np.int32(ids)
-    array, table = client_rows.stacked_for(5, ONE), rows_for(5, ONE)
+    array, table = server_state.stacked_for(5, ONE), rows_for(5, ONE)
     new = {"w": jnp.arange(2.0 * len(ids)).reshape(-1, 2), "n": jnp.arange(len(ids))}
     after = scatter(array, ids, new)
     assert_equal(gather(array, ids), gather(table, ids))
@@ -80,8 +80,8 @@ def test_different_states_of_clients(small, monkeypatch):
         asked.append(len(numbers))
         return jax.tree.map(lambda leaf: leaf[numbers], rows)
 
-    monkeypatch.setattr(client_rows, "_BLOCK", 3 * 12)  # of three clients
-    table = client_rows.rows_of_clients(4, make)
+    monkeypatch.setattr(server_state, "_BLOCK", 3 * 12)  # of three clients
+    table = server_state.rows_of_clients(4, make)
     assert asked == [1, 3, 1]
     assert_equal(table, rows)
     assert table["key"].dtype == rows["key"].dtype
@@ -101,18 +101,18 @@ def test_rounds_have_the_bits_of_arrays(monkeypatch, strategy):
     changes = {"batch_norm": True, "client_optimizer": "kept"}
     found = []
     for limit in (2**40, 0):
-        monkeypatch.setattr(client_rows, "COPIED_ON_CPU", limit)
+        monkeypatch.setattr(server_state, "COPIED_ON_CPU", limit)
         found.append(rounds(scaffold, federation_of([4] * 7), strategy=strategy, **changes))
     arrays, tables = found
-    assert client_rows.has_tables(tables[0].clients)
-    assert not client_rows.has_tables(arrays[0].clients)
+    assert server_state.has_tables(tables[0].clients)
+    assert not server_state.has_tables(arrays[0].clients)
     for array, table in zip(arrays, tables, strict=True):  # each is still as it was
         assert_equal(array, table)
 
 
 def test_a_round_replaces_no_array_of_all_clients(small):
     before, *_, after = rounds(scaffold, federation_of([1] * 3_000))
-    for old, new in zip(*map(client_rows.leaves, (before.clients, after.clients)), strict=True):
+    for old, new in zip(*map(server_state.leaves, (before.clients, after.clients)), strict=True):
         assert old._array is new._array
         np.testing.assert_array_equal(new.changed(), [1, 3, 5])
         assert sum(len(places) for places, _ in old._patches) <= 9

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from jaxfed.algorithms.fedmatch import mean_divergence
+from jaxfed.training.aggregate import weighted_sum
 from jaxfed.training.pseudo_labels.prototypes import Prototypes, mean_probabilities
 from jaxfed.training.round.round import weighted_mean
-from jaxfed.training.server.aggregate import weighted_sum
 
 VALUES = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 2)), jnp.float32)
 WEIGHTS = jnp.array([0.5, 2.0, 0.0])

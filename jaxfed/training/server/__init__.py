@@ -1,1 +1,0 @@
-"""The server's part of a round: what it carries, weighted means, server optimizers."""
