@@ -70,7 +70,7 @@ def test_docstrings_begin_with_a_noun_or_a_verb():
 # Lines of each room, at most. A change that needs more takes them from another room.
 LINES = {
     ("algorithms",): 8_300,
-    ("training",): 6_787,
+    ("training",): 6_773,
     ("xclp",): 4_700,
     ("secure",): 6_700,
     ("kernels",): 4_602,
@@ -83,7 +83,7 @@ LINES = {
     ("reports",): 2_484,
     ("flower",): 4_156,
     ("host", "api"): 2_254,
-    ("federation",): 2_492,
+    ("federation",): 2_465,
     ("testing", "__init__", "paper_costs", "paper_numbers", "random_streams"): 700,
 }
 ALL_LINES, ALL_FILES, LINES_OF_TESTS = 63_469, 394, 67_363

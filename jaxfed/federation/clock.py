@@ -11,7 +11,7 @@ before the first round: a resumed run computes it again, and checkpoints store n
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields
 from typing import NamedTuple
@@ -26,8 +26,6 @@ from jaxfed.federation.rounds import CohortOf, Played
 from jaxfed.federation.sampling import Sampling, sample_clients
 from jaxfed.random_streams import Stream
 from jaxfed.settings import NotNegative, check
-
-_TRIES, _MORE = 16, 4  # rounds of further draws, and their number for each client that is missing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,35 +188,15 @@ class _Workers:
 
 
 def draw_free(
-    rng: np.random.Generator,
-    pool: int | np.ndarray,
-    count: int,
-    is_free: Callable[[np.ndarray], np.ndarray],
-) -> np.ndarray:
-    """Draw `count` distinct free clients from a pool, uniformly; all free clients if there are fewer.
+    rng: np.random.Generator, pool: int | np.ndarray, count: int, busy: Collection[int]
+) -> list[int]:
+    """Draw `count` distinct clients that are not `busy` from a pool, uniformly; all free ones if fewer.
 
-    `pool` has the numbers of clients, or is the number of all; `is_free` maps some, int [K], to bool [K]. If
-    every client is free, the draw is `rng.choice(pool, count, replace=False)`.
-
-    Cost: O(count) if many are free, else one call of `is_free` for the whole pool.
+    `pool` has the numbers of clients, or is the number of all. Cost: O(count + the number of busy ones).
     """
-    first = rng.choice(pool, count, replace=False)
-    chosen = first[is_free(first)].tolist()
-    looked_at = set(first.tolist())
     size = pool if isinstance(pool, int) else len(pool)
-    for _ in range(_TRIES):
-        if len(chosen) == count or len(looked_at) == size:
-            return np.array(chosen, np.int64)
-        places = rng.integers(size, size=_MORE * (count - len(chosen)))
-        more = places if isinstance(pool, int) else pool[places]
-        fresh = np.array([c for c in dict.fromkeys(more.tolist()) if c not in looked_at], np.int64)
-        looked_at.update(fresh.tolist())
-        chosen += fresh[is_free(fresh)].tolist()[: count - len(chosen)]
-    everybody = np.arange(size) if isinstance(pool, int) else pool
-    left = everybody[is_free(everybody) & ~np.isin(everybody, chosen)]
-    missing = min(count - len(chosen), len(left))
-    others = rng.choice(left, missing, replace=False)
-    return np.concatenate([np.array(chosen, np.int64), others.astype(np.int64)])
+    drawn = rng.choice(pool, min(size, count + len(busy)), replace=False).tolist()
+    return [client for client in drawn if client not in busy][:count]
 
 
 def _synchronous(workers: _Workers, sampling: Sampling, rounds: int) -> list[Timed]:
@@ -283,14 +261,9 @@ def _asynchronous(
             if missing := concurrency - len(training):
                 again = (Stream.CLOCK_DRAWS, number, draws) if draws else (number,)
                 missing = min(missing, int(has_work.sum()))
-                clients = draw_free(
-                    np.random.default_rng((workers.seed, *again)),
-                    pool,
-                    missing,
-                    lambda clients: np.array([c not in busy for c in clients.tolist()], bool),
-                )
+                rng = np.random.default_rng((workers.seed, *again))
                 draws += 1
-                for client in np.sort(clients).tolist():
+                for client in sorted(draw_free(rng, pool, missing, busy)):
                     heapq.heappush(
                         training, _Event(float(time + seconds[client]), client, number - 1)
                     )

@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax import nnx
 
 from jaxfed.errors import ProtocolError
 from jaxfed.federation.algorithm import ClientSide, Unusable
@@ -28,12 +27,9 @@ from jaxfed.secure.session.network import exchanges
 from jaxfed.secure.session.network.remote_session import RemoteSession
 from jaxfed.secure.session.network.replayed_party import ReplayedParty
 from jaxfed.training.consensus.client_sums import fewest_clients
-from jaxfed.training.round.client_round import ClientUpdate, Shared
 from jaxfed.training.round.masked_sums import (
     Summand,
-    counted_in_sum,
-    mean_of,
-    measured_mean,
+    SummedClients,
     measured_summand,
     sum_in,
     summand_from,
@@ -107,27 +103,12 @@ class SummingClient:
         return {**own, **forgotten, **kept}, {"frames": frames}
 
 
-@dataclass(eq=False)
-class SummedAskedClients(AskedClients):
+class SummedAskedClients(SummedClients, AskedClients):
     """The clients of a round on a network, of which the server receives the sums."""
 
-    def updates(
-        self, state: ServerState, shared: Shared, received: Any, key: jax.Array
-    ) -> tuple[ClientUpdate, jax.Array]:
-        """Return the clients' mean as one update, [1, ...], and whether it trains, bool [1]."""
-        update, trains, self.metrics = mean_of(self._total(UPDATE, state, received, key))
-        sent = counted_in_sum(self.client.parts, state)
-        return update._replace(sent=sent), trains
-
-    def measured(self, state: ServerState, key: jax.Array) -> tuple[nnx.State, jax.Array]:
-        """Return the clients' mean statistics of the state's model, and the number of examples."""
-        ids = self.client_id
-        found = measured_mean(self._total(MEASURE, state, (), key))
-        self.client_id = ids  # who leaves here counts as a client of the round
-        return found
-
-    def _total(self, step: str, state: ServerState, received: Any, key: jax.Array) -> Summand:
-        """Return the sum over the clients that stay until their upload; these keep their `client_id`."""
+    def total(self, step: str, state: ServerState, *others: Any) -> Summand:
+        """Return the sum over the clients that stay until their upload."""
+        *_, received, key = ((), *others)  # of measured statistics the key alone
         requests, form = self.requests(step, state, received, key)
         nothing = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), form)
         empty = _summand(step, nothing)
@@ -139,7 +120,7 @@ class SummedAskedClients(AskedClients):
 
         ids = sorted(self.ask(step, requests, SIZE, round_number=number, check=check))
         total, summed = None, list[int]()
-        if len(ids) >= fewest_clients(self.client.parts.training.server.sums):
+        if len(ids) >= fewest_clients(self.parts.training.server.sums):
             carry = exchanges.carried(self.ask, ids, {"round": number})
             partners = enough_partners(len(ids), 1)
             role = server_sums.role_of(ROLE, len(ids), partners)

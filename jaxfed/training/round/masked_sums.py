@@ -39,7 +39,7 @@ from jaxfed.federation.departures import Departure
 from jaxfed.federation.execution.client_map import jitted
 from jaxfed.training.aggregate import check_weights
 from jaxfed.training.consensus.client_sums import Attendance, departures_of, fewest_clients
-from jaxfed.training.round.client_round import ClientUpdate, Shared
+from jaxfed.training.round.client_round import ClientUpdate
 from jaxfed.training.round.parts import Parts, UploadStore
 
 if TYPE_CHECKING:
@@ -216,16 +216,41 @@ def masked(
         labels = labels._replace(metrics={})
         run = {name: partial(each, cohort, labels) for name, each in programs.items()}
         ids = np.asarray(cohort.client_id)
-        clients = SummedClients(parts, run, compiled, ids, departures)
+        clients = SimulatedSums(parts, run, compiled, ids, departures)
         found = trained(parts, stage, clients, state, received, own, key, rate)
         return found._replace(communication=clients.communication)
 
     return played
 
 
-@dataclass(eq=False)
 class SummedClients:
-    """The clients of a simulated round, with the methods of `CohortClients`; the server gets their sum.
+    """The clients of a round whose server receives their sums, in a simulation or on a network.
+
+    A subclass has `total`: step "update" or "measure", and the arguments of `updates` or `measured` -> the
+    sum over the clients that stay until their upload. These keep their `client_id`.
+    """
+
+    parts: Parts
+    client_id: np.ndarray
+    metrics: dict[str, Any]
+    total: Callable[..., Summand]
+
+    def updates(self, state: ServerState, *others: Any) -> tuple[ClientUpdate, jax.Array]:
+        """Return the clients' mean as one update, [1, ...], and whether it trains, bool [1]."""
+        update, trains, self.metrics = mean_of(self.total("update", state, *others))
+        return update._replace(sent=counted_in_sum(self.parts, state)), trains
+
+    def measured(self, state: ServerState, key: jax.Array) -> tuple[nnx.State, jax.Array]:
+        """Return the clients' mean statistics of the state's model, and the number of examples."""
+        ids = self.client_id
+        found = measured_mean(self.total("measure", state, key))
+        self.client_id = ids  # who leaves here counts as a client of the round
+        return found
+
+
+@dataclass(eq=False)
+class SimulatedSums(SummedClients):
+    """The clients of a simulated round, with the methods of `CohortClients`.
 
     Attributes:
         parts: the method.
@@ -245,26 +270,16 @@ class SummedClients:
     metrics: dict[str, Any] = field(default_factory=dict)
     communication: Communication = field(default_factory=Communication)
 
-    def updates(
-        self, state: ServerState, shared: Shared, received: Any, key: jax.Array
-    ) -> tuple[ClientUpdate, jax.Array]:
-        """Return the clients' mean as one update, [1, ...], and whether it trains, bool [1]."""
-        self._updates, trains = self.programs["updates"](state, shared, received, key)
-        shown = jax.tree.map(
-            np.asarray, self._updates._replace(client_state=(), optimizer_state=(), sent=())
+    def total(self, step: str, state: ServerState, *others: Any) -> Summand:
+        """Return the sum over the rows of clients that stay until their upload."""
+        if step == "measure":
+            stacked = self.programs["measured"](state, *others)
+            return self._total(measured_summand, stacked, others[-1])
+        self._updates, trains = self.programs["updates"](state, *others)
+        shown = self._updates._replace(client_state=(), optimizer_state=(), sent=())
+        return self._total(
+            lambda update, has: summand_of(update, has, {}, 0), (shown, trains), others[-1]
         )
-        stacked = shown, np.asarray(trains)
-        total = self._total(lambda update, has: summand_of(update, has, {}, 0), stacked, key)
-        update, trains, self.metrics = mean_of(total)
-        return update._replace(sent=counted_in_sum(self.parts, state)), trains
-
-    def measured(self, state: ServerState, key: jax.Array) -> tuple[nnx.State, jax.Array]:
-        """Return the clients' mean statistics of the state's model, and the number of examples."""
-        ids = self.client_id
-        stacked = jax.tree.map(np.asarray, self.programs["measured"](state, key))
-        found = measured_mean(self._total(measured_summand, stacked, key))
-        self.client_id = ids  # who leaves here counts as a client of the round
-        return found
 
     def stored(self, state: ServerState, updates: ClientUpdate) -> ServerState:
         """Return the state with the clients' new states, of those too that have left the sum."""
@@ -273,13 +288,11 @@ class SummedClients:
         return after
 
     def _total(self, terms: Callable[..., Summand], stacked: Any, key: jax.Array) -> Summand:
-        """Return the sum of `terms(*row)` over the rows of clients that stay until their upload.
-
-        These keep their `client_id`. `stacked`, [K, ...], are a client's values by its row.
-        """
+        """Return the sum of `terms(*row)`; `stacked`, [K, ...], are a client's values by its row."""
         from jaxfed.secure.session.neighborhoods import enough_partners
         from jaxfed.secure.session.parties import Session
 
+        stacked = jax.tree.map(np.asarray, stacked)
         rows, sums = np.flatnonzero(self.client_id >= 0), self.parts.training.server.sums
         own = [
             terms(*jax.tree.map(lambda leaf, k=k: leaf[k], stacked))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -27,25 +27,20 @@ import numpy as np
 from flax import nnx
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import Ask, Check, ClientSide, Init, Round, Sides, Unusable
+from jaxfed.federation.algorithm import Ask, Check, ClientSide, Unusable
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, arranged
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.client_map import client_map
-from jaxfed.settings import choose_one_of
 from jaxfed.training.aggregate import largest_weight
-from jaxfed.training.pseudo_labels.label_sources import BY_XCLP
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
 from jaxfed.training.round.client_round import ClientUpdate, Shared
 from jaxfed.training.round.parts import Parts, nothing_sent
-from jaxfed.training.round.runner import CohortClients, Outcome, Stage
+from jaxfed.training.round.runner import CohortClients
 from jaxfed.training.server_state import ServerState
 
 UPDATE, MEASURE, SHOW, EMBED = "update", "measure", "show", "embed"
 AFTER_MEAN = (MEASURE, SHOW)
-
-# Sources that label a client's examples by themselves and the model: no other client, no teacher.
-AT_CLIENTS = ("none", "unlabeled", "network", "per_client_lp")
 
 _ROUNDED = 1 + 1e-5  # a sum of probabilities may be a little above 1
 
@@ -205,72 +200,6 @@ def message_of(
     return Request(state.model, control, state.round, received, keys)
 
 
-def training_sides(
-    parts: Parts,
-    trained: Callable[..., Outcome],
-    one_round: Callable[..., Any],
-    joint: JointLabeling | None,
-    asked: Callable[..., AskedClients],
-) -> Sides:
-    """Return the server's side and a client's, by `trained` and `one_round` of `jaxfed.training.round.round`.
-
-    `joint` is the labeling of stage 2 by all clients together; None: each labels its own examples. `asked`
-    makes the clients at the server, `AskedClients` or a subclass of it.
-
-    Raises:
-        UsageError: not all clients of a cohort are to train; at the server, a labeling that needs more than a
-            client's own examples and the model.
-    """
-    training, pseudo_label = parts.training, parts.pseudo_label
-    if training.training_cohort_size:
-        raise UsageError(
-            "on a network all clients of a round train",
-            key="training_cohort_size",
-            owner="training",
-            value=training.training_cohort_size,
-            allowed="set it to 0",
-        )
-    if training.server.presence:
-        raise UsageError(
-            "clients of a network leave by themselves",
-            key="presence",
-            owner="ServerTraining",
-            value=training.server.presence,
-            allowed="use ()",
-        )
-    own = training.pseudo_labels[pseudo_label] if joint is None else joint.label
-    client = TrainingClient(parts, (training.pseudo_labels["none"], own))
-
-    def server(ask: Ask, federation: Federation) -> tuple[Init, Round]:
-        if joint is None and pseudo_label not in AT_CLIENTS:
-            raise UsageError(
-                "on a network clients label their own examples",
-                key="pseudo_label",
-                value=pseudo_label,
-                allowed=choose_one_of((*AT_CLIENTS, *BY_XCLP)),
-            )
-        labels = labels_at_clients if joint is None else joint.at_server(ask, federation)
-        compiled = cache(lambda function, *fixed: jax.jit(partial(function, *fixed)))
-
-        def served(stage: int, label: Any) -> Stage:
-            def run(
-                state: ServerState, cohort: Cohort, labels: LabeledByClients, *others: Any
-            ) -> Outcome:
-                clients = asked(client, stage, ask, federation, compiled, cohort, labels)
-                found = trained(parts, stage, clients, state, *others)
-                return found._replace(communication=clients.communication)
-
-            return label, run
-
-        stages = served(1, labels_at_clients), served(2, labels)
-        return client.init_server, partial(one_round, parts, stages)
-
-    side = ClientSide(client.init, client.answer, client.form)
-    if joint is not None:
-        side = joint.at_client(client)
-    return Sides(server, side)
-
-
 class JointLabeling(NamedTuple):
     """A labeling by all clients together.
 
@@ -312,6 +241,7 @@ class AskedClients:
     def __post_init__(self) -> None:
         self.metrics, self.communication = dict[str, jax.Array](), Communication()
         self.client_id = _those_in(self.cohort.client_id, self.labels.clients)
+        self.parts = self.client.parts
 
     def updates(
         self, state: ServerState, shared: Shared, received: Any, key: jax.Array
@@ -344,10 +274,10 @@ class AskedClients:
         self, step: str, state: ServerState, received: Any, key: jax.Array
     ) -> tuple[dict[int, Request], Any]:
         """Return the messages to the clients that are still there, and the form of their replies."""
-        parts, keys = self.client.parts, jax.random.key_data(jnp.stack([self.labels.key, key]))
+        keys = jax.random.key_data(jnp.stack([self.labels.key, key]))
         rows = {int(client): row for row, client in enumerate(self.client_id) if client >= 0}
         messages = {
-            client: message_of(step, parts, state, _row(received, row), keys)
+            client: message_of(step, self.parts, state, _row(received, row), keys)
             for client, row in rows.items()
         }
         return messages, jax.eval_shape(lambda: self._reply(step, state, received, key))
@@ -383,7 +313,7 @@ class AskedClients:
             lambda leaf: jnp.zeros((1, *leaf.shape[1:]), leaf.dtype), _own_state(state)
         )
         keys = jax.random.key_data(jnp.stack([key, key]))
-        view = client_view(message_of(step, client.parts, state, (), keys), own)
+        view = client_view(message_of(step, self.parts, state, (), keys), own)
         received = jax.tree.map(lambda leaf: leaf[:1], received)
         found = client.compiled(step, stage, view, cohort, labels, received, key, np.float32(0))
         if step in AFTER_MEAN:
@@ -398,7 +328,7 @@ class AskedClients:
 
     def _check_update(self, client: int, reply: Reply) -> Any:
         num_examples = self._num_examples(client)
-        weighting = self.client.parts.training.server.weigh
+        weighting = self.parts.training.server.weigh
         _in_range("weight", reply.update.weight, largest_weight(weighting, num_examples))
         _in_range("unlabeled", reply.unlabeled, num_examples)
         return reply.update.delta, reply.update.correction, reply.update.upload

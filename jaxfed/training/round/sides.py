@@ -3,26 +3,88 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
-from jaxfed.federation.algorithm import Sides
+import jax
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import Ask, ClientSide, Init, Round, Sides
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Cohort
+from jaxfed.settings import choose_one_of
 from jaxfed.training.pseudo_labels.label_sources import BY_XCLP
 from jaxfed.training.round.joint_labels import joint_labeling
 from jaxfed.training.round.masked_network import SummedAskedClients, SummingClient
-from jaxfed.training.round.network import AskedClients, training_sides
+from jaxfed.training.round.network import (
+    AskedClients,
+    LabeledByClients,
+    TrainingClient,
+    labels_at_clients,
+)
 from jaxfed.training.round.parts import Parts
+from jaxfed.training.round.runner import Outcome, Stage
+from jaxfed.training.server_state import ServerState
+
+# Sources that label a client's examples by themselves and the model: no other client, no teacher.
+AT_CLIENTS = ("none", "unlabeled", "network", "per_client_lp")
 
 
-def sides_of(parts: Parts, trained: Callable[..., Any], one_round: Callable[..., Any]) -> Sides:
-    """Return the server's side and a client's; arguments as `training_sides`.
+def sides_of(parts: Parts, trained: Callable[..., Outcome], one_round: Callable[..., Any]) -> Sides:
+    """Return the server's side and a client's, by `trained` and `one_round` of `jaxfed.training.round.round`.
 
     Raises:
-        UsageError: settings that do not run on a network.
+        UsageError: settings that do not run on a network: not all clients of a cohort are to train; at the
+            server, a labeling that needs more than a client's own examples and the model.
     """
-    training, joint = parts.training, None
-    if parts.pseudo_label in BY_XCLP:
-        joint = joint_labeling(training.pseudo_labels[parts.pseudo_label])
-    if training.server.sums == "plaintext":
-        return training_sides(parts, trained, one_round, joint, AskedClients)
-    sides = training_sides(parts, trained, one_round, joint, SummedAskedClients)
-    return sides._replace(client=SummingClient(sides.client).side)
+    training, pseudo_label = parts.training, parts.pseudo_label
+    if training.training_cohort_size:
+        raise UsageError(
+            "on a network all clients of a round train",
+            key="training_cohort_size",
+            owner="training",
+            value=training.training_cohort_size,
+            allowed="set it to 0",
+        )
+    if training.server.presence:
+        raise UsageError(
+            "clients of a network leave by themselves",
+            key="presence",
+            owner="ServerTraining",
+            value=training.server.presence,
+            allowed="use ()",
+        )
+    own, joint = training.pseudo_labels[pseudo_label], None
+    if pseudo_label in BY_XCLP:
+        joint = joint_labeling(own)
+    client = TrainingClient(parts, (training.pseudo_labels["none"], joint.label if joint else own))
+    side = joint.at_client(client) if joint else ClientSide(client.init, client.answer, client.form)
+    asked = AskedClients
+    if training.server.sums != "plaintext":
+        asked, side = SummedAskedClients, SummingClient(side).side
+
+    def server(ask: Ask, federation: Federation) -> tuple[Init, Round]:
+        if joint is None and pseudo_label not in AT_CLIENTS:
+            raise UsageError(
+                "on a network clients label their own examples",
+                key="pseudo_label",
+                value=pseudo_label,
+                allowed=choose_one_of((*AT_CLIENTS, *BY_XCLP)),
+            )
+        labels = labels_at_clients if joint is None else joint.at_server(ask, federation)
+        compiled = cache(lambda function, *fixed: jax.jit(partial(function, *fixed)))
+
+        def served(stage: int, label: Any) -> Stage:
+            def run(
+                state: ServerState, cohort: Cohort, labels: LabeledByClients, *others: Any
+            ) -> Outcome:
+                clients = asked(client, stage, ask, federation, compiled, cohort, labels)
+                found = trained(parts, stage, clients, state, *others)
+                return found._replace(communication=clients.communication)
+
+            return label, run
+
+        stages = served(1, labels_at_clients), served(2, labels)
+        return client.init_server, partial(one_round, parts, stages)
+
+    return Sides(server, side)

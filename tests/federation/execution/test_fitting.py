@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxfed.errors import BeyondMemory
-from jaxfed.federation.execution import fitting
+from jaxfed.federation.execution import settings
 from jaxfed.federation.execution.client_map import client_map
 
 COHORT = SimpleNamespace(client_id=np.arange(12))
@@ -45,9 +45,9 @@ def ran(available, strategy="vmap"):
 
     with (
         mock.patch.object(jax, "default_backend", return_value="gpu"),
-        mock.patch.object(fitting, "available_bytes", return_value=available),
+        mock.patch.object(settings, "available_bytes", return_value=available),
     ):
-        program = fitting.fitted("a step", program_of, partial(client_map, strategy=strategy))
+        program = settings.fitted("a step", program_of, partial(client_map, strategy=strategy))
         clients = jnp.linspace(0, 1, 12 * 400).reshape(12, 400)
         return program(jnp.float32(1), COHORT, clients), made
 
@@ -74,7 +74,7 @@ def test_a_client_that_does_not_fit_is_one_line():
 
 def test_a_cpu_and_an_own_map_are_left_as_they_are():
     made = []
-    fitting.fitted("a step", made.append, partial(client_map, strategy="map"))
+    settings.fitted("a step", made.append, partial(client_map, strategy="map"))
     with mock.patch.object(jax, "default_backend", return_value="gpu"):
-        fitting.fitted("a step", made.append, client_map)
+        settings.fitted("a step", made.append, client_map)
     assert [getattr(each, "keywords", each) for each in made] == [{"strategy": "map"}, client_map]

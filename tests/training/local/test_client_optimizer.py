@@ -11,7 +11,6 @@ import pytest
 from flax import nnx
 from on_demand import on_demand
 from small_training import (
-    KEY,
     RATE,
     assert_close,
     assert_same,
@@ -20,10 +19,7 @@ from small_training import (
     training_of,
 )
 
-from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.fedavg import fedavg
-from jaxfed.algorithms.protofssl.settings import PrototypeTask
-from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.training.local.batches import Batches
 
 BATCH = Batches("joint", 16, 1)  # all that a client of these tests has: one step an epoch
@@ -128,28 +124,3 @@ def test_plain_sgd_has_nothing_to_keep():
     )
     assert_same(fresh[2].model, kept[2].model)
     assert not jax.tree.leaves(kept[2].client_optimizers)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["feddyn", "fedsiam", "protofssl"])
-def test_every_method_has_it_from_one_place(method, tmp_path):
-    """It makes a difference from the second round on, and a checkpoint brings it back bit for bit."""
-    federation = federation_of([10, 10, 8], num_labeled=6)
-
-    def made(kind):
-        ingredients = training("rmsprop", kind).with_local(learning_rate=lambda count: 1e-2)
-        own = {"task": PrototypeTask(num_classes=3, max_labels=6)} if method == "protofssl" else {}
-        return ALGORITHMS[method](training=ingredients, **own)
-
-    algorithm = made("kept")
-    kept, fresh = (rounds_of(a, federation, 3) for a in (algorithm, made("fresh")))
-    assert_same(kept[1].model, fresh[1].model)
-    differs = [
-        not np.array_equal(a, b)
-        for a, b in zip(*(jax.tree.leaves(s[2].model) for s in (kept, fresh)), strict=True)
-    ]
-    assert any(differs)
-    Checkpoints(tmp_path).save(2, kept[2], {})
-    restored = Checkpoints(tmp_path).latest().state(template=kept[0])
-    after, _ = algorithm.round(restored, federation.cohort(), jax.random.fold_in(KEY, 2))
-    assert_same(jax.tree.leaves(after), jax.tree.leaves(kept[3]))

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from jaxfed.models.mlp import mlp
-from jaxfed.models.model import normalized
-from jaxfed.training.local.augmentation import compose
 from jaxfed.training.local.consistency import (
     Views,
     confident,
@@ -63,26 +61,6 @@ def test_fixmatch_by_formula():
     step = np.exp(strong[surest]) - np.eye(3)[weak[surest].argmax()]
     expected += 0.3 * np.outer(2 * x[surest], step) / 2
     np.testing.assert_allclose(gradient["head"]["kernel"][...], expected, rtol=1e-4, atol=1e-5)
-
-
-def test_fixmatch_of_bytes_is_that_of_images():
-    """Without a weak augmentation the weak view is the example as it is stored: bytes, or [0, 1]."""
-    images = np.random.default_rng(1).integers(256, size=(5, 4, 4, 1), dtype=np.uint8)
-    model = normalized(mlp((4, 4, 1), 3, hidden=()), np.array([0.5]), np.array([0.3]))
-    local = LocalTraining(strong_augment=compose(("flip",)))
-    loss = consistency(model, local, confident(0.0))
-    state = model.init(KEY)
-    batch = Batch(
-        x=jnp.asarray(images),
-        label=np.array([0, 2, 0, 0, 1], np.int32),
-        weight=np.float32([1, 1, 0, 0, 0]),
-        used=np.array([True, True, True, True, False]),
-        is_labeled=np.array([True, True, False, False, True]),
-    )
-    program, whole = jax.jit(loss), images.astype(np.float32) / np.float32(255)
-    of_bytes, _ = program(state, state, batch, KEY)
-    of_images, _ = program(state, state, batch._replace(x=whole), KEY)
-    assert float(of_bytes) == pytest.approx(float(of_images), rel=1e-6)
 
 
 def test_the_received_model_predicts_the_weak_view():

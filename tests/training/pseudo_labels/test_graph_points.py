@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_training import KEY, assert_same, federation_of, rounds_of, training_of
+from small_training import KEY, assert_same, federation_of, training_of
 
 from jaxfed import xclp
 from jaxfed.algorithms.fedavg import fedavg
@@ -15,7 +15,6 @@ from jaxfed.training.local.batches import Batches
 from jaxfed.training.pseudo_labels.label_sources import LabelSources
 from jaxfed.training.pseudo_labels.propagated_labels import (
     XclpLabels,
-    all_examples,
     with_prototypes,
 )
 
@@ -110,26 +109,3 @@ def test_prototypes_are_the_labeled_points_of_xclp():
     np.testing.assert_array_equal(points.mask, mask)
     np.testing.assert_array_equal(np.asarray(points.y)[mask], y[mask])
     np.testing.assert_allclose(np.asarray(points.x)[mask], x[mask], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_a_round_with_padding_is_the_same():
-    federation = federation_of([12, 9], num_labeled=6)
-    algorithm = fedavg(training=training_with(), pseudo_label="xclp_prototypes")
-    states = rounds_of(algorithm, federation, 1)
-    cohort = federation.cohort()
-    wider = Cohort(
-        cohort.client_id,
-        np.pad(cohort.x, ((0, 0), (0, 3), (0, 0)), constant_values=9),
-        np.pad(cohort.y, ((0, 0), (0, 3)), constant_values=-1),
-        np.pad(cohort.mask, ((0, 0), (0, 3))),
-    )
-    after, _ = algorithm.round(states[0], wider, jax.random.fold_in(KEY, 0))
-    for a, b in zip(*map(jax.tree.leaves, (after.model, states[1].model)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-
-
-def test_all_examples_are_what_they_were():
-    cohort = federation_of([5, 4], 2).cohort()
-    points = all_examples(as_they_are)(None, cohort, KEY)
-    assert_same(list(points), list(cohort))

@@ -25,10 +25,8 @@ from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.fedmatch import fedmatch
 from jaxfed.algorithms.fedsem import fedsem
 from jaxfed.algorithms.fixmatch import fixmatch
-from jaxfed.experiment.run.simulate import simulate
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.sampling import Sampling, sample_clients
 from jaxfed.training import aggregate
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
@@ -204,17 +202,6 @@ def test_xclp_labels_are_those_of_one_more_party():
 
 
 @pytest.mark.slow
-def test_xclp_rounds_learn():
-    federation = apart([40, 40, 40], 30)
-    training = xclp_training(federation)
-    training = training.with_server(batches=Batches("joint", 10, 2))
-    simulated = simulate(
-        fedavg(training=training, pseudo_label="xclp"), federation, rounds=6, cohort_size=2
-    )
-    assert simulated.metrics["test_accuracy"] > 0.6
-
-
-@pytest.mark.slow
 def test_fedmatch_trains_sigma_at_the_server_and_sends_psi_alone():
     federation = apart([12, 7, 20])
     training = training_at(federation, strong_augment=strong)
@@ -275,26 +262,3 @@ def test_with_static_statistics_clients_label_by_those_of_what_the_server_has_co
     kernel, bias = (np.asarray(model["first"][name][...]) for name in ("kernel", "bias"))
     expected = (federation.server_examples[0] @ kernel + bias).mean(axis=0)
     np.testing.assert_allclose(model["norm"]["mean"][...], expected, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_strategies_agree_and_padding_is_inert():
-    federation = apart()
-    results = [
-        rounds_of(
-            fedavg(
-                training=xclp_training(federation, strategy=strategy, batch_norm=True),
-                pseudo_label="xclp",
-            ),
-            federation,
-            2,
-        )[-1]
-        for strategy in ("map", "shard_map")
-    ]
-    assert_close(*results, rtol=1e-4, atol=1e-5)
-
-
-def test_cohorts_of_clients_without_labels():
-    federation = apart([5] * 6)
-    drawn = sample_clients(Sampling(3, "proportional"), federation, 0, 1)
-    assert len(set(drawn)) == 3

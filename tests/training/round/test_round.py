@@ -35,7 +35,6 @@ from jaxfed.training.pseudo_labels import propagated_labels
 from jaxfed.training.pseudo_labels.propagated_labels import all_examples
 from jaxfed.training.pseudo_labels.pseudo_label import embedding
 from jaxfed.training.round.round import server_optimizer
-from jaxfed.training.server_state import gather, scatter
 
 FULL = Batches("joint", 20, 1)  # one step on all that a client has
 WHOLE, FEW = federation_of([20, 12, 5, 20]), federation_of([20, 20, 20, 20], 5)
@@ -122,24 +121,6 @@ def test_scaffold_controls_are_mean_gradients():
         slope = w - sgd_step(w, WHOLE.x[own], WHOLE.y[own], 1.0)
         assert_close(controls[client], slope if client in (0, 2) else 0 * w, rtol=1e-3, atol=1e-5)
     assert_close(weights_of(end.control), controls.mean(axis=0))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["vmap", "shard_map"])
-@pytest.mark.sample(1)
-def test_strategies_agree_on_clients_of_all_sizes(strategy):
-    federation = federation_of([12, 0, 1, 20, 3], 5)
-    results = [
-        rounds_of(
-            fedavg(
-                training=training_of(SMALL, batch_norm=True, strategy=s), pseudo_label="network"
-            ),
-            federation,
-            2,
-        )[-1]
-        for s in ("map", strategy)
-    ]
-    assert_close(*results, rtol=1e-4, atol=1e-5)
 
 
 def test_a_cohort_without_examples_changes_nothing_but_the_count():
@@ -304,14 +285,6 @@ def test_validation_and_test_are_apart():
         (name, accuracy), *_ = judge(state, federation).items()
         assert accuracy == np.mean(predicted[points] == federation.y[points])
         assert name in ("validation_accuracy", "test_accuracy")
-
-
-def test_client_states_are_gathered_and_scattered_by_id():
-    states = {"c": jnp.asarray(np.repeat(np.arange(5, dtype=np.float32)[:, None], 2, axis=1))}
-    ids = np.array([3, -1, 0], np.int32)
-    np.testing.assert_array_equal(gather(states, ids)["c"][:, 0], [3, 0, 0])
-    updated = scatter(states, ids, {"c": np.full((3, 2), 9, np.float32)})
-    np.testing.assert_array_equal(updated["c"][:, 0], [9, 1, 2, 9, 4])
 
 
 def test_what_cores_have_trained_is_on_one_device():
