@@ -1,6 +1,5 @@
 """H of several clients, with dropouts, and XCLP over the secure protocols against XCLP in the clear."""
 
-import itertools
 import tracemalloc
 
 import message_sizes
@@ -9,18 +8,18 @@ import pytest
 import reference_kernels as reference
 from hypothesis import given
 from hypothesis import strategies as st
-from recording_network import Network
 from secure_labels import digits, disagreement
 
 from jaxfed import xclp
-from jaxfed.errors import ProtocolError
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels import knn
-from jaxfed.secure.hamming import masked, transfer
+from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import matrix as hamming_matrix
+from jaxfed.secure.hamming import protocols
 from jaxfed.secure.hamming.nearest_others import NearestOthers
 from jaxfed.secure.primitives.blocks import Block, ranges
-from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.channel import Presence
+from jaxfed.secure.session.parties import Session
 
 PROTOCOLS = ["ot", "masked"]
 
@@ -30,72 +29,27 @@ def codes_of(sizes, num_words=2, seed=0):
     return [rng.integers(0, 2**32, (size, num_words), dtype=np.uint32) for size in sizes]
 
 
-class Matrix:
-    """H itself, for comparison; what protocols are for keeps `NearestOthers`."""
-
-    def __init__(self, sizes):
-        ends = np.cumsum([0, *sizes.values()])
-        self.rows = {j: np.arange(*ends[i : i + 2]) for i, j in enumerate(sizes)}
-        self._h = np.full((ends[-1], ends[-1]), 65535, np.uint16)
-
-    clients = property(lambda self: list(self.rows))
-
-    def add(self, block):
-        rows = self.rows[block.first][block.rows.start : block.rows.stop]
-        columns = self.rows[block.second][block.columns.start : block.columns.stop]
-        self._h[np.ix_(rows, columns)] = block.distances
-        self._h[np.ix_(columns, rows)] = block.distances.T
-
-    def remove(self, client):
-        del self.rows[client]
-
-    @property
-    def distances(self):
-        kept = np.concatenate(list(self.rows.values()))
-        return self._h[np.ix_(kept, kept)]
-
-
-def secure_matrix(protocol, network, codes, progress=None):
-    """H of all clients' codes; each client's part runs with its own endpoint."""
-    sizes = {j: len(c) for j, c in enumerate(codes)}
-    num_bits = 32 * codes[0].shape[1]
-    ends = [network.endpoint(j) for j in sizes]
-    server_end = network.endpoint(SERVER)
-    if protocol == "masked":
-        clients = [masked.Client(ends[j], codes[j], sizes=sizes, run=0) for j in sizes]
-        server = masked.Server(server_end, num_bits)
-
-    def own(j):
-        messages = hamming_matrix.OwnDistances(ends[j], codes[j]).send_own()
-        yield from hamming_matrix.run_own(messages, server_end, j, sizes[j], num_bits)
-        if protocol == "masked":
-            masked.receive_points(clients[j].send_points(), server, j, sizes[j])
-
-    def pair(j, k):
-        if protocol == "masked":
-            shares = clients[j].send_shares(k), clients[k].send_shares(j)
-            return masked.run_pair(*shares, server, (j, k), (sizes[j], sizes[k]))
-        return transfer.run_pair(
-            transfer.First(ends[j], k, codes[j], 0),
-            transfer.Second(ends[k], j, codes[k], sizes[j], 0),
-            transfer.Server(server_end, j, k, sizes[j], num_bits),
-            (sizes[j], sizes[k], num_bits),
-        )
-
-    matrix = Matrix(sizes)
-    pairs = [list(itertools.combinations(sizes, 2))]
-    hamming_matrix.collect(matrix, sizes, own, pair, pairs=pairs, progress=progress)
-    return matrix
+def assert_nearest(found, codes, clients, num_neighbors=9):
+    """All others of these clients' points, nearest first."""
+    assert found.clients == clients
+    joint = np.concatenate([codes[j] for j in clients])
+    indices, distances = reference.hamming_knn(joint, num_neighbors)
+    np.testing.assert_array_equal(found.indices, indices)
+    np.testing.assert_array_equal(found.distances, distances)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("sizes", [[2, 1, 2], [1, 0, 3], [3]])
-def test_matrix_of_all_clients(protocol, sizes):
-    codes = codes_of(sizes, 1)
-    told = []
-    matrix = secure_matrix(protocol, Network(), codes, lambda *numbers: told.append(numbers))
-    joint = np.concatenate(codes)
-    np.testing.assert_array_equal(matrix.distances, reference.hamming_distances(joint, joint))
+def test_nearest_of_all_clients(protocol, sizes):
+    codes, told = codes_of(sizes, 1), []
+    found = cross_steps.nearest_others(
+        Session(len(sizes)),
+        dict(enumerate(codes)),
+        9,
+        getattr(protocols, protocol),
+        progress=lambda *numbers: told.append(numbers),
+    )
+    assert_nearest(found, codes, list(range(len(sizes))))
     total = (sum(sizes) ** 2 - sum(s * s for s in sizes)) // 2
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert not told or told[-1] == (total, total)
@@ -169,50 +123,31 @@ def test_neighbors_take_memory_by_points_not_by_pairs():
 @pytest.mark.parametrize("gone", [0, 1, 2])
 @pytest.mark.parametrize("when", ["before", "own", "first pair", "second pair"])
 def test_dropout_is_as_if_the_client_had_not_been_there(protocol, gone, when):
-    """Before and during SecureHamming (Section 3.3): H of the others, entry for entry."""
-    codes = codes_of([2, 3, 2], 1)
-    network = Network()
-    kinds = {"ot": "", "masked": "shares"}[protocol]
+    """Before and during SecureHamming (Section 3.3): the neighbors of the others, entry for entry."""
+    codes, presence = codes_of([2, 3, 2], 1), Presence()
+    session = Session(3, presence=presence)
+    own = int(protocol == "ot")  # messages of any kind before those of pairs
+    after = {"own": 0, "first pair": own, "second pair": own + 1}
     if when == "before":
-        network.gone.add(gone)
-    elif when == "own":
-        network.leave(gone, "send", "own")
+        presence.lose(gone)
     else:
-        # "own" was sent before; of the pairs' messages so many have gone out.
-        after = {"first pair": 0, "second pair": 1}[when]
-        skipped = 1 if kinds == "" else 0
-        network.leave(gone, "send", kinds, after=after + skipped)
-    matrix = secure_matrix(protocol, network, codes)
-    assert gone in network.gone
-    stayed = [j for j in range(3) if j != gone]
-    assert matrix.clients == stayed
-    joint = np.concatenate([codes[j] for j in stayed])
-    np.testing.assert_array_equal(matrix.distances, reference.hamming_distances(joint, joint))
+        kind = "own" if when == "own" else {"masked": "shares", "ot": ""}[protocol]
+        presence.lose_when(gone, "send", kind, after=after[when])
+    found = cross_steps.nearest_others(
+        session, dict(enumerate(codes)), 9, getattr(protocols, protocol)
+    )
+    assert presence.gone == {gone}
+    assert_nearest(found, codes, [j for j in range(3) if j != gone])
 
 
 @pytest.mark.parametrize("num_points", [1, 2, 3, 5, 8])
 def test_own_distances_by_blocks(num_points, monkeypatch):
     monkeypatch.setattr(hamming_matrix, "BLOCK_POINTS", 3)
-    network, [codes] = Network(), codes_of([num_points], 2)
-    matrix = Matrix({0: num_points})
-    messages = hamming_matrix.OwnDistances(network.endpoint(0), codes).send_own()
-    end = network.endpoint(SERVER)
-    for block in hamming_matrix.run_own(messages, end, 0, num_points, 64):
-        matrix.add(block)
-    np.testing.assert_array_equal(matrix.distances, reference.hamming_distances(codes, codes))
-    assert network.bytes_by_kind() == {"own": message_sizes.own_distances(num_points, 64, 3)}
-
-
-@pytest.mark.parametrize("columns", [range(4), range(4, 8)])
-def test_own_distances_are_refused_when_malformed(columns):
-    for payload in (b"", bytes(13), bytes(15), b"\xff" * 14):  # 6 or 16 values of 7 bits
-        network = Network()
-        end, server = network.endpoint(0), network.endpoint(SERVER)
-        network.tamper = lambda message, payload=payload: payload
-        end.send(SERVER, "own", b"")
-        with pytest.raises(ProtocolError, match=r"take 14|above 64|padding"):
-            hamming_matrix.receive_own(server, 0, range(4), columns, 64)
-    assert message_sizes.own_distances(4, 64) == 14
+    [codes], session = codes_of([num_points], 2), Session(1)
+    found = cross_steps.nearest_others(session, {0: codes}, 9, protocols.masked)
+    assert_nearest(found, [codes], [0])
+    sent = session.communication().upload["own"]
+    assert sent == message_sizes.own_distances(num_points, 64, 3)
 
 
 # --- XCLP ----------------------------------------------------------------------------------------

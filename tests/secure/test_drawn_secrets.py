@@ -27,7 +27,6 @@ import jaxfed
 from jaxfed.privacy import randomized_response
 from jaxfed.secure.hamming import paillier_packed, transfer
 from jaxfed.secure.primitives import paillier, shamir
-from jaxfed.secure.primitives import transfer_extension as extension
 from jaxfed.secure.primitives.oblivious_transfer import TransferReceiver, transfer_keys
 from jaxfed.secure.primitives.paillier import HIDING_BITS
 from jaxfed.secure.row_sums import double_masks
@@ -336,23 +335,6 @@ def test_too_few_shares_leave_every_secret_possible_whatever_their_number():
     assert min(value.bit_length() for value in leading) > 505
 
 
-def test_rows_of_the_extension_are_masked_by_all_bits_of_s():
-    """q_l = t_l xor y_l s: with y = 1 their difference is s, all 128 bits of it, as drawn."""
-    rng = np.random.default_rng(0)
-    s = rng.integers(0, 2, 128, dtype=np.uint8)
-    keys = [(rng.bytes(32), rng.bytes(32)) for _ in range(128)]
-    receiver = extension.ExtensionReceiver(keys)
-    sender = extension.ExtensionSender([pair[bit] for pair, bit in zip(keys, s, strict=True)], s)
-    choices = rng.integers(0, 2, 64, dtype=np.uint8)
-    correction, t = receiver.extend(np.packbits(choices, bitorder="little"))
-    q = sender.extend(correction, 64)
-    difference = np.unpackbits((t.values ^ q.values).view(np.uint8), axis=1, bitorder="little")
-    np.testing.assert_array_equal(difference, choices[:, None] * s)
-    np.testing.assert_array_equal(
-        np.unpackbits(sender.secret_row.view(np.uint8), bitorder="little"), s
-    )
-
-
 def test_a_paillier_key_is_what_is_drawn():
     """p and q: the drawn bytes but for the bits that are set. B = (-x^2)^N mod N^2."""
     tape = Tape()
@@ -366,11 +348,3 @@ def test_a_paillier_key_is_what_is_drawn():
     n = key.public.n
     assert x < n
     assert key.public.base == gmpy2.powmod(-mpz(x) * x % n, n, n * n)
-
-
-def test_answers_are_hidden_by_exponents_of_half_the_modulus_and_128_bits():
-    """Enc(V + rho) B^s: s has |N| / 2 + 128 bits, and each of its bytes counts (the table above)."""
-    assert HIDING_BITS == 128
-    tape = Tape()
-    paillier_second(tape)
-    assert len(tape.given[1]) == 2 * (KEY.public.bits // 2 + 128) // 8

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from nacl import bindings
 from scipy import stats
 
-from jaxfed.errors import ProtocolError
 from jaxfed.secure.hamming import transferred_sums
 from jaxfed.secure.hamming.transfer import vectors_per_block
 from jaxfed.secure.hamming.transferred_sums import ReceiverSums, SenderPoints
@@ -79,11 +78,6 @@ def test_common_point_is_in_the_subgroup_and_differs_by_context():
     points = {base._common_point(bytes([number])) for number in range(50)}
     assert len(points) == 50
     assert all(map(bindings.crypto_core_ed25519_is_valid_point, points))
-
-
-def test_base_transfers_bytes():
-    request, response, _, _ = base_transfers([0] * 128)
-    assert (len(request), len(response)) == (128 * 32, 32)
 
 
 def test_contexts_do_not_mix():
@@ -358,12 +352,3 @@ def test_wrong_choices_or_session_give_noise():
     ):
         wrong = sums.sums(rows, choices, tau) - r
         assert np.mean(wrong > 64) > 0.9
-
-
-def test_payload_of_wrong_length_is_refused():
-    receiver, _ = extended(0)
-    _, rows = receiver.extend(packed(bits_of((1, 32))))
-    sums = ReceiverSums(3, 32, 0)
-    for size in (0, 191, 193, 384):
-        with pytest.raises(ProtocolError, match="the payload has 192 bytes"):
-            sums.sums(rows, bits_of((1, 32)), bytes(size))

@@ -178,19 +178,3 @@ def test_server_never_gets_both_secrets_of_a_client():
     for holder, shares in server._shares.items():
         for client, share in shares.items():
             assert share == clients[holder]._held[client][1 if client == 1 else 0]
-
-
-def test_streams_for_owners_are_never_the_same_twice():
-    """j on R_m and m on R_j: two seeds, both known to both."""
-    values, rows = matrices([4, 3, 5])
-    clients, server = parties("resilient", Network(), values, rows)
-    double_masks.run(InProcess(clients), server)
-    seeds = {
-        (j, contributor, owner): clients[j]._owner_seed(contributor, owner)
-        for contributor in range(3)
-        for owner in range(3)
-        if contributor != owner
-        for j in (contributor, owner)
-    }
-    assert len(set(seeds.values())) == 6
-    assert all(seeds[c, c, o] == seeds[o, c, o] for (j, c, o) in seeds if j == c)

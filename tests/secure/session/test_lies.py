@@ -15,6 +15,7 @@ from jaxfed.errors import ProtocolError
 from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import protocols
 from jaxfed.secure.primitives import paillier
+from jaxfed.secure.row_sums.masked import start_message as started
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
 
@@ -123,7 +124,6 @@ def small_key(monkeypatch):
     monkeypatch.setattr(paillier, "generate_key", lambda bits: KEY)
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("step", STEPS)
 def test_payloads_of_a_wrong_length_are_refused(step):
     """By an error, or the server loses the client that sent it."""
@@ -180,8 +180,8 @@ def test_payloads_of_nonsense_give_a_result_or_one_error(step):
         ("phe", "points", b"\xff" * (NUM_BITS * KEY_BITS // 4), r"\[1, N\^2\)"),
         ("phe", "answers", bytes(2 * KEY_BITS // 4), r"\[1, N\^2\)"),
         ("phe", "opened", b"\xff" * (2 * KEY_BITS // 8), r"\[0, N\)"),
-        ("row sums", "start", b"\0" * 20, "ascending"),
-        ("row sums", "start", b"\0" * 8 + b"\7\0\0\0", "not what was agreed"),
+        *(("row sums", "start", started(0, p), "ascending") for p in ([0, 0, 1], [1, 0])),
+        *(("row sums", "start", started(0, p), "not what was agreed") for p in ([1, 2], [0, 7])),
         (
             "row sums, resilient",
             "start",
@@ -190,7 +190,10 @@ def test_payloads_of_nonsense_give_a_result_or_one_error(step):
         ),
         ("row sums, resilient", "mask_keys", bytes(96), "small order"),
         ("row sums, resilient", "mask_keys", b"\xff" * 96, "field"),
-        ("row sums, resilient", "survivors", b"\0" * 8 + b"\0\0\0\0", "too few"),
+        *(
+            ("row sums, resilient", "survivors", started(n, p), "not of this round, or too few")
+            for n, p in ((0, [1, 2]), (0, [0]), (0, [0, 1, 2, 9]), (1, [0, 1, 2]))
+        ),
         ("row sums, resilient", "shares", b"\xff" * 198, "field|one secret"),
         ("row sums, signed", "signature", bytes(64), "has not signed"),
         ("row sums, signed", "signatures", bytes(68 * 3), "ascending"),

@@ -220,30 +220,6 @@ def test_signatures_of_who_is_no_survivor_do_not_count():
         lie.clients[0].reveal()
 
 
-@pytest.mark.parametrize("protocol", ["resilient", "signed"])
-def test_a_client_accepts_one_list_of_survivors_a_round(protocol):
-    """It would sign both, and then both lists can have t signatures."""
-    everybody = [0, 1, 2, 3]
-    lie = Lie(dict.fromkeys(everybody, everybody), 4, protocol, 3)
-    lie.tell()
-    lie.server._survivors = [0, 1, 2]
-    lie.server.ask(0)
-    with pytest.raises(ProtocolError, match="/survivors' was used before"):
-        lie.clients[0].hear_survivors()
-    lie.ask_for_shares(0)  # those of the first list: b of client 3, not c
-    assert lie.server._shares[0][3] == lie.clients[0]._held[3][0]
-
-
-@pytest.mark.parametrize("protocol", ["resilient", "signed"])
-def test_a_client_gives_its_shares_once_a_round(protocol):
-    everybody = [0, 1, 2, 3]
-    lie = Lie(dict.fromkeys(everybody, everybody), 4, protocol, 3)
-    lie.tell()
-    lie.ask_for_shares(0)
-    with pytest.raises(ProtocolError, match="/shares' was used before"):
-        lie.ask_for_shares(0)
-
-
 def test_a_server_cannot_lower_the_threshold_of_who_signs():
     values, rows = matrices([2] * 4)
     session = Session(4)
