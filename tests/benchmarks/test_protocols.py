@@ -1,7 +1,6 @@
 """Costs of protocols, and the table of them in docs/speed.md."""
 
 import importlib.util
-import itertools
 import json
 import sys
 from pathlib import Path
@@ -103,13 +102,22 @@ def test_a_whole_round_of_many_among_neighbors(monkeypatch):
 
 def test_sums_of_model_updates_count_their_bytes(monkeypatch):
     monkeypatch.setattr(sparse_sums, "MODEL", 50)
-    monkeypatch.setattr(sparse_sums, "MANY", 20)
-    contests = list(itertools.islice(sparse_sums.model_sums(with_peers=False), 2))
-    assert [contest.case["leaving"] for contest in contests] == [0, 1]
+    monkeypatch.setattr(sparse_sums, "MANY", 40)
+    monkeypatch.setattr(sparse_sums, "PART", 20)
+    monkeypatch.setattr(sparse_sums, "optional_peer", lambda name, *_: {name: _})
+    contests = list(sparse_sums.model_sums(with_peers=True))
+    assert [contest.case["leaving"] for contest in contests] == [0, 1, 0, 2, 0, 4]
     for contest in contests:
-        figures = contest.figures(contest.ours(), 1.0)
-        assert figures["ms a client"] == 100
-        assert 0.4 < figures["kB sent"] < 3
+        clients = contest.case["clients"]
+        mean = contest.ours()
+        figures = contest.figures(mean, 1.0)
+        assert figures["ms a client"] == 1000 / clients
+        assert 0.4 < figures["kB sent"] < 6
+        # What a peer sums, of many clients a part of the same mean.
+        _, vectors, gone, size, _ = contest.peers["flower_secagg_plus"]
+        assert contest.parts == {"flower_secagg_plus": len(vectors) / clients}
+        assert (len(vectors), size) == (min(clients, 20), contest.case["neighbors"])
+        np.testing.assert_allclose(mean, np.mean(vectors[len(gone) :], axis=0), atol=1e-9)
 
 
 def test_pairs_of_many_clients(monkeypatch):
