@@ -24,7 +24,7 @@ fixed, and `target_epsilon` chooses z so that the last round spends `epsilon`.
 Noise is drawn from the experiment's seed: it measures the cost of noise, and does not protect from anybody
 who knows the seed. The guarantee does not cover losses, norms and accuracies that a run writes, a model that
 training starts from, the state that validation selects, and the set of texts in a table's columns. A config
-uses no exact statistics of clients' rows (`jaxfed.config.data.notes`): only public examples scale
+uses no exact statistics of clients' rows (`jaxfed.config.data.simulation`): only public examples scale
 inputs. In the library, scale the inputs of `Training.model` by public numbers only.
 """
 

@@ -10,7 +10,7 @@ and a student at the server learns (U, L). FedCT compares with PATE (Table 4): t
 the end, and each vote is a plain majority, `gamma` 0. Differences: the server is the aggregator and is
 trusted; |U| queries are composed by the worst case, 2 gamma |U| (`epsilon`, and `epsilon_approximate` at
 delta). The paper's data-dependent bound is smaller where teachers agree. The epsilon does not cover the exact
-statistics of clients' rows that scale inputs (`jaxfed.config.data.notes`).
+statistics of clients' rows that scale inputs (`jaxfed.config.data.simulation`).
 
 Noise is drawn from the experiment's seed. This measures its cost in accuracy; it protects nobody against a
 party that knows the seed.

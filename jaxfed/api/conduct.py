@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ml_collections import ConfigDict
 
-from jaxfed.config.data.notes import few_rows
-from jaxfed.config.data.simulation import Simulation
+from jaxfed.config.data.simulation import Simulation, few_rows
 from jaxfed.config.methods import check_tested_alike
 from jaxfed.config.reading import disclosures
 from jaxfed.experiment.run import environment

@@ -3,6 +3,15 @@
     algorithm = make_algorithm(config, "fedavg_xclp", federation, repeat)
     algorithm, schedule = in_time(seen, name, algorithm, federation, seed)
 
+With `preprocessing.views`, examples have features of an image and of its views in place of the image:
+
+    x_i = [f(image_i), f(a_1(image_i)), .., f(a_V(image_i)), f(A_1(image_i)), .., f(A_V(image_i))]
+
+f is the pretrained network, a_v are draws of `training.augmentation` and A_v of
+`training.strong_augmentation`, made once before training. Where training augments example i, it draws one of
+its V rows, uniformly; everywhere else an example is its first row. So methods that compare two views of an
+image train a small network on features: a step costs thousands of times less than one through f.
+
 A method that takes `training` receives a `Training` built from the sections `model`, `training`,
 `pseudo_label`, `xclp`, `per_client_lp` and `execution`. One that takes `learner` receives per-client models
 built from the section `learner` (`jaxfed.config.methods`). The settings of a one-shot method may be
@@ -25,7 +34,6 @@ from ml_collections import ConfigDict
 from jaxfed.config import methods
 from jaxfed.config.networks import check_size, initial_model, make_model
 from jaxfed.config.sections import MIXED, WITH_MOMENTUM, TrainingSection, section_of
-from jaxfed.config.views import change_of, check_augmentation
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
@@ -43,7 +51,7 @@ from jaxfed.federation.method import Method
 from jaxfed.federation.sampling import Sampling, participation
 from jaxfed.learners import INGREDIENTS, LEARNERS, Learner, mixed
 from jaxfed.training.aggregate import WEIGHTINGS, adaptive
-from jaxfed.training.local import losses
+from jaxfed.training.local import augmentation, losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS, LabelSources
@@ -51,6 +59,7 @@ from jaxfed.training.round.round import server_optimizer
 from jaxfed.training.specification import ServerTraining, Training
 from jaxfed.xclp.one_shot.cross_validation import cross_validated
 
+AUGMENTATIONS = ("augmentation", "strong_augmentation")
 Factory = Callable[..., FederatedAlgorithm]
 
 
@@ -178,9 +187,8 @@ class Ingredients:
         """Training specification for the clients' shapes and the method's needs."""
         config, federation = self.config, self.federation
         wanted = section_of(config, "training")
-        if self.needed.two_views:
-            check_augmentation(config, "strong_augmentation", federation.x)
-        check_augmentation(config, "augmentation", federation.x)
+        for key in AUGMENTATIONS[: 1 + self.needed.two_views]:
+            _check_augmentation(config, key, federation.x)
         model = make_model(config, federation, private=self.needed.private)
         check_size(config, model)
         batches = _batches(wanted, federation)
@@ -310,6 +318,38 @@ def _label_sources(config: ConfigDict, num_classes: int) -> LabelSources:
         own_parameters=own_parameters,
         others={name: config.get(name, {}) for name in PSEUDO_LABELS.from_outside()},
     )
+
+
+def view_rows(config: ConfigDict) -> dict[str, range]:
+    """Return key of `training` -> rows of an example that are its views."""
+    number = config.preprocessing.views
+    there = [key for key in AUGMENTATIONS if number and config.training[key]]
+    return {key: range(1 + i * number, 1 + (i + 1) * number) for i, key in enumerate(there)}
+
+
+def change_of(config: ConfigDict, key: str) -> losses.Augment | None:
+    """Return the change of a batch that `training.KEY` describes, or the draw of a view in its place."""
+    rows = view_rows(config).get(key)
+    if rows is None:
+        return augmentation.compose(config.training[key])
+
+    def draw(key: jax.Array, x: jax.Array) -> jax.Array:
+        """[B, 1 + 2 V, D] -> [B, 1, D]."""
+        drawn = jax.random.randint(key, (len(x),), rows.start, rows.stop)
+        of_all = x.reshape(-1, x.shape[-1])
+        return of_all[jax.numpy.arange(len(x)) * x.shape[1] + drawn][:, None]
+
+    return draw
+
+
+def _check_augmentation(config: ConfigDict, key: str, x: np.ndarray) -> None:
+    """Check that `training.KEY` can augment examples of this shape and range, x [n, ...]."""
+    augment = augmentation.compose(config.training[key])
+    if augment and not config.preprocessing.views:  # with views, images are augmented before
+        examples = jax.ShapeDtypeStruct((1, *x.shape[1:]), jax.numpy.float32)
+        with section("config.training", {"augmentation": key}):
+            augmentation.check_levels(augment, x)
+            jax.eval_shape(augment, jax.random.key(0), examples)
 
 
 def in_time(

@@ -16,11 +16,11 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
+from jaxfed.config.assembly import AUGMENTATIONS, view_rows
 from jaxfed.config.keys import flatten, parents, refused
 from jaxfed.config.networks import saved_models
 from jaxfed.config.overrides import known_keys, setting_of, settings_in, unknown_key
 from jaxfed.config.sections import SECTIONS, section_of, shared_settings
-from jaxfed.config.views import KINDS, view_rows
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import check_rounds
 from jaxfed.federation.departures import Departure, check_departures
@@ -92,7 +92,7 @@ def _check_views(config: ConfigDict) -> None:
             wrong = f"{name!r} does not train one network on the clients' examples"
             raise refused(config, key, wrong, "use 0, or leave the method out")
         for own, (owner, value) in methods.own_training(config, name).items():
-            if own in KINDS and value != config.training[own]:
+            if own in AUGMENTATIONS and value != config.training[own]:
                 key, wrong = f"{owner}.training.{own}", "views are computed once, for all methods"
                 allowed = f"set training.{own}, or preprocessing.views to 0"
                 raise refused(config, key, wrong, allowed)

@@ -6,11 +6,11 @@ import pytest
 from small_simulations import prepared
 
 from jaxfed.config import base
+from jaxfed.config.assembly import change_of, view_rows
 from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.networks import make_model
 from jaxfed.config.reading import keys_seen_by
-from jaxfed.config.views import change_of, view_rows
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 
@@ -46,7 +46,9 @@ def images(monkeypatch):
 
     monkeypatch.setattr("jaxfed.config.data.simulation.load", lambda name, **settings: data)
     monkeypatch.setattr("jaxfed.config.data.preprocessing.pretrained_features", features)
-    monkeypatch.setattr("jaxfed.config.views._AT_ONCE", 15)  # two whole batches and a rest
+    monkeypatch.setattr(
+        "jaxfed.config.data.preprocessing._AT_ONCE", 15
+    )  # two whole batches and a rest
     return images
 
 

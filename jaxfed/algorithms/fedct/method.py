@@ -23,7 +23,7 @@ DP-FedCT (Section 4) is `release`: clients add noise to their labels. Each commu
 private example changes at most r labels (s = 2 r of the paper's bits). The sources of r, with a metric each,
 are in `jaxfed.algorithms.fedct.settings`; "estimated" has neighbors that are sampled in the first round. The
 metric composes all releases of the client that took part most often; the paper states the eps of one. No
-epsilon covers the exact statistics of clients' rows that scale inputs (`jaxfed.config.data.notes`).
+epsilon covers the exact statistics of clients' rows that scale inputs (`jaxfed.config.data.simulation`).
 `condition` "paper" is the paper's condition on Theta, larger than necessary by sqrt(C).
 
 The authors' code differs from the paper. It gives ties to the smallest class (so do we). It reads released

@@ -13,7 +13,7 @@ model of `training.initial_model` is used unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,9 +25,8 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.assembly import make_algorithm, view_rows
 from jaxfed.config.networks import make_model
-from jaxfed.config.views import num_rows, with_views
 from jaxfed.data import Partition
 from jaxfed.data.dataset import Gaps
 from jaxfed.data.encoding import flat
@@ -49,10 +48,13 @@ from jaxfed.host.checkpoint_writer import CheckpointWriter
 from jaxfed.kernels.devices import in_batches
 from jaxfed.models import Model
 from jaxfed.models.efficientnet import NUM_FEATURES
+from jaxfed.random_streams import Stream
+from jaxfed.training.local import augmentation
 
 Report = Callable[[int, int], None]  # examples or rounds done, and in all
 _STREAM = 2**32 - 1  # key stream; the experiment's own rounds count from 0
 BATCH = 256  # examples at a time in inference
+_AT_ONCE = 500  # images that are augmented
 
 
 class Parts(NamedTuple):
@@ -101,7 +103,7 @@ def preprocessed(
 
 def _features(parts: Parts, config: ConfigDict, report: Report) -> list[np.ndarray]:
     train, *others = parts.arrays
-    n, rows = sum(map(len, parts.arrays)), num_rows(config)
+    n, rows = sum(map(len, parts.arrays)), 1 + sum(map(len, view_rows(config).values()))
     d = config.preprocessing.components or NUM_FEATURES
     if views := config.preprocessing.views:
         what = f"{rows} rows of {d} features for each of {n} examples"
@@ -121,9 +123,27 @@ def _features(parts: Parts, config: ConfigDict, report: Report) -> list[np.ndarr
     rest = [project(features(part)) for part in others]
     if not config.preprocessing.views:
         return [project(own), *rest]
-    found = with_views(project(own), train, config, lambda images: project(features(images)))
+    of_views = [project(features(images)) for images in _views(train, config)]
     # Nobody trains on the others: their features stand in place of views.
-    return [found, *(np.repeat(part[:, None], rows, axis=1) for part in rest)]
+    others_rows = (np.repeat(part[:, None], rows, axis=1) for part in rest)
+    return [np.stack([project(own), *of_views], axis=1), *others_rows]
+
+
+def _views(images: np.ndarray, config: ConfigDict) -> Iterator[np.ndarray]:
+    """Yield each view of all images, uint8 [n, H, W, c], in the order of rows (`view_rows`)."""
+    key = jax.random.fold_in(jax.random.key(config.seed), Stream.VIEWS)
+    for kind, rows in view_rows(config).items():
+        augment = augmentation.compose(config.training[kind])
+        assert augment is not None  # or it would have no rows
+        change = jax.jit(augment)
+        for row in rows:
+            row_key = jax.random.fold_in(key, row)
+            seen = (
+                np.asarray(change(jax.random.fold_in(row_key, i), images[i : i + _AT_ONCE]))
+                for i in range(0, len(images), _AT_ONCE)
+            )
+            in_bytes = [np.rint(part * np.float32(255)).astype(np.uint8) for part in seen]
+            yield np.concatenate(in_bytes)
 
 
 def projection(

@@ -17,14 +17,14 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
+from jaxfed.config import methods
 from jaxfed.config.check import check_number_of_clients
-from jaxfed.config.data import notes
 from jaxfed.config.data.dealing import dealt, drawn_for_test, subsampled, test_seed
 from jaxfed.config.data.preprocessing import (
     FeatureTraining,
@@ -39,7 +39,7 @@ from jaxfed.config.data.preprocessing import (
 from jaxfed.config.keys import refused
 from jaxfed.config.networks import checksums
 from jaxfed.config.sections import DatasetSection
-from jaxfed.data import Dataset, class_counts, load
+from jaxfed.data import SCHEMES, ClientRows, Dataset, class_counts, load
 from jaxfed.data.encoding import RowEncoding, encoder_of
 from jaxfed.data.features import check_images
 from jaxfed.data.loading import READERS
@@ -50,10 +50,72 @@ from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.models.efficientnet import NUM_FEATURES
 
+_FEW_TEST, _FEW_VALIDATION = 100, 30
 _MOST_WITH_ROOM = 100  # repeats; each takes milliseconds
 _MOST_COUNTED = 10_000  # clients in partition.json
 _OPTIONS = ("label_key", "client_key", "image_size", "drop")
 _COLUMNS = (*("y", "y_test", "client_id", "client_id_test", "subclass", "subclass_test"),)
+
+
+class Holdings(NamedTuple):
+    """Numbers of examples in the first repeat, printed at the start of a run and stored in summary.json."""
+
+    clients: int
+    labeled: int  # at clients, with a label to learn from
+    unlabeled: int  # at clients, without a label
+    server: int  # at a server with labels
+    public: int  # shared by everybody
+    validation: int  # held out for model selection
+    test: int  # held out for testing, including clients' new points
+    dropped: int  # all other examples of the data
+    without_label: int  # examples without a label in the data, including dropped ones
+    test_classes: tuple[int, ...] = ()  # test examples of each class that any has
+    test_rows: str = "shared"  # by all repeats, or drawn "by_repeat"
+
+    @classmethod
+    def of(cls, y: np.ndarray, federation: Federation, test_rows: str) -> Holdings:
+        """Count the examples of a federation whose data set has classes y, int [n], in all splits."""
+        new = ClientRows.of(federation.partition.new).joined
+        tested = federation.y[np.concatenate([federation.test, new])]
+        of_each = np.bincount(tested[tested >= 0])
+        labeled, unlabeled, _ = federation.partition.sizes.sum(axis=1).tolist()
+        server, public = len(federation.server), len(federation.public)
+        validation, test = len(federation.validation), len(tested)
+        held = labeled + unlabeled + server + public + validation + test
+        return cls(
+            *(federation.num_clients, labeled, unlabeled, server, public, validation, test),
+            dropped=len(y) - held,
+            without_label=int(np.count_nonzero(y < 0)),
+            test_classes=tuple(of_each[of_each > 0].tolist()),
+            test_rows=test_rows,
+        )
+
+    def line(self, name: str) -> str:
+        """Return a readable line on the data set of this name."""
+        server = f"the server {self.server:,} labeled, " if self.server else ""
+        unknown = f"; {self.without_label:,} came without a label" if self.without_label else ""
+        clients = f"{self.clients:,} client{'s' if self.clients > 1 else ''}"
+        return (
+            f"{name}: {server}{clients} {self.labeled:,} labeled and {self.unlabeled:,} unlabeled, public "
+            f"{self.public:,}, validation {self.validation:,}, test {self.test:,}, dropped {self.dropped:,}"
+            f"{unknown}"
+        )
+
+
+def few_rows(test: int, validation: int) -> list[str]:
+    """Return warnings about test or validation examples that are too few to compare methods."""
+    found = []
+    if 0 < test < _FEW_TEST:
+        found.append(
+            f"{test} test rows, fewer than {_FEW_TEST}: differences between methods depend on their choice; "
+            "hold out more (config.dataset.test_fraction), or raise config.num_repeats"
+        )
+    if 0 < validation < _FEW_VALIDATION:
+        found.append(
+            f"{validation} validation rows, fewer than {_FEW_VALIDATION}: they select states by chance; hold "
+            "out more (config.dataset.validation_fraction), or none to take the last states"
+        )
+    return found
 
 
 class Simulation:
@@ -81,7 +143,7 @@ class Simulation:
         part, self.numbers = subsampled(dataset, config)
         self._dataset = part
         _check_kind(part, config)
-        notes.check_private(config, part)
+        _check_private(config, part)
         self._parts(config.seed)  # refuses gaps that nothing can fill
         _check_classes(part, config)
 
@@ -94,9 +156,28 @@ class Simulation:
 
     def warn(self) -> None:
         """Log warnings about data that the first repeat does not use, or uses in an unexpected way."""
-        x, federation = self._parts(self._config.seed).train, self.dealt(self._config.seed)
-        for line in notes.warnings(self._dataset, x, self._config, federation):
-            logging.warning("%s", line)
+        dataset, config = self._dataset, self._config
+        is_other = ~np.isin(dataset.y_test, dataset.y[dataset.is_labeled])
+        if is_other.any():
+            others = [repr(dataset.class_names[c]) for c in np.unique(dataset.y_test[is_other])]
+            logging.warning(
+                f"{dataset.name}: {np.count_nonzero(is_other)} of {len(is_other)} test examples count as "
+                f"wrong: no training example is of class {' or '.join(others[:8])}"
+            )
+        sizes = self.dealt(config.seed).partition.sizes
+        if empty := np.count_nonzero(sizes.sum(axis=0) == 0):
+            logging.warning(
+                f"{empty} of {sizes.shape[1]} clients have no examples "
+                "(config.federation.num_clients, partition)"
+            )
+        is_named = config.dataset.client_key or Path(config.dataset.name).suffix
+        is_dealt = config.federation.partition not in ("natural", *SCHEMES.from_outside())
+        if dataset.client_names and is_named and is_dealt:
+            logging.warning(
+                f"config.federation.partition={config.federation.partition!r}: deals examples to other "
+                f"clients than the {len(dataset.client_names)} that {dataset.name} names; with 'natural' "
+                "and config.federation.num_clients=0 it is these"
+            )
 
     def dealt(self, seed: int) -> Federation:
         """Return the clients of the repeat with this seed without their examples: only the partition.
@@ -181,19 +262,14 @@ class Simulation:
         return RowEncoding(encoder_of(self._dataset), parts.gaps, scale, is_flat(config))
 
     @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the classes, in the order of their numbers."""
-        return self._dataset.class_names
-
-    @property
     def names(self) -> dict[str, list[str]]:
         """Names of classes and features, `Dataset.names`."""
         return self._dataset.names
 
-    def holdings(self) -> notes.Holdings:
+    def holdings(self) -> Holdings:
         """Return numbers of examples by holder in the first repeat."""
         test_rows = "shared" if len(self._dataset.y_test) else self._config.dataset.test_rows
-        return notes.Holdings.of(self._labels, self.dealt(self._config.seed), test_rows)
+        return Holdings.of(self._labels, self.dealt(self._config.seed), test_rows)
 
     def data_checksums(self) -> dict[str, str]:
         """Return type, shape and checksum of examples, labels and weights in use, to detect changed data."""
@@ -309,6 +385,31 @@ def _check_dealt(dataset: Dataset, config: ConfigDict, federation: Federation) -
             "raise dataset.validation_fraction",
         )
         raise refused(config, "dataset.validation_measure", wrong, allowed)
+
+
+def _check_private(config: ConfigDict, dataset: Dataset) -> None:
+    """Refuse exact statistics of clients' rows for methods with a guarantee for these rows.
+
+    On a network each client sends its sums, and a model contains the result (`docs/privacy.md`).
+    """
+    kind, of_kind = config.preprocessing.kind, "preprocessing.kind"
+    means = "exact means and deviations of all features over all clients' rows"
+    public = "use 'identity'; its network scales by public examples (federation.public_size)"
+    components = "exact principal components of the features of all clients' rows"
+    medians = "exact medians, over all clients' rows, of columns in which numbers are missing"
+    filled = "fill the missing values in the data with public numbers"
+    trained = "a model trained on clients' labels"
+    statistics = (
+        (of_kind, kind == "standardized", means, public),
+        (of_kind, kind == "federated_features", trained, "use 'pretrained'"),
+        ("preprocessing.components", config.preprocessing.components, components, "use 0"),
+        ("dataset.name", dataset.has_gaps, medians, filled),
+    )
+    private = [name for name in methods.chosen(config) if methods.needs(config, name).private]
+    for key, holds, what, instead in statistics:
+        if holds and private:
+            wrong = f"reveals {what}, which the epsilon of {private[0]!r} does not cover"
+            raise refused(config, key, wrong, instead)
 
 
 def clients_set(config: ConfigDict) -> Dataset:

@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
 from jaxfed.config.assembly import make_algorithm
-from jaxfed.config.data.notes import few_rows
+from jaxfed.config.data.simulation import few_rows
 from jaxfed.config.sections import section_of
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run import environment

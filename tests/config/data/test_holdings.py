@@ -5,8 +5,7 @@ from small_simulations import simulation
 
 from jaxfed.config import check, file
 from jaxfed.config.base import PUBLIC_FRACTION, SIZES_OF_A_SET
-from jaxfed.config.data.notes import few_rows
-from jaxfed.config.data.simulation import Simulation
+from jaxfed.config.data.simulation import Simulation, few_rows
 from jaxfed.config.keys import flatten
 from jaxfed.config.overrides import with_overrides
 from jaxfed.config.reading import opened

@@ -8,7 +8,6 @@ from absl import logging
 from small_simulations import classes_of, prepared, simulation
 
 from jaxfed.config import base
-from jaxfed.config.data.notes import scale_warnings
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 
@@ -274,50 +273,6 @@ def test_levels_of_images_are_those_of_their_augmentation(tmp_path, method):
         words = rf"^config\.training\.{keys[method]}='cutout:2': needs pixels from 0 to 1; .* uint8, or as"
         with pytest.raises(UsageError, match=words) if is_refused else nullcontext():
             prepared(config)
-
-
-@pytest.mark.parametrize("kind", ["identity", "standardized"])
-@pytest.mark.parametrize(("scale", "shape"), [(99, (-1, 2)), (101, (-1, 2)), (101, (-1, 2, 1, 1))])
-def test_features_of_different_scale_are_said(tmp_path, said, kind, scale, shape):
-    x = np.random.default_rng(0).uniform(-1, 1, (60, 2)).astype(np.float32)
-    x *= np.array([0.01, 0.01 * scale]) / np.abs(x).max(axis=0)
-    np.savez(tmp_path / "set.npz", x=x.reshape(shape), y=np.arange(60) % 2)
-    config = base.get_config()
-    config.dataset.name = str(tmp_path / "set.npz")
-    config.federation.num_clients = 2
-    config.preprocessing.kind = kind
-    Simulation(config).warn()
-    if (kind, scale, len(shape)) == ("identity", 101, 2):
-        (line,) = said
-        assert "feature 1 goes up to 1.01, feature 0 to 0.01" in line
-        assert "config.preprocessing.kind='standardized'" in line
-    else:
-        assert not said
-
-
-@pytest.mark.parametrize(
-    ("methods", "keys", "of_units"),
-    [
-        (("xclp", "fedavg"), {}, "'xclp' may"),
-        (("client_knn", "pooled_lp"), {}, "'client_knn', 'pooled_lp' may"),
-        (("fedct",), {"learner.name": "decision_tree"}, ""),
-        (("fedct", "fedavg"), {"learner.name": "network"}, ""),
-        (("fedct",), {"learner.name": "mixed", "learner.names": ("rulefit", "xgboost")}, ""),
-        (("fedct", "xclp"), {"learner.name": "random_forest"}, "'xclp' may"),
-    ],
-    ids=str,
-)
-def test_units_of_features_are_said_to_methods_that_take_them(methods, keys, of_units):
-    x = np.array([[1, 1000], [-1, 500]], np.float32)
-    config = base.get_config()
-    config.algorithm, config.baselines = methods[0], methods[1:]
-    for key, value in keys.items():
-        section, _, leaf = key.partition(".")
-        with config.unlocked():
-            config[section][leaf] = value
-    said = list(scale_warnings("set", x, config))
-    assert len(said) == bool(of_units)
-    assert of_units in "".join(said)
 
 
 def test_clients_without_examples_are_counted(tmp_path, said):
