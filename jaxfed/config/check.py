@@ -24,7 +24,7 @@ from jaxfed.config.sections import SECTIONS, section_of, shared_settings
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import check_rounds
 from jaxfed.federation.departures import Departure, check_departures
-from jaxfed.federation.method import Method, checked
+from jaxfed.federation.method import Method, checked, labels_elsewhere
 from jaxfed.federation.sampling import cohort_sizes, num_groups
 from jaxfed.settings import OneOf, check_complete, check_value
 from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS, check_source
@@ -124,28 +124,24 @@ def _check_method(config: ConfigDict, name: str) -> None:
 
 
 def _check_own_training(config: ConfigDict, name: str) -> None:
-    is_read = methods.uses_training(config, name)
-    unread = methods.unread_keys(config, name) if is_read else {*config.training}
-    for key in unread & methods.own_training(config, name).keys():
-        owner = methods.training_key(config, name, key)
-        raise UsageError(
-            f"{name!r} does not read it", key=f"config.{owner}", allowed="leave it out"
-        )
-    if not is_read:
-        return
-    seen = methods.with_own_training(config, name)
-    with methods.naming(config, name):
-        section_of(seen, "training")
-        saved_models(seen)
+    read = methods.training_read(config, name)
+    for key in methods.own_training(config, name):
+        if key not in read:
+            owner = f"config.{methods.training_key(config, name, key)}"
+            raise UsageError(f"{name!r} does not read it", key=owner, allowed="leave it out")
+    if read:
+        seen = methods.with_own_training(config, name)
+        with methods.naming(config, name):
+            section_of(seen, "training")
+            saved_models(seen)
 
 
 def _check_place_of_labels(config: ConfigDict, name: str, needed: Method) -> None:
     place, wrong, allowed = config.federation.labels_at, "", "use 'clients'"
     if (needed.trains or needed.one_shot) and place not in needed.labels_at:
-        (other,) = needed.labels_at
-        wrong = f"{name!r} needs labels at the {other}"
-        allowed = f"use {other!r}; ml_collections_configs/labels_at_server.py has methods for both"
-    elif place == "server" and needed.pseudo_label in BY_OWN_LABELS:
+        key = "config.federation.labels_at"
+        raise labels_elsewhere(needed.labels_at[0], repr(name), key=key, value=place)
+    if place == "server" and needed.pseudo_label in BY_OWN_LABELS:
         wrong = f"{name!r} labels by what each client makes of its own labels"
     elif place == "server" and needed.pseudo_label == "xclp":
         parameters, _ = methods.label_settings(config, **_ANY)

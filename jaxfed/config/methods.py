@@ -48,6 +48,12 @@ _KEYS_OF = {  # field of `LocalTraining` or `ServerTraining` -> keys of `trainin
         *("server_beta1", "server_beta2", "server_tau"),
     ),
 }
+# Keys of `training` that per-client networks read; the numbers of steps are keywords of the methods.
+_OF_LEARNING_NETWORKS = (
+    *("optimizer", "learning_rate", "schedule", "schedule_rounds", "momentum", "nesterov"),
+    *("weight_decay", "batches", "batch_size", "loss", "class_weights", "augmentation"),
+    "initial_model",
+)
 _NOT_KEYWORDS = ("algorithm", "training")  # keys of a section that are no keywords of the factory
 
 
@@ -162,15 +168,20 @@ def uses_training(config: ConfigDict, name: str) -> bool:
     return has_networks(config) if needed.has_learners else needed.trains
 
 
-def unread_keys(config: ConfigDict, name: str) -> set[str]:
-    """Return the keys of `training` that no round of the method reads (`Method.unread`)."""
+def training_read(config: ConfigDict, name: str) -> set[str]:
+    """Return the keys of `training` that a round of the method reads."""
     needed = needs(config, name)
-    keys = {key for field in needed.unread for key in _KEYS_OF[field]}
+    unread = {key for field in needed.unread for key in _KEYS_OF[field]} | {*needed.ignores}
+    if not uses_training(config, name):
+        return set()
+    if needed.has_learners:
+        return {*_OF_LEARNING_NETWORKS} - unread
     if needed.pseudo_label == "none":
-        keys |= {"batches", "unlabeled_ratio"}  # batches have labeled examples only
+        unread |= {"batches", "unlabeled_ratio"}  # batches have labeled examples only
     # Views in the data, and the graph's points, use augmentations for every method.
     by_all = {"augmentation", "strong_augmentation"} if config.preprocessing.views else set()
-    return keys - by_all - ({"augmentation"} if config.pseudo_label.augmented_features else set())
+    by_all |= {"augmentation"} if config.pseudo_label.augmented_features else set()
+    return {*config.training} - (unread - by_all)
 
 
 def with_own_training(config: ConfigDict, name: str) -> ConfigDict:

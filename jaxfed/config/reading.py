@@ -32,12 +32,6 @@ _OF_THE_RUN = (
     *("evaluate_every", "evaluate_test", "checkpoint_every"),
 )
 _OF_NO_METHOD = ("algorithm", "baselines", "paper_table", "deployment", "audit")
-# Keys of `training` that per-client networks read; the numbers of steps are keywords of the methods.
-_OF_LEARNING_NETWORKS = (
-    *("optimizer", "learning_rate", "schedule", "schedule_rounds", "momentum", "nesterov"),
-    *("weight_decay", "batches", "batch_size", "loss", "class_weights", "augmentation"),
-    "initial_model",
-)
 
 
 def opened(
@@ -145,29 +139,26 @@ def _read_by(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
     seen = methods.with_own_training(config, name)
     features_are_trained = config.preprocessing.kind == "federated_features"
     unread = {*_OF_NO_METHOD, *ALGORITHMS, *methods.variants(config), "selection"}
-    of_training = set[str]()
     if needed.has_learners:
         unread |= {"pseudo_label"}
         unread |= {f"learner.{each}" for each in {*LEARNERS} - {*methods.learner_names(config)}}
-        if not features_are_trained and methods.has_networks(config):
-            of_training = {*config.training} - {*_OF_LEARNING_NETWORKS}
-        elif not features_are_trained:
-            unread |= {"model", "training"}
     elif needed.trains:
         taken = _pseudo_labels_taken(config, name)
         unread -= set(map(settings_section, taken))  # of a name that may also be a method's
         # `xclp.late_fraction` is read by the one-shot method alone.
         unread |= {"learner", "xclp.late_fraction"}
         unread |= {"pseudo_label"} if taken <= LABELING_NOTHING else set()
-        of_training = {*methods.unread_keys(config, name), *needed.ignores}
     else:
-        unread |= {"learner"}
-        unread |= set() if features_are_trained else {"model", "training", "pseudo_label"}
+        unread |= {"learner"} if features_are_trained else {"learner", "pseudo_label"}
+    if not methods.uses_training(config, name) and not features_are_trained:
+        unread |= {"model", "training"}
+    elif needed.trains and not (needed.has_learners and features_are_trained):
+        read = methods.training_read(config, name)
+        unread |= {f"training.{key}" for key in {*config.training} - read}
     if "pretrained" not in (config.preprocessing.kind, seen.training.initial_model):
         unread |= {"preprocessing.weights"}
     if needed.one_shot and config.cohort_size in (0, config.federation.num_clients):
         unread |= {"rounds"}  # there is one
-    unread |= {f"training.{key}" for key in of_training}
     found = {}
     for key, value in flatten(seen.to_dict()):
         if unread.isdisjoint((key, *parents(key))):

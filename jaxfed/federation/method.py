@@ -29,6 +29,7 @@ Place = Literal["clients", "server"]
 Check = Callable[[SimpleNamespace], None]
 
 EVERYWHERE: tuple[Place, ...] = ("clients", "server")
+_EXAMPLES = "ml_collections_configs/labels_at_server.py has methods for both"
 INGREDIENTS = {
     "training": "a network",
     "participation": "",
@@ -42,6 +43,12 @@ INGREDIENTS = {
     "public_labels": "with labels",
 }
 """Ingredient -> what a method that takes it needs, for `docs/methods.md`; "" if nothing."""
+
+
+def labels_elsewhere(place: Place, name: str = "this method", **parts: Any) -> UsageError:
+    """Return the error of a method that needs labels at `place`, where nobody has any."""
+    allowed = f"use federation.labels_at={place!r}; {_EXAMPLES}"
+    return UsageError(f"{name} needs labels at the {place}", allowed=allowed, **parts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ from jaxfed.federation.algorithm import Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, arranged
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.method import labels_elsewhere
 from jaxfed.learners.learner import SPOILED, Learner, State, Taught, check_classes
 from jaxfed.training.consensus.client_sums import ConsensusSums, summed_answers
 
@@ -242,9 +243,7 @@ def check_clients(federation: Federation, num_classes: int, public: Array | None
             "clients that train models need federation.test='central': here they hold new points"
         )
     if len(federation.server):
-        raise UsageError(
-            "this method needs labels at the clients: set federation.labels_at='clients' (it is 'server')"
-        )
+        raise labels_elsewhere("clients")
     check_classes("the method", num_classes, federation)
     if public is not None and not len(public):
         raise UsageError(

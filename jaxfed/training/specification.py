@@ -22,6 +22,7 @@ from flax import nnx
 from jaxfed.data.given_examples import pair_of
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution.settings import ClientExecution
+from jaxfed.federation.method import labels_elsewhere
 from jaxfed.models.model import Model
 from jaxfed.settings import CountOrZero, Described, Ge, Note, check
 from jaxfed.training.aggregate import WEIGHTINGS, Aggregate, Weighting, by_examples
@@ -85,13 +86,7 @@ class ServerTraining:
     def require_labels(self) -> None:
         """Raise a UsageError if the server has no labels."""
         if self.examples is None:
-            raise UsageError(
-                "this method needs labels at the server",
-                key="examples",
-                owner="ServerTraining",
-                value=None,
-                allowed="give the server's examples",
-            )
+            raise labels_elsewhere("server", key="examples", owner="ServerTraining", value=None)
 
 
 @dataclass(frozen=True)

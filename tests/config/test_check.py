@@ -1,15 +1,21 @@
+"""Files, overrides and checks of a config that `refusals.txt` has no rows of."""
+
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
 from jaxfed.config import base, check
 from jaxfed.config import file as config_file
+from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.check import check_number_of_clients
 from jaxfed.config.data import simulation as simulations
 from jaxfed.config.data.simulation import Simulation
+from jaxfed.config.sections import Deployment, section_of
 from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
 
 DIGITS = "ml_collections_configs/xclp_digits.py"
 
@@ -107,14 +113,6 @@ def test_a_config_file_imports_modules_of_its_folder(tmp_path, monkeypatch):
     assert config_file.load(str(tmp_path / "a.py")).rounds == 7
 
 
-def test_variants():
-    assert config_file.load(DIGITS + ":smoke").num_repeats == 2
-    assert config_file.load(DIGITS + ":smoke,smoke").num_repeats == 2
-    assert config_file.load(DIGITS + ":").num_repeats == 5
-    with pytest.raises(UsageError, match=r"smok.*did you mean 'smoke'\?"):
-        config_file.load(DIGITS + ":smok")
-
-
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
@@ -173,20 +171,59 @@ def test_a_loaded_config_takes_no_new_keys():
         digits().new_key = 3
 
 
-def test_departures_of_clients_that_there_are():
-    protocols = (
-        *("xclp.hamming=masked", "xclp.row_sums=masked", "xclp.influence=columns"),
-        "xclp_auto.select=()",
-    )
-    check.check(digits(*protocols, "xclp.presence=9@setup,20%@sums"))
-    with pytest.raises(UsageError, match=r"config\.xclp\.presence: client 10: at most 9"):
-        check.check(digits(*protocols, "xclp.presence=10@setup"))
-    natural = ["federation.partition=natural", "federation.num_clients=0"]
-    check.check(digits(*protocols, *natural, "xclp.presence=10@setup"))
-    with pytest.raises(UsageError, match=r"config\.xclp_auto\.presence: client 4: at most 3 of 4"):
-        check_number_of_clients(
-            digits(*protocols, *natural, "cohort_size=0", "xclp_auto.presence=4@setup"), 4
-        )
+PROTOCOLS = ("xclp.hamming=masked", "xclp.row_sums=masked_resilient", "xclp.influence=columns")
+NATURAL = ("federation.partition=natural", "federation.num_clients=0")
+GROUPS = ("sampling=groups", "cohort_size=78", "rounds=4")
 
 
-TRAINED = "ml_collections_configs/fedavg_xclp.py:smoke"
+@pytest.mark.parametrize(
+    ("overrides", "enough", "line"),
+    [
+        # Departures are of clients that there are.
+        (["xclp.presence=10@setup"], 11, r"config\.xclp\.presence: client 10: at most 9 of 10"),
+        (
+            ["xclp_auto.presence=4@setup"],
+            5,
+            r"config\.xclp_auto\.presence: client 4: at most 3 of 4",
+        ),
+        # Groups of 77 need more partners than those of 78, of which 156 clients make two.
+        (
+            [*GROUPS, "xclp.mask_partners=24"],
+            156,
+            r"config\.xclp\.mask_partners=24: too few, or odd, for 77 clients",
+        ),
+    ],
+)
+def test_a_number_of_clients_that_the_data_tell_is_checked_with_them(overrides, enough, line):
+    config = digits("baselines=", "xclp_auto.select=()", *PROTOCOLS, *NATURAL, *overrides)
+    if "xclp_auto" in overrides[0]:
+        config.baselines = ("xclp_auto",)
+    check.check(config)
+    check_number_of_clients(config, enough)
+    with pytest.raises(UsageError, match=f"^{line}"):
+        check_number_of_clients(config, enough - 1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "number"), [("none", 10), ("3", 3), ("('a','b')", 2), ("['north']", 1)]
+)
+def test_the_number_of_clients_of_a_network(nodes, number):
+    config = digits(f"deployment.nodes={nodes}")
+    assert section_of(config, "deployment").num_nodes(10) == number
+    assert section_of(digits(), "deployment") == Deployment()
+    with pytest.raises(
+        UsageError, match=r"^config\.federation\.num_clients=0: .*; use their number"
+    ):
+        section_of(digits(), "deployment").num_nodes(0)
+
+
+@pytest.mark.parametrize("section", ["training", "fedavg.training"])
+def test_epochs_that_exceed_the_memory_are_refused_as_they_were_set(monkeypatch, section):
+    monkeypatch.setattr("jaxfed.federation.execution.settings.available_bytes", lambda: 10**6)
+    given = ["algorithm=fedavg", "preprocessing.kind=identity", f"{section}.epochs=100000"]
+    clients = [(np.zeros((3, 2), np.float32), np.array([0, 1, 0]))] * 2
+    federation = Federation.from_clients(clients, test=clients[0])
+    with pytest.raises(UsageError) as caught:
+        make_algorithm(config_file.load("fedavg_xclp.py", given), "fedavg", federation)
+    order = "an order of 3 examples each would take 1.2 MB of memory, there are 1 MB"
+    assert str(caught.value) == f"config.{section}.epochs=100000: {order}"

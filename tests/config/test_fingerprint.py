@@ -112,54 +112,39 @@ def test_a_method_that_takes_its_labels_later_sees_all_that_finds_labels(monkeyp
         assert seen_by(before, "taking_later") != seen_by(after, "taking_later")
 
 
-@pytest.mark.parametrize("is_read", [True, False])
-def test_augmentation_counts_where_the_graph_has_augmented_points(is_read):
-    """Also for a method that trains without views."""
-    given = ("protofssl.targets=xclp", f"pseudo_label.augmented_features={is_read}")
-    before, after = (
-        seen_by(config_file.load(TRAINING, [*given, f"training.augmentation={names}"]), "protofssl")
-        for names in ("()", "('translate:1',)")
-    )
-    assert (before != after) == is_read
+AUGMENTED = ("protofssl.targets=xclp", "pseudo_label.augmented_features=true")
+NEAR = ("near.algorithm=fedprox", "near.training.epochs=2")
+LEARNED = "preprocessing.kind=federated_features"
 
 
-def test_features_of_a_trained_model_make_its_training_count():
-    learned = "preprocessing.kind=federated_features"
-    before, after = (
-        seen_by(config_file.load(DIGITS, [learned, f"training.epochs={epochs}"]), "client_knn")
-        for epochs in (1, 2)
-    )
-    assert before != after
-
-
-def test_settings_to_choose_from_count_where_there_is_a_choice():
-    configs = [
-        config_file.load(f"{DIGITS}:tuned", [f"selection.folds={folds}"]) for folds in (4, 5)
-    ]
-    assert seen_by(configs[0], "client_knn") != seen_by(configs[1], "client_knn")
-    given = config_file.load(DIGITS)
-    assert seen_by(given, "network") == seen_by(configs[0], "network")  # nothing to choose there
-
-
-def test_a_variant_sees_what_its_own_section_and_its_algorithms_say():
-    near = ("near.algorithm=fedprox", "near.training.epochs=2")
-    before = config_file.load(TRAINING, near)
-    for override, changes in (
-        ("fedprox.mu=0.5", True),
-        ("training.epochs=3", False),
-        ("training.momentum=0.5", True),
-        ("fedavg.training.momentum=0.5", False),
-    ):
-        after = config_file.load(TRAINING, [*near, override])
-        assert (seen_by(before, "near") != seen_by(after, "near")) == changes
-
-
-def test_protofssl_sees_xclps_settings_where_it_labels_by_them():
-    for targets, is_seen in (("helpers", False), ("xclp", True)):
-        given = f"protofssl.targets={targets}"
-        before = config_file.load("protofssl.py", [given])
-        after = config_file.load("protofssl.py", [given, "xclp.num_bits=64"])
-        assert (seen_by(before, "protofssl") != seen_by(after, "protofssl")) == is_seen
+@pytest.mark.parametrize(
+    ("config", "given", "name", "override", "is_seen"),
+    [
+        # A graph of augmented points counts for a method that trains without views, too.
+        (TRAINING, AUGMENTED, "protofssl", "training.augmentation=('translate:1',)", True),
+        (TRAINING, AUGMENTED[:1], "protofssl", "training.augmentation=('translate:1',)", False),
+        # Features of a trained model make its training count.
+        (DIGITS, (LEARNED,), "client_knn", "training.epochs=2", True),
+        (DIGITS, (), "client_knn", "training.epochs=2", False),
+        # Settings to choose from count where there is a choice.
+        (f"{DIGITS}:tuned", (), "client_knn", "selection.folds=4", True),
+        (f"{DIGITS}:tuned", (), "network", "selection.folds=4", False),
+        # A variant sees what its own section and its algorithm's have.
+        (TRAINING, NEAR, "near", "fedprox.mu=0.5", True),
+        (TRAINING, NEAR, "near", "training.epochs=3", False),
+        (TRAINING, NEAR, "near", "training.momentum=0.5", True),
+        (TRAINING, NEAR, "near", "fedavg.training.momentum=0.5", False),
+        # ProtoFSSL sees XCLP's settings where it labels by them.
+        ("protofssl.py", ("protofssl.targets=helpers",), "protofssl", "xclp.num_bits=64", False),
+        ("protofssl.py", ("protofssl.targets=xclp",), "protofssl", "xclp.num_bits=64", True),
+        # No result depends on how long a network's server waits.
+        (DIGITS, (), "xclp", "deployment.deadline=5", False),
+    ],
+)
+def test_what_one_method_sees(config, given, name, override, is_seen):
+    before = config_file.load(config, given)
+    after = config_file.load(config, [*given, override])
+    assert (seen_by(before, name) != seen_by(after, name)) == is_seen
 
 
 def test_a_run_over_protocols_says_who_learns_what():

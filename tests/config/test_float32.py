@@ -19,7 +19,6 @@ from jaxfed.xclp import propagate_labels
 
 INF, ZERO = "becomes inf in float32", "becomes 0 in float32"
 BEYOND = {1e39: INF, 1e-320: ZERO, 1e-39: ZERO}  # 1e-39: devices have no subnormal numbers
-ADVICE = "use numbers from 1.2e-38 to 3.4e+38 in absolute value, or 0"
 
 
 def floats(factory):
@@ -84,8 +83,5 @@ def test_every_float_of_the_library(value):
 def test_numbers_in_texts_tuples_and_integers():
     with pytest.raises(UsageError, match="rotate:1e-320"):
         compose(("rotate:1e-320",))
-    config = file.load("ml_collections_configs/fssl.py", ["training.class_weights=(1, 1e39)"])
-    with pytest.raises(UsageError, match=r"class_weights=\(1, 1e\+39\): becomes inf in float32"):
-        check(config)
     assert not is_allowed(10**400, NotNegative)
     assert is_allowed(0, NotNegative)

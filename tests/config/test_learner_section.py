@@ -9,7 +9,6 @@ from jaxfed.config.reading import seen_by
 from jaxfed.errors import UsageError
 from jaxfed.experiment.costs import method_costs
 from jaxfed.federation.clients import Federation
-from jaxfed.learners import LEARNERS
 
 FEDCT = "ml_collections_configs/fedct.py"
 
@@ -68,18 +67,6 @@ def test_settings_of_a_named_class_reach_it_and_are_judged_by_it():
 
 
 @pytest.mark.parametrize(
-    ("variant", "key"),
-    [("estimated", "sensitivity='estimated'"), ("paper_rows", "rows=1500")],
-)
-def test_variants_of_noise_need_noise(variant, key):
-    with pytest.raises(UsageError) as caught:
-        check.check(load(variant=variant))
-    assert str(caught.value).startswith(f"config.fedct.{key}: is a setting of noise")
-    check.check(load(variant=f"dp,{variant}"))
-    check.check(load("fedct.release=randomized_response", variant=variant))
-
-
-@pytest.mark.parametrize(
     ("override", "expected"),
     [
         ("learner.decision_tree.max_depth=3", {"fedct", "local_learning", "centralized"}),
@@ -116,32 +103,6 @@ def test_there_are_no_costs_of_clients_with_models_of_their_own():
     config = load("federation.labeled_fraction=0.5", "baselines=", variant="smoke")
     with pytest.raises(UsageError, match="has a model for each client"):
         list(method_costs(config))
-
-
-@pytest.mark.parametrize(
-    ("variant", "baselines"),
-    [
-        ("", ("local_learning", "centralized")),
-        ("wine_quality,random_forest", ("local_learning", "centralized")),
-        ("fashion_mnist,local,dd", ("local_learning", "distributed_distillation")),
-        ("fashion_mnist,fedavg,pate", ("pate", "fedavg")),
-    ],
-)
-def test_baselines_that_are_named(variant, baselines):
-    assert load(variant=variant).baselines == baselines
-
-
-@pytest.mark.parametrize("variant", ["staple,masked", "epsilons,clients", "adult,mushroom"])
-def test_variants_that_exclude_each_other(variant):
-    with pytest.raises(UsageError, match="exclude each other"):
-        load(variant=variant)
-
-
-def test_mixtures_are_of_as_many_learners_as_clients():
-    for variant in ("mixed", "mixed_network"):
-        config = load(variant=variant)
-        assert len(config.learner.names) == config.federation.num_clients == 5
-        assert set(config.learner.names) <= set(LEARNERS)
 
 
 def test_an_experiment_on_data_at_hand(tmp_path):

@@ -2,16 +2,11 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 from ml_collections import ConfigDict
-from small_simulations import prepared
 
 from jaxfed.config import check, file
-from jaxfed.config.networks import make_model
-from jaxfed.data import Partition
 from jaxfed.errors import UsageError
-from jaxfed.federation.clients import Federation
 from jaxfed.models import MODELS, options_of
 from jaxfed.settings import is_allowed
 
@@ -33,21 +28,6 @@ def test_defaults_are_allowed_and_other_keys_are_not(name):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
-    [
-        (["name=cnn", "norm=group", "groups=3"], "config.model.name='cnn': groups=3 does not"),
-        (["name=resnet9", "pools=2,2"], "config.model.name='resnet9': pools=(2, 2): resnet9"),
-    ],
-)
-def test_options_that_a_network_refuses_for_these_examples(overrides, told):
-    config = file.load(f"{CONFIG}:smoke", [f"model.{text}" for text in overrides])
-    check.check(config)
-    with pytest.raises(UsageError) as caught:
-        prepared(config)
-    assert str(caught.value).startswith(told)
-
-
-@pytest.mark.parametrize(
     ("overrides", "section"),
     [
         ([], {"name": "mlp", "hidden": (128,)}),
@@ -66,16 +46,3 @@ def test_another_network_comes_with_its_own_options(overrides, section):
     check.check(config)
     if section is not None:
         assert config.model.to_dict() == section
-
-
-def test_examples_that_a_network_cannot_take_name_the_key():
-    config = file.load(CONFIG, ["model.name=cnn13"])
-    nobody = (np.zeros(0, np.int64),)
-    few = Federation(
-        np.zeros((0, 8, 8, 1), np.uint8),
-        np.zeros(0, np.int32),
-        Partition(nobody, nobody, nobody),
-        2,
-    )
-    with pytest.raises(UsageError, match=r"^config\.model\.name='cnn13': cnn13 takes images of 12"):
-        make_model(config, few)

@@ -1,33 +1,44 @@
 """What a config cannot be: one line that names the key, the value, what is wrong and what to write.
 
-`refusals.txt` is the table: another refusal is one row.
+`refusals.txt` and `refusals_of_data.txt` are the tables: another refusal is one row.
 """
 
 from pathlib import Path
 
 import pytest
 from ml_collections import ConfigDict
+from small_simulations import prepared
 
 from jaxfed.config import file
 from jaxfed.config.check import check
 from jaxfed.config.reading import opened
 from jaxfed.errors import UsageError
 
-TABLE = Path(__file__).with_name("refusals.txt").read_text().splitlines()
+
+def rows(name):
+    lines = Path(__file__).with_name(name).read_text().splitlines()
+    return [line for line in lines if " | " in line and line[0] != "#"]
 
 
-@pytest.mark.parametrize("row", [row for row in TABLE if " | " in row and row[0] != "#"])
-def test_one_line_says_what_is_wrong(row):
+def check_row(row, make):
     config, overrides, words = (cell.strip() for cell in row.split("|"))
-    overrides = [*filter(None, overrides.split(";"))]
     with pytest.raises(UsageError) as caught:
-        opened(config, overrides)
-    line = str(caught.value)
+        make(opened(config, [*filter(None, overrides.split(";"))]))
+    line, place = str(caught.value), 0
     assert "\n" not in line
-    place = 0
     for word in words.split(" ; "):
         assert word.strip() in line[place:], line
         place = line.index(word.strip(), place)
+
+
+@pytest.mark.parametrize("row", rows("refusals.txt"))
+def test_one_line_says_what_is_wrong(row):
+    check_row(row, lambda config: pytest.fail("accepted"))
+
+
+@pytest.mark.parametrize("row", rows("refusals_of_data.txt"))
+def test_one_line_says_what_the_data_do_not_suit(row):
+    check_row(row, prepared)
 
 
 def without(section):

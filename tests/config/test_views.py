@@ -131,38 +131,6 @@ def test_strong_views_count_for_every_method(config, images):
     assert "training.strong_augmentation" not in keys_seen_by(config, "fedavg")
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "line"),
-    [
-        ("preprocessing.kind", "images", "config.preprocessing.views=3: views have features of"),
-        ("training.augmentation", (), "config.preprocessing.views=3: no augmentation makes views"),
-        ("baselines", ("xclp",), "config.preprocessing.views=3: 'xclp' does not train one network"),
-        (
-            "baselines",
-            ("fedct",),
-            "config.preprocessing.views=3: 'fedct' does not train one network",
-        ),
-        (
-            "fixmatch",
-            {"training": {"augmentation": ("crop:1",)}},
-            "config.fixmatch.training.augment",
-        ),
-    ],
-)
-def test_what_cannot_have_views_is_one_line(config, key, value, line):
-    if key == "training.augmentation":
-        config.algorithm, config.baselines = "fedavg", ()
-        config.training.strong_augmentation = ()
-    if value == ("fedct",):
-        config.federation.public_size, config.learner.name = 10, "network"
-    section, _, leaf = key.rpartition(".")
-    owner = config[section] if section else config
-    with owner.unlocked():
-        owner[leaf] = value
-    with pytest.raises(UsageError, match=f"^{line}"):
-        check(config)
-
-
 def test_components_of_images_and_views_are_those_of_the_training_images(config, images):
     whole = Simulation(config).federation(0).x
     config.preprocessing.components = 5

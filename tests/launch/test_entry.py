@@ -1,6 +1,5 @@
 """What entries do around their work: help, pipes, encodings, commands that are installed."""
 
-import ast
 import io
 import os
 import subprocess
@@ -167,19 +166,3 @@ def test_a_name_too_long_is_a_mistake(name, arguments, key):
     given = [argument.replace("LONG", long) for argument in arguments]
     done = in_process(import_module(f"launch.{name}").main, *given)
     assert done == (2, "", f"jaxfed: {key}='{long}': File name too long\n")
-
-
-@pytest.mark.parametrize(
-    "arguments", [["costs", "--config=ml_collections_configs/protofssl.py:smoke"], ["bench"]]
-)
-def test_an_out_that_cannot_be_written_is_refused_before_the_work(arguments, tmp_path):
-    name, *given = arguments
-    done = in_process(import_module(f"launch.{name}").main, *given, f"--out={tmp_path}")
-    line = f"jaxfed: --out='{tmp_path}': is a folder\n"
-    assert done == (2, "", line)
-
-
-def test_help_texts_have_no_percent_sign_that_absl_formats():
-    for file in (ROOT / "launch").glob("*.py"):
-        text = ast.get_docstring(ast.parse(file.read_text())) or ""
-        assert file.stem == "__init__" or "%" not in text

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -97,13 +96,6 @@ def installed(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_wheel_has_one_name(installed):
-    with zipfile.ZipFile(installed[0]) as file:
-        names = {name.partition("/")[0] for name in file.namelist()}
-    assert names == INSTALLED
-
-
-@pytest.mark.slow
 def test_every_command_from_another_folder(installed, tmp_path):
     def call(script, *arguments):
         done = run(str(installed[1] / script), *arguments, cwd=tmp_path)
@@ -125,21 +117,6 @@ def test_every_command_from_another_folder(installed, tmp_path):
         done = run(str(installed[1] / script), cwd=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")
         assert "needs the repository" in done.stderr
-
-
-@pytest.mark.slow
-def test_a_config_of_ones_own_builds_on_a_shipped_one(installed, tmp_path):
-    (tmp_path / "own.py").write_text(
-        "from jaxfed.config.file import shipped\n"
-        "def get_config(variant=''):\n"
-        "    config = shipped('fedct').get_config(variant)\n"
-        "    config.fedct.steps = 1\n"
-        "    return config\n"
-    )
-    done = run(
-        str(installed[1] / "jaxfed-run"), "--config=own:smoke", "--workdir=run", cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
 
 
 APP = """

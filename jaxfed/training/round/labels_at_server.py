@@ -21,6 +21,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort, Ragged
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.method import labels_elsewhere
 from jaxfed.random_streams import Stream
 from jaxfed.training.local.batches import ClientData
 from jaxfed.training.local.local_training import measured_statistics
@@ -144,10 +145,10 @@ def server_of(
     Raises:
         UsageError: the method or its source of labels needs them at clients.
     """
-    if update is None or pseudo_label in BY_OWN_LABELS:
-        wrong = "this method needs labels at the clients"
-        if update is not None:
-            wrong = f"with pseudo_label={pseudo_label!r} each client labels by its own labels"
+    if update is None:
+        raise labels_elsewhere("clients", key="examples", owner="ServerTraining")
+    if pseudo_label in BY_OWN_LABELS:
+        wrong = f"with pseudo_label={pseudo_label!r} each client labels by its own labels"
         raise UsageError(wrong, key="examples", owner="ServerTraining", allowed="use None")
     assert training.server.examples is not None
     x, y = training.server.examples

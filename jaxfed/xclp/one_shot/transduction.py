@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import (
     FederatedAlgorithm,
     Init,
@@ -30,6 +29,7 @@ from jaxfed.federation.evaluate import (
     expected_calibration_error,
     over_clients,
 )
+from jaxfed.federation.method import labels_elsewhere
 
 
 class Transduction(NamedTuple):
@@ -61,9 +61,7 @@ def transductive(
     def init(key: jax.Array, federation: Federation) -> Transduction:
         del key
         if len(federation.server):
-            raise UsageError(
-                "this method needs labels at the clients: set federation.labels_at='clients' (it is 'server')"
-            )
+            raise labels_elsewhere("clients")
         shape = (federation.num_clients, federation.capacity)
         label = np.full(shape, UNLABELED, np.int32)
         return Transduction(label, np.zeros(shape, np.float32), first_head(federation))

@@ -10,11 +10,10 @@ import pytest
 
 from jaxfed.config import file
 from jaxfed.config.assembly import make_algorithm
-from jaxfed.config.check import check
 from jaxfed.config.data.preprocessing import feature_training, labeled_part
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
-from jaxfed.experiment.run.loop import Experiment, first_repeat
+from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.host.checkpoint import Checkpoints
@@ -140,27 +139,6 @@ def test_diverged_training_is_named(raw):
     diverged_in = int(re.search(found, str(error.value))[1])
     assert heard == [(done, 6) for done in range(1, diverged_in)]
     assert diverged_in < 6
-
-
-def checked_and_prepared(config):
-    check(config)
-    return first_repeat(config, Simulation(config))
-
-
-MISTAKES = {
-    "rounds=1": "config.rounds=1: .*4 clients make 2 groups; use integers from 2 on",
-    "training.class_weights=(1, 2)": "class_weights: 2 numbers, but digits has 10 classes",
-    "training.initial_model=pretrained": "'linear_mlp'; set model.name to one of 'eff",
-    "training.initial_model=./nowhere": "initial_model='./nowhere': no such folder",
-}
-
-
-@pytest.mark.parametrize(("override", "message"), MISTAKES.items(), ids=MISTAKES)
-def test_what_cannot_work_is_said_at_once(override, message):
-    config = file.load(CONFIG, [*SMALL, override])
-    with pytest.raises(UsageError, match=message) as error:
-        checked_and_prepared(config)
-    assert "\n" not in str(error.value)
 
 
 def test_a_network_needs_its_weights_and_its_images(config, raw, tmp_path, monkeypatch):

@@ -55,26 +55,6 @@ def test_images_without_public_examples_are_centered():
 
 
 @pytest.mark.parametrize("name", PRIVATE)
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        (
-            ["preprocessing.kind=standardized"],
-            "preprocessing.kind='standardized': reveals exact means",
-        ),
-        (
-            ["preprocessing.kind=federated_features", "preprocessing.rounds=2"],
-            "preprocessing.kind='federated_features': reveals a model trained",
-        ),
-    ],
-)
-def test_statistics_without_noise_are_refused(name, settings, named):
-    config = config_of(name, *settings)
-    with pytest.raises(UsageError, match=f"^config.{named}.* of {name!r} does not cover; use "):
-        Simulation(config).warn()
-
-
-@pytest.mark.parametrize("name", PRIVATE)
 def test_medians_of_gaps_are_refused_for_private_methods(name, tmp_path):
     rng = np.random.default_rng(0)
     lines = ["a,b,kind,label"] + [
