@@ -44,12 +44,6 @@ def test_a_learners_keys_have_its_defaults_types(override, value):
     check.check(config)
 
 
-@pytest.mark.parametrize("key", ["cohort_size", "federation.num_clients"])
-def test_a_round_of_one_client_has_no_masked_sum(key):
-    with pytest.raises(UsageError, match=rf"config\.{key}=1: with config.fedct.sums='masked'"):
-        jaxfed.run(load(f"{key}=1", "fedct.sums=masked", variant="smoke"), progress=False)
-
-
 SVC = ("learner.name=estimator", "learner.estimator.estimator=sklearn.svm.SVC")
 
 
