@@ -22,8 +22,12 @@ from jaxfed.config.keys import flatten, parents
 from jaxfed.config.overrides import CANDIDATES, setting_of, with_overrides
 from jaxfed.errors import UsageError
 from jaxfed.learners import LEARNERS
-from jaxfed.training.pseudo_labels.label_sources import BY_XCLP, settings_section, source_names
-from jaxfed.training.pseudo_labels.pseudo_label import LABELING_NOTHING
+from jaxfed.training.pseudo_labels.label_sources import (
+    BY_XCLP,
+    LABELING_NOTHING,
+    settings_section,
+    source_names,
+)
 from jaxfed.xclp.settings import disclosure
 
 # Keys and sections for execution, monitoring and display of a run with any method.
@@ -147,7 +151,7 @@ def _read_by(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
         unread -= set(map(settings_section, taken))  # of a name that may also be a method's
         # `xclp.late_fraction` is read by the one-shot method alone.
         unread |= {"learner", "xclp.late_fraction"}
-        unread |= {"pseudo_label"} if taken <= LABELING_NOTHING else set()
+        unread |= {"pseudo_label"} if taken <= {*LABELING_NOTHING} else set()
     else:
         unread |= {"learner"} if features_are_trained else {"learner", "pseudo_label"}
     if not methods.uses_training(config, name) and not features_are_trained:

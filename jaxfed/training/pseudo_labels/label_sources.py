@@ -48,8 +48,17 @@ class LabelParts(NamedTuple):
 
 
 OWN = ("none", "unlabeled", "xclp", "xclp_prototypes", "per_client_lp", "network", "teacher")
+LABELING_NOTHING = ("none", "unlabeled")
+OF_ONE_EXAMPLE = (*LABELING_NOTHING, "network", "teacher")  # label each example independently
 BY_XCLP = ("xclp", "xclp_prototypes")  # over one graph of the cohort
 BY_OWN_LABELS = ("per_client_lp", "xclp_prototypes")  # use what each client makes of its own labels
+WITHIN_CLIENTS = ("none", "per_client_lp")  # give a client without labels none
+AT_CLIENTS = (
+    "none",
+    "unlabeled",
+    "network",
+    "per_client_lp",
+)  # need no other client and no teacher
 PSEUDO_LABELS: Registry[Callable[..., PseudoLabel]] = Registry("source of labels", {}, reserved=OWN)
 
 

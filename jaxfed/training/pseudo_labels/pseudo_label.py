@@ -109,10 +109,6 @@ def of_examples(compute: Callable[[jax.Array], Outputs], features: jax.Array | R
     )
 
 
-# Sources that label a client's examples by its own labels alone: a client without labels gets none.
-WITHIN_CLIENTS = frozenset({"none", "per_client_lp"})
-LABELING_NOTHING = frozenset({"none", "unlabeled"})
-
 Confidence = Literal["softmax", "logits"]
 
 

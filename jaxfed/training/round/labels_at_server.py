@@ -25,14 +25,11 @@ from jaxfed.federation.method import labels_elsewhere
 from jaxfed.random_streams import Stream
 from jaxfed.training.local.batches import ClientData
 from jaxfed.training.local.local_training import measured_statistics
-from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS
+from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS, OF_ONE_EXAMPLE
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, LocalUpdate, Shared
 from jaxfed.training.server_state import ServerState, server_ids, with_statistics, without_tables
 from jaxfed.training.specification import Training
-
-# Sources that label each example independently: the server as a party would add nothing.
-_OF_ONE_EXAMPLE = frozenset({"none", "unlabeled", "network", "teacher"})
 
 ServerMetrics = dict[str, jax.Array]
 
@@ -86,7 +83,7 @@ class ServerWithLabels:
 
     def label(self, source: str, label: PseudoLabel) -> PseudoLabel:
         """Return the source's labeling of clients' examples with the server as one more party."""
-        if source in _OF_ONE_EXAMPLE:
+        if source in OF_ONE_EXAMPLE:  # one more party would add nothing
             return label
 
         def label_beside(

@@ -29,7 +29,7 @@ from jaxfed.federation.execution.settings import require
 from jaxfed.random_streams import Stream
 from jaxfed.training.aggregate import Aggregate
 from jaxfed.training.local.local_training import BatchStatistics
-from jaxfed.training.pseudo_labels.pseudo_label import WITHIN_CLIENTS
+from jaxfed.training.pseudo_labels.label_sources import WITHIN_CLIENTS
 from jaxfed.training.round.client_round import AfterMean, LocalUpdate
 from jaxfed.training.server_state import ServerState, rows_for, stacked_for
 from jaxfed.training.specification import Training, num_outputs

@@ -13,7 +13,7 @@ from jaxfed.federation.algorithm import Ask, ClientSide, Init, Round, Sides
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.settings import choose_one_of
-from jaxfed.training.pseudo_labels.label_sources import BY_XCLP
+from jaxfed.training.pseudo_labels.label_sources import AT_CLIENTS, BY_XCLP
 from jaxfed.training.round.joint_labels import joint_labeling
 from jaxfed.training.round.masked_network import SummedAskedClients, SummingClient
 from jaxfed.training.round.network import (
@@ -25,9 +25,6 @@ from jaxfed.training.round.network import (
 from jaxfed.training.round.parts import Parts
 from jaxfed.training.round.runner import Outcome, Stage
 from jaxfed.training.server_state import ServerState
-
-# Sources that label a client's examples by themselves and the model: no other client, no teacher.
-AT_CLIENTS = ("none", "unlabeled", "network", "per_client_lp")
 
 
 def sides_of(parts: Parts, trained: Callable[..., Outcome], one_round: Callable[..., Any]) -> Sides:
