@@ -3,7 +3,7 @@
 A. Abourayya et al. "Little is Enough: Boosting Privacy by Sharing Only Hard Labels in Federated
 Semi-Supervised Learning". AAAI 2025 (arXiv 2310.05696). Some files have fewer examples than printed. For
 Pneumonia 4,332 examples remain for clients, not 4,386. For MRI, without its duplicates
-(`jaxfed.data.readers.image_sets`), 145 are public, not 170. Classes of CIFAR-100 are superclasses (C.4);
+(`jaxfed.data.readers.named`), 145 are public, not 170. Classes of CIFAR-100 are superclasses (C.4);
 sizes, network, b and T, which C.4 does not give, are CIFAR-10's.
 
 `members` is the number of a client's labels that `launch.audit` attacks, 0 for all. It is limited by the

@@ -64,9 +64,6 @@ class Encoder(Protocol):
     def blank(self) -> np.ndarray:
         """Return no rows, [0, ...], of the type and shape of `Dataset.x`."""
 
-    def described(self) -> dict[str, Any]:
-        """Return all that it knows, as JSON has it (`jaxfed.data.encoding.encoder_from`)."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:

@@ -9,7 +9,7 @@ An encoder belongs to a reader (`Dataset.encoder`); gaps and scaling to the trai
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,7 +66,7 @@ class RowEncoding:
     def described(self) -> dict[str, Any]:
         """Return the encoding as a JSON object, which `encoding_from` reads."""
         return {
-            "encoder": self.encoder.described(),
+            "encoder": _as_json(self.encoder),
             "gaps": self.gaps._asdict() if self.gaps else None,
             "scaling": [part.tolist() for part in self.scaling] if self.scaling else None,
             "is_flat": self.is_flat,
@@ -108,12 +108,21 @@ def encoding_of_arrays(
     return RowEncoding(ArrayEncoder(shape, np.dtype(dtype) == np.uint8))
 
 
+_KINDS = {"table": TableEncoder, "arrays": ArrayEncoder, "images": ImageEncoder}
+
+
+def _as_json(encoder: Any) -> dict[str, Any]:
+    kind = next(name for name, kind in _KINDS.items() if kind is type(encoder))
+    return {"kind": kind, **asdict(encoder)}
+
+
 def encoder_from(described: Mapping[str, Any]) -> Encoder:
-    """Return the encoder that `Encoder.described` describes; KeyError, TypeError or ValueError if none."""
-    kinds = {"table": TableEncoder, "arrays": ArrayEncoder, "images": ImageEncoder}
-    kind: Any = kinds[described["kind"]]
+    """Return the encoder that a `RowEncoding` describes; KeyError, TypeError or ValueError if none."""
+    kind: Any = _KINDS[described["kind"]]
     given = _known(kind, described)
     if kind is TableEncoder:
+        if any(column.get("entries") for column in described["columns"]):
+            raise ValueError("an earlier version read lists of numbers in a column")
         given["columns"] = [_known(Column, column) for column in described["columns"]]
     encoder: Encoder = typed(kind, given, "encoder")
     return encoder

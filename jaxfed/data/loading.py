@@ -7,21 +7,14 @@ returns a `Dataset`, whose keywords are those of the config's section `name`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jaxfed.data import packing
 from jaxfed.data.dataset import Dataset
-from jaxfed.data.readers import (
-    image_folder,
-    image_sets,
-    leaf,
-    npz,
-    tables,
-    tfds_source,
-)
+from jaxfed.data.readers import arrays, image_folder, leaf, named, tables, tfds_source
 from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.named import EMBEDDED, NAMED
 from jaxfed.data.readers.tables import Splits, matching, splits_by_name
@@ -36,7 +29,7 @@ _TABLE_OPTIONS = ("label_key", "client_key", "drop", "image_size")
 
 
 def load(
-    name_or_path: str | Path,
+    name_or_path: str | Path | Sequence[str | Path],
     *,
     root: str | Path | None = None,
     label_key: str | None = None,
@@ -51,7 +44,8 @@ def load(
         name_or_path: the name of an embedded set (digits, breast_cancer) or of a folder in `root` with its
             publishers' files (`jaxfed.data.readers.named`: adult, brain_mri); the path of an .npz, CSV,
             Parquet file; a pattern of tables (sites/*.csv, sites/*.parquet); a folder that `pack`
-            wrote, of Parquet files (`jaxfed.data.readers.tables`), of images, of LEAF's JSON
+            wrote, of arrays with a table of their labels (`jaxfed.data.readers.arrays`; also a list of these
+            files), of Parquet files (`jaxfed.data.readers.tables`), of images, of LEAF's JSON
             files, or of FLamby's Fed-ISIC2019; or a TFDS name (cifar10, emnist/byclass) prepared
             as array_record. A path has an ending or begins with a slash (./images, /data/x); any existing
             folder is one. A path that does not exist is looked for in `root`, and a set by name also in
@@ -71,7 +65,6 @@ def load(
     Raises:
         UsageError: one line that names the set, the place searched, and how to get it.
     """
-    name_or_path = path_text(name_or_path, "name_or_path")
     if image_size is not None and image_size < 1:
         raise UsageError(key="image_size", value=image_size, allowed="use integers from 1 on")
     given = {
@@ -80,6 +73,13 @@ def load(
         "image_size": image_size,
         "drop": tuple(drop or ()) or None,
     }
+    if isinstance(name_or_path, list | tuple):
+        files = [location(each, "name_or_path") for each in name_or_path]
+        with guarded(name := f"data set of {len(files)} files"):
+            if not arrays.recognizes(files):
+                raise UsageError(f"{name}: give arrays (.npy, .npz) and a table of their labels")
+            return arrays.read_beside_table(files[0].parent, files, **given)
+    name_or_path = path_text(name_or_path, "name_or_path")  # type: ignore[arg-type]
     if name_or_path in READERS:
         _only(name_or_path, given)
         return READERS[name_or_path](**(options or {}))
@@ -95,23 +95,25 @@ def _load(name: str, root: str | Path | None, given: dict[str, Any]) -> Dataset:
         return EMBEDDED[name]()
     place, path = _root(root), location(name, "name_or_path")
     location(place / path, "root")
-    named, ending = NAMED.get(name), Path(name).name.lower()
+    published, ending = NAMED.get(name), Path(name).name.lower()
     folder = _first(Path.is_dir, path, place)
     if ending.endswith((".npz", *tables.ENDINGS)) and not folder.is_dir():
         files = matching(path) or matching(place / path)
         if not files:
             raise UsageError(f"data set {name!r}: no such file ({path.absolute()})")
         if ending.endswith(".npz"):
-            return npz.read(files[0], *only("client_key"))
+            return arrays.read(files[0], *only("client_key"))
         splits = splits_by_name(files) if "*" in name else Splits(files, [])
         shown = path if "*" in name else files[0]
         return tables.read(shown, splits, *only(*_TABLE_OPTIONS))
-    if named is not None and not folder.is_dir():
+    if published is not None and not folder.is_dir():
         beside = (place.parent / kind / name for kind in _BESIDE)
         folder = next(filter(Path.is_dir, beside), folder)
     if packing.recognizes(folder):
         only()
         return packing.read(folder)
+    if folder.is_dir() and arrays.recognizes(folder.iterdir()):
+        return arrays.read_beside_table(folder, folder.iterdir(), **given)
     if tables.recognizes(folder):
         splits = tables.splits_of(folder)
         return tables.read(folder, splits, *only(*_TABLE_OPTIONS))
@@ -121,10 +123,10 @@ def _load(name: str, root: str | Path | None, given: dict[str, Any]) -> Dataset:
     if not name or not folder.is_dir():
         only("label_key", "image_size")
         raise _not_found(name, path, place, root)
-    if named is not None and named.read is not None:
-        return named.read(folder, *only(*named.options))
-    if image_sets.is_fed_isic2019(folder):
-        return image_sets.fed_isic2019(folder, *only("image_size"))
+    if published is not None and published.read is not None:
+        return published.read(folder, *only(*published.options))
+    if named.is_fed_isic2019(folder):
+        return named.fed_isic2019(folder, *only("image_size"))
     if leaf.recognizes(folder):
         only()
         return leaf.read(folder)

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 from tfds_files import prepared_tfds
 
 from jaxfed.data import load
 from jaxfed.data.cache import cached_arrays
-from jaxfed.data.dataset import class_numbers
 from jaxfed.data.transforms import standardization
 from jaxfed.errors import UsageError
 
@@ -68,28 +66,6 @@ def test_digits_are_scikit_learns():
     assert digits.class_names == tuple(map(str, theirs.target_names))
 
 
-def test_tfds(tmp_path):
-    write_tfds(tmp_path / "root")
-    data = load("tiny", root=str(tmp_path / "root"))
-    np.testing.assert_array_equal(data.x[:, 0, 0, 0], range(5))
-    np.testing.assert_array_equal(data.y, [0, 1, 0, 1, 0])
-    np.testing.assert_array_equal(data.x_test[:, 1, 2, 1], range(2))
-    np.testing.assert_array_equal(data.client_id, [1, 0, 1, 0, 1])
-    assert data.class_names == ("cat", "dog")
-    assert data.x.dtype == np.uint8
-    fine = load("tiny", root=str(tmp_path / "root"), label_key="fine")
-    np.testing.assert_array_equal(fine.y, range(5))
-    with pytest.raises(UsageError, match="fine, image, label, writer_id"):
-        load("tiny", root=str(tmp_path / "root"), label_key="coarse")
-
-
-def test_tfds_takes_the_newest_version_and_the_root_of_the_environment(tmp_path, monkeypatch):
-    write_tfds(tmp_path, version="1.9.0", sizes=(3, 1))
-    write_tfds(tmp_path, version="1.10.0", sizes=(4, 1))
-    monkeypatch.setenv("JAXFED_DATA", str(tmp_path))
-    assert len(load("tiny").x) == 4
-
-
 def _truncate(file):
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
@@ -140,18 +116,6 @@ def test_a_damaged_cache_is_made_again(tmp_path, cache, damage):
     assert len(list(cache.iterdir())) == 1
 
 
-def test_a_cache_that_is_whole_is_not_made_again(tmp_path):
-    made = []
-
-    def make(target):
-        made.append(target)
-        np.save(target / "x.npy", np.arange(3))
-
-    for _ in range(2):
-        np.testing.assert_array_equal(cached_arrays("name", "key", make)["x"], range(3))
-    assert len(made) == 1
-
-
 def test_an_interrupted_decoding_leaves_nothing(cache):
     def make(target):
         np.save(target / "x.npy", np.arange(3))
@@ -160,16 +124,6 @@ def test_an_interrupted_decoding_leaves_nothing(cache):
     with pytest.raises(KeyboardInterrupt):
         cached_arrays("name", "key", make)
     assert list(cache.iterdir()) == []
-
-
-def test_deep_and_hidden_images(tmp_path):
-    (tmp_path / "set" / "a").mkdir(parents=True)
-    Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / "set" / "a" / "1.png")
-    (tmp_path / "set" / "a" / "._1.png").write_text("left by a file manager")
-    assert len(load(str(tmp_path / "set")).x) == 1
-    Image.fromarray(np.full((4, 4), 40_000, np.uint16)).save(tmp_path / "set" / "a" / "2.png")
-    with pytest.raises(UsageError, match=r"2\.png.*8 bits"):
-        load(str(tmp_path / "set"))
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
@@ -181,43 +135,6 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("JAXFED_CACHE", "n" * 300)
     with pytest.raises(UsageError, match=r"^\$JAXFED_CACHE='n*': File name too long"):
         load("tiny", root=tmp_path)
-
-
-def test_image_folder(tmp_path):
-    grey, color = np.full((6, 6), 7, np.uint8), np.full((6, 6, 3), (1, 2, 3), np.uint8)
-    for split, counts in (("train", (3, 2)), ("test", (1, 1))):
-        for name, count in zip(("no", "yes"), counts, strict=True):
-            (tmp_path / "set" / split / name).mkdir(parents=True)
-            for i in range(count):
-                pixels = color if name == "yes" else grey
-                Image.fromarray(pixels).save(tmp_path / "set" / split / name / f"{i}.png")
-    data = load(str(tmp_path / "set"))
-    assert data.x.shape == (5, 6, 6, 3)
-    np.testing.assert_array_equal(data.y, [0, 0, 0, 1, 1])
-    np.testing.assert_array_equal(data.y_test, [0, 1])
-    np.testing.assert_array_equal(data.x[0, 0, 0], [7, 7, 7])
-    np.testing.assert_array_equal(data.x[-1, 0, 0], [1, 2, 3])
-    assert data.class_names == ("no", "yes")
-    assert load(str(tmp_path / "set"), image_size=4).x.shape == (5, 4, 4, 3)
-
-    Image.fromarray(np.zeros((8, 12), np.uint8)).save(tmp_path / "set" / "train" / "no" / "z.png")
-    assert load(str(tmp_path / "set")).x.shape == (6, 6, 6, 3)  # median of the shorter sides
-
-
-def test_class_numbers():
-    def numbered(*labels, names=None):
-        is_labeled = np.array([label != "?" for label in labels])
-        return class_numbers(np.array(labels), is_labeled, names)
-
-    for given, expected, names in (
-        ("bab", [1, 0, 1], ("a", "b")),
-        ((0, 2, 1), [0, 2, 1], ("0", "1", "2")),
-        ("b?ca", [1, -1, 2, 0], ("a", "b", "c")),
-    ):
-        numbers, found = numbered(*given)
-        np.testing.assert_array_equal(numbers, expected)
-        assert found == names
-    assert numbered(2, names=["x", "y", "z"]) == (2, ("x", "y", "z"))
 
 
 @pytest.mark.skipif(not os.environ.get("JAXFED_DATA"), reason="JAXFED_DATA names no data root")

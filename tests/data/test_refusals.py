@@ -192,6 +192,7 @@ ARRAYS = {
         for n in UNREAD
     },
     "...labels are a quantity, 0.5 has a fraction": arrays(y=np.array([0.5, 1, 2])),
+    "...client_id has type float64; use integers or names": arrays(client_id=[0, np.nan, 1]),
     "...labels or clients have shape (3, 2)": arrays(y=np.ones((3, 2), int)),
     "...1 test examples have no label": arrays(**TESTED | {"y_test": np.array([0, -1])}),
     "...x: <U1 are no numbers": arrays(x=np.array(["a", "b", "c"])),
@@ -204,8 +205,8 @@ ARRAYS = {
     "...labels or clients have shape ()": arrays(client_id=np.array(3)),
     "...3 examples but subclass of shape": arrays(subclass=[5]),
     "...holds Python objects; ...astype(str)": arrays(y=np.array(["a", "b", "c"], object)),
-    "...no array y_test; ... test_labels_of": arrays(x_test=np.ones(3), test_labels_of=[1]),
-    "...no array x_test; ... test_labels_of": arrays(y_test=np.arange(3), test_labels_of=[1]),
+    "...no array y_test; ... kinds_of": arrays(x_test=np.ones(3), kinds_of=[1]),
+    "...no array x_test; ... kinds_of": arrays(y_test=np.arange(3), kinds_of=[1]),
     "...no array x and no array y; there are a; use the names x and y": arrays(
         drop="xy", a=np.zeros(2)
     ),
@@ -218,12 +219,41 @@ ARRAYS = {
 }
 
 
+def beside_table(*options, **files):
+    """Arrays, and `a.csv` of two rows."""
+
+    def call():
+        Path("f").mkdir()
+        Path("f/a.csv").write_text("label,g\na,1\nb,2\n")
+        for name, array in files.items():
+            np.save(f"f/{name}.npy", array)
+        load("f", **dict(options))
+
+    return call
+
+
+BESIDE = {
+    "f: 3 examples and 2 rows of the table in the train split; row i": beside_table(
+        a=np.ones((3, 2))
+    ),
+    "f: 1 examples and 0 rows of the table in the test split; row i": beside_table(
+        train=np.ones((2, 2)), test=np.ones((1, 2))
+    ),
+    "f/b.npy: not of the form of a.npy, float64[n, 2]; use one": beside_table(
+        a=np.ones((1, 2)), b=np.ones((1, 3))
+    ),
+    "f: x: <U1 are no numbers": beside_table(a=np.array([["a"], ["b"]])),
+    "f/a.npy: cannot be read...Python objects": beside_table(a=np.array([[1], ["b"]], object)),
+    "data set 'f', train: 1 of 2 examples have values that are nan": beside_table(
+        a=[[np.nan], [1.0]]
+    ),
+    "image_size=4: does not apply to f": beside_table(("image_size", 4), a=np.ones((2, 2))),
+    "data set of 1 files: give arrays (.npy, .npz) and a table": lambda: load(["a.npy"]),
+}
+
+
 def parquet(columns, **options):
     return lambda: load(write_parquet(Path("a.parquet"), columns), **options)
-
-
-def listed(*rows, kind=None):
-    return parquet({"v": pa.array(list(rows), kind), "label": list("xyx")[: len(rows)]})
 
 
 def pictures(second, **more):
@@ -247,7 +277,6 @@ def cut_parquet():
     load(place)
 
 
-NESTED = pa.list_(pa.list_(pa.float32()))
 ARROW = {
     "label_key: no column of ...a.parquet is named label, class": parquet({"f": [1, 2]}),
     "label_key='quality': no such column in ...a.parquet; ... did you mean 'Quality'": parquet(
@@ -266,9 +295,9 @@ ARROW = {
     "...each of the columns 'image', 'more' is a whole example; leave all but one out": pictures(
         {"bytes": png(1), "path": ""}, more=[b"1", b"2"]
     ),
-    "...column 'v' has lists of other lengths than 2": listed([1, 2], [3, 4], [5]),
-    "...'v' of type list<...list...cannot be a feature": listed([[1]], [[2]], kind=NESTED),
-    "...'v' of type list<...string> cannot be a feature": listed(["a"], ["b"]),
+    "...'v' of type list<...int64> cannot be a feature; ...an .npy file beside": parquet(
+        {"v": [[1, 2], [3, 4]], "label": ["x", "y"]}
+    ),
     "...'s' of type struct<a: int64> cannot be a feature; leave it out (dataset.drop)": parquet(
         {"s": [{"a": 1}, {"a": 2}], "label": [0, 1]}
     ),
@@ -297,7 +326,9 @@ TABLE += "-2e3;?;9;c;y;no\n0.1;red;10;a;y;yes\n"
 
 def encoder(dataset):
     """The data set's encoder, written and read."""
-    return encoder_from(json.loads(json.dumps(encoder_of(dataset).described())))
+    return encoder_from(
+        json.loads(json.dumps(RowEncoding(encoder_of(dataset)).described()["encoder"]))
+    )
 
 
 def cells(row=None, **change):
@@ -316,15 +347,6 @@ def without_color(row):
 def gap():
     Path("t.csv").write_text(TABLE)
     RowEncoding(encoder(load("t.csv", drop=("note",))))({"size": None, "color": "red"})
-
-
-def vector(value):
-    def call():
-        lists = pa.array([[0.1, 2], None, [5, None]], pa.list_(pa.float32()))
-        table = write_parquet(Path("a.parquet"), {"v": lists, "label": ["x", "y", "x"]})
-        encoder(load(table))([{"v": [0.1, 2]}, {"v": value}])
-
-    return call
 
 
 def rows(shape, dtype, given):
@@ -367,9 +389,6 @@ ENCODED = {
     "...row 0 is 49": cells(b"1;red"),
     "...row 0 is '1'": cells("1;red"),
     "...row 0: column 'size' has no value, and had one in every": gap,
-    "...row 1: column 'v' has [1]; give a list of 2 numbers": vector([1]),
-    "...has '1,2'; give a list of 2 numbers": vector("1,2"),
-    "...row 1: column 'v' has 'x'; give a finite number": vector([1, "x"]),
     "...rows have shape [2, 4]; give an array of numbers": rows((3,), float, np.zeros((2, 4))),
     "...nan or infinite": rows((3,), float, [[1, 2, np.nan]]),
     "...an array of uint8 ...: some examples are": rows((2, 2, 1), np.uint8, np.zeros((1, 2, 2))),
@@ -602,7 +621,7 @@ LOADED = {
 
 test_partitions = refusals.table(PARTITIONS)
 test_tables = refusals.table(TABLES | SITES)
-test_arrays = refusals.table(ARRAYS)
+test_arrays = refusals.table(ARRAYS | BESIDE)
 test_arrow = refusals.table(ARROW)
 test_encoders = refusals.table(ENCODED)
 test_folders = refusals.table(PACKED | FOLDERS | LEAF)

@@ -24,25 +24,6 @@ def filled(size, number):
     return np.full((size, size, 3), number, np.uint8)
 
 
-def write_svhn(root):
-    """Digits in order; `extra` repeats what no test may find."""
-    import tensorflow_datasets as tfds
-
-    features = {
-        "image": tfds.features.Image(shape=(32, 32, 3)),
-        "label": tfds.features.ClassLabel(num_classes=10),
-        "id": tfds.features.Text(),
-    }
-    splits = {
-        split: [
-            {"image": filled(32, first + i), "label": i % 10, "id": f"{split}_{i:06d}"}
-            for i in range(count)
-        ]
-        for split, first, count in (("train", 0, 20), ("test", 100, 10), ("extra", 200, 30))
-    }
-    return prepared_tfds(root, "svhn_cropped", "3.1.0", features, splits)
-
-
 def write_stl10(root, num_train=20, num_test=30, num_unlabeled=45):
     """Train, test and unlabelled images are filled with numbers from 0, 100 and 200 on."""
     import tensorflow_datasets as tfds
@@ -59,15 +40,6 @@ def write_stl10(root, num_train=20, num_test=30, num_unlabeled=45):
     return prepared_tfds(root, "stl10", "1.0.0", features, splits)
 
 
-def test_svhns_extra_split_stays_out(tmp_path):
-    write_svhn(tmp_path)
-    data = load("svhn_cropped", root=str(tmp_path))
-    np.testing.assert_array_equal(data.x[:, 0, 0, 0], range(20))
-    np.testing.assert_array_equal(data.x_test[:, 31, 31, 2], range(100, 110))
-    np.testing.assert_array_equal(data.y, np.arange(20) % 10)
-    assert data.class_names == tuple("0123456789")
-
-
 def test_a_set_that_is_kept_is_read_without_tfds(tmp_path, monkeypatch):
     write_stl10(tmp_path)
     made = load("stl10", root=str(tmp_path))
@@ -76,17 +48,6 @@ def test_a_set_that_is_kept_is_read_without_tfds(tmp_path, monkeypatch):
     assert kept.class_names == made.class_names == STL_CLASSES
     for of_made, of_kept in zip(astuple(made), astuple(kept), strict=True):
         np.testing.assert_array_equal(of_made, of_kept)
-
-
-def test_stl10s_unlabelled_split_is_training_examples_without_a_label(tmp_path):
-    write_stl10(tmp_path)
-    data = load("stl10", root=str(tmp_path))
-    assert data.x.shape == (65, 96, 96, 3)
-    assert data.x.dtype == np.uint8
-    np.testing.assert_array_equal(data.x[:, 0, 0, 0], [*range(20), *range(200, 245)])
-    np.testing.assert_array_equal(data.y, [*(np.arange(20) % 10), *[-1] * 45])
-    np.testing.assert_array_equal(data.y_test, np.arange(30) % 10)
-    assert data.class_names == STL_CLASSES
 
 
 def test_unlabelled_examples_are_dealt_evenly_beside_the_labels(tmp_path):

@@ -56,6 +56,15 @@ def write_arrays(place):
     np.savez(place / "arrays.npz", x=x, y=np.where(np.arange(150) < 90, y, np.nan))
 
 
+def write_features(place):
+    y = np.arange(150) % 3
+    x = np.random.default_rng(0).normal(size=(150, 4)) + 8 * np.eye(3, 4)[y]
+    (place / "features").mkdir()
+    np.save(place / "features" / "embeddings.npy", x.astype(np.float32))
+    rows = [f"{'abc'[label]},{'ns'[row % 2]}" for row, label in enumerate(y)]
+    (place / "features" / "labels.csv").write_text("\n".join(["diagnosis,hospital", *rows]))
+
+
 def write_photos(place):
     rng = np.random.default_rng(0)
     for name, level in (("dark", 40), ("light", 210)):
@@ -77,6 +86,7 @@ DATA = {
     "patients.csv": (write_patients, 3, 60),
     "patients.parquet": (write_patients_parquet, 3, 60),
     "arrays.npz": (write_arrays, 5, 60),
+    "features": (write_features, 2, 0),
     "photos": (write_photos, 20, 0),
     "clients": (write_clients, 40, 0),
 }

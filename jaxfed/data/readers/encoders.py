@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -80,10 +80,6 @@ class ArrayEncoder:
         numbers = np.float64 if self.is_wide else np.float32
         return np.zeros((0, *self.shape), np.uint8 if self.is_bytes else numbers)
 
-    def described(self) -> dict[str, Any]:
-        """Return the attributes."""
-        return {"kind": "arrays", **asdict(self)}
-
 
 @dataclass(frozen=True)
 class ImageEncoder:
@@ -124,10 +120,6 @@ class ImageEncoder:
     def blank(self) -> np.ndarray:
         """Return no images, uint8 [0, height, width, channels]."""
         return self._arrays.blank()
-
-    def described(self) -> dict[str, Any]:
-        """Return the attributes."""
-        return {"kind": "images", **asdict(self)}
 
     @property
     def _arrays(self) -> ArrayEncoder:

@@ -1,20 +1,18 @@
-"""Sets of image files by class: folders named after classes, or few-shot tables of file names.
+"""Sets of image files by class: folders named after classes.
 
     ROOT/CLASS/**/*.png                             one split
     ROOT/{train,test}/CLASS/**/*.png                two; `val` (or `valid`, ...) is the test split without
                                                     test; also as {Training,Testing}, {TRAIN,TEST}
-    ROOT/{train,val,test}.csv and ROOT/images/*     Mini-ImageNet's few-shot splits: filename,label
 
 Few-shot splits have no class in common, so none can test a classifier of the others. They are read as one set
-without a test split, in folders as in tables. (Mini-ImageNet: 100 classes of 600. XCLP's authors test on a
-fixed folder with 100 of each. As the paper does not list these images, `jaxfed.config.data.dealing` draws
-as many, stratified, once for all repeats.)
+without a test split. (Mini-ImageNet: 100 classes of 600. XCLP's authors test on a fixed folder with 100 of
+each. As the paper does not list these images, `jaxfed.config.data.dealing` draws as many, stratified, once
+for all repeats.)
 """
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -26,7 +24,6 @@ from absl import logging
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset
 from jaxfed.data.readers.encoders import ImageEncoder
-from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.image_files import (
     ENDINGS,
     Fit,
@@ -116,23 +113,20 @@ def decoded(
 
 def _splits(folder: Path) -> tuple[Examples, Examples]:
     """The examples for training, and those for testing if there are any."""
-    tables = {path.stem: path for path in sorted(folder.glob("*.csv"))}
     places = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
     train = next((name for name in TRAIN_NAMES if name in places), "")
-    of: Callable[[Path], Examples] = classes_in
-    if "train" in tables:
-        train, source, of = "train", tables, _listed
-    elif train and (places[train].name == "train" or not places.keys().isdisjoint(TEST_NAMES)):
-        source = places
-    else:  # a class may be named "test", and Train or Training without a test folder, too
+    is_split = train and (places[train].name == "train" or not places.keys().isdisjoint(TEST_NAMES))
+    if (
+        not is_split
+    ):  # a class may be named "test", and Train or Training without a test folder, too
         return classes_in(folder), []
-    found = {name: of(source[name]) for name in (train, *TEST_NAMES) if name in source}
-    own = found.pop(train)
+    own = classes_in(places[train])
+    found = {name: classes_in(places[name]) for name in TEST_NAMES if name in places}
     others = [*chain(*found.values())]
     if found and {name for _, name in own}.isdisjoint(name for _, name in others):
         return sorted(own + others, key=lambda example: example[::-1]), []
     test, *unread = [*found, ""]  # without test names, `val` is the test split
-    if unread := [source[name].name for name in unread if name]:
+    if unread := [places[name].name for name in unread if name]:
         logging.warning("%s: not read: %s", folder, ", ".join(unread))
     return own, found.get(test, [])
 
@@ -145,31 +139,3 @@ def classes_in(folder: Path) -> Examples:
         logging.warning("%s: %d images in no class's folder are not read", folder, loose)
     found = {path: images_below(path, _HIDDEN) for path in inside if path.is_dir()}
     return [(file, path.name) for path, files in found.items() for file in files]
-
-
-def _listed(table: Path) -> Examples:
-    """The images listed in a table with the columns filename and label; they are in `images`."""
-    rows = rows_of(table, ("filename", "label"))
-    images = table.parent / "images"
-    return existing(table, [(images / row["filename"], row["label"]) for row in rows])
-
-
-def rows_of(table: Path, columns: Sequence[str]) -> list[dict[str, str]]:
-    """The lines of a CSV file that has these columns."""
-    with guarded(table), table.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file, restval="")
-        there = reader.fieldnames or ()
-        if absent := [name for name in columns if name not in there]:
-            raise UsageError(f"{table}: no column {', '.join(absent)}; it has {', '.join(there)}")
-        return list(reader)
-
-
-def existing(table: Path, examples: Examples, advice: str = "") -> Examples:
-    """The examples that a table lists, if each of them has a file."""
-    missing = [file for file, _ in examples if not file.is_file()]
-    if missing:
-        raise UsageError(
-            f"{table}: {len(missing)} of its {len(examples)} images are missing, first {missing[0]}"
-            + f"; {advice}" * bool(advice)
-        )
-    return examples

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -78,12 +78,11 @@ def is_wide(values: np.ndarray, beyond: float = _EXACT) -> bool:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of features: numbers, lists of numbers, or texts, each of which is a number 0 or 1.
+    """A column of features: numbers, or texts, each of which is a number 0 or 1.
 
     Attributes:
         name: in the header.
         texts: that occurred, in the order of their numbers; () for a column of numbers.
-        entries: numbers in each list; 0: a cell is one number or text.
         classes: names that stand for the numbers 0, 1, ... in the file; () if it has none.
         are_dates: cells are dates, which become days.
         is_wide: numbers are of 64 bits, since float32 makes some of the training data's equal.
@@ -91,29 +90,14 @@ class Column:
 
     name: str
     texts: tuple[str, ...] = ()
-    entries: int = 0
     classes: tuple[str, ...] = ()
     are_dates: bool = False
     is_wide: bool = False
 
     @property
     def names(self) -> list[str]:
-        """Names of the column's numbers: NAME=TEXT for texts that have one each, NAME[0] ... of lists."""
-        if self.entries:
-            return [f"{self.name}[{entry}]" for entry in range(self.entries)]
+        """Names of the column's numbers: NAME=TEXT for texts that have one each."""
         return [f"{self.name}={text}" for text in self.texts] or [self.name]
-
-    def cells(self, row: int, value: Any) -> list[str]:
-        """Return a row's value as the texts that the reader of a file has: one, or one an entry of a list."""
-        if not self.entries:
-            return [_text(value, self.classes)]
-        values = value if isinstance(value, list | tuple | np.ndarray) else [value]
-        if len(values) == 1 and is_nothing(_text(values[0])):
-            return [""] * self.entries
-        if len(values) != self.entries:
-            wrong = f"column {self.name!r} has {value!r}; give a list of {self.entries} numbers"
-            raise UsageError(f"row {row}: {wrong}")
-        return list(map(_text, values))
 
     def encoded(self, cells: Sequence[str]) -> np.ndarray:
         """Return numbers [n, 1 or more] of the rows' cells, NaN where one is missing."""
@@ -123,12 +107,10 @@ class Column:
         values = self._numbers(cells)
         if values is None:
             place = next(i for i, cell in enumerate(cells) if self._numbers([cell]) is None)
-            row, wanted = place // max(1, self.entries), "finite number"
-            wanted = "date, such as 2024-01-31" if self.are_dates else wanted
+            wanted = "date, such as 2024-01-31" if self.are_dates else "finite number"
             wrong = f"column {self.name!r} has {cells[place]!r}; give a {wanted}"
-            raise UsageError(f"row {row}: {wrong}")
-        values = values if self.is_wide else values.astype(np.float32)
-        return values.reshape(-1, max(1, self.entries))
+            raise UsageError(f"row {place}: {wrong}")
+        return (values if self.is_wide else values.astype(np.float32))[:, None]
 
     def _numbers(self, cells: Sequence[str]) -> np.ndarray | None:
         """float64 [n], NaN where a cell is missing; None if one is no number, or none that float32 has."""
@@ -185,7 +167,7 @@ class TableEncoder:
         rows = list(rows) if isinstance(rows, Iterable) else [rows]
         found = [self._row(number, row) for number, row in enumerate(rows)]
         parts = [
-            column.encoded([cell for row in found for cell in row[place]])
+            column.encoded([row[place] for row in found])
             for place, column in enumerate(self.columns)
         ]
         return np.concatenate(parts, axis=1).astype(self.blank().dtype, copy=False)
@@ -195,12 +177,8 @@ class TableEncoder:
         is_any_wide = any(column.is_wide for column in self.columns)
         return np.zeros((0, len(self.names)), np.float64 if is_any_wide else np.float32)
 
-    def described(self) -> dict[str, Any]:
-        """Return the attributes."""
-        return {"kind": "table", **asdict(self)}
-
-    def _row(self, number: int, row: Any) -> list[list[str]]:
-        """`Column.cells` of each column of features."""
+    def _row(self, number: int, row: Any) -> list[str]:
+        """The row's cells in the columns of features, as the reader of a file has them."""
         if not isinstance(row, Mapping):
             raise UsageError(f"row {number} is {row!r}; give {self.accepts}")
         wanted = [column.name for column in self.columns]
@@ -214,7 +192,7 @@ class TableEncoder:
             near = did_you_mean(nearest(lacking[0], unknown) if lacking else ())
             allowed = f"give {', '.join(wanted)}, None where a value is missing"
             raise UsageError(f"row {number}: {wrong}{near}; {allowed}")
-        return [column.cells(number, given[column.name]) for column in self.columns]
+        return [_text(given[column.name], column.classes) for column in self.columns]
 
 
 def _text(value: Any, classes: Sequence[str] = ()) -> str:

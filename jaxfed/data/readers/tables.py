@@ -24,10 +24,13 @@ The files are
 
 All files have one schema. Cells of a CSV file are texts, and its first line names the columns.
 
-Columns of Parquet files give the same arrays as a CSV file with their values. Lists of numbers of one length
-are one feature an entry. A column of images (bytes, or a struct with them) is the example by itself; other
-columns are then left out, with a line. Images become uint8 [n, h, w, c], sized as those of a folder and
-cached as theirs are. Class names come from Hugging Face's description in the files' schema.
+Columns of Parquet files give the same arrays as a CSV file with their values. A column of images (bytes, or a
+struct with them) is the example by itself; other columns are then left out, with a line. Images become uint8
+[n, h, w, c], sized as those of a folder and cached as theirs are. Class names come from Hugging Face's
+description in the files' schema.
+
+Examples may also be arrays in files of their own (`jaxfed.data.readers.arrays`), beside which the table has
+labels and clients: row i is row i. Its other columns are then left out, with a line.
 """
 
 from __future__ import annotations
@@ -155,11 +158,13 @@ def read(
     client_key: str | None = None,
     drop: Collection[str] | None = None,
     image_size: int | None = None,
+    arrays: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Dataset:
     """Read the files of a table; `path` is the file, folder or pattern, for messages.
 
-    Errors name the file, column and line or row. Cost: a million cells of texts a second. Memory: twice that
-    of x, and the text of CSV files.
+    `arrays` are the examples of its rows, of the training and of the test split. Errors name the file, column
+    and line or row. Cost: a million cells of texts a second. Memory: twice that of x, and the text of CSV
+    files.
     """
     table = Table(path, splits)
     names = table.names
@@ -182,11 +187,19 @@ def read(
         clients = (named[:own], named[own:])
     elif is_by_file:
         clients = (_names_of_files(table), None)
-    x, encoder = _examples(table, places, names[label], image_size)
+    if arrays is None:
+        x, encoder = _examples(table, places, names[label], image_size)
+    else:
+        _log(table, "columns beside the arrays are no features: %s", places)
+        x, encoder = arrays, None
     if image_size is not None and not isinstance(encoder, ImageEncoder):
         wrong = f"does not apply to {path}, which has no column of images"
         raise UsageError(wrong, key="image_size", value=image_size, allowed="leave it out")
     x, x_test = x if isinstance(x, tuple) else (x[:own], x[own:])
+    for name, part, number in (("train", x, own), ("test", x_test, len(table) - own)):
+        if len(part) != number:
+            wrong = f"{len(part)} examples and {number} rows of the table in the {name} split"
+            raise UsageError(f"{path}: {wrong}; row i of the arrays is row i of the table")
     where = f"{path}: column {names[label]!r}"
     y, y_test = np.split(np.array(table.texts(label), np.str_), [own])
     data = dataset_of(
@@ -195,7 +208,7 @@ def read(
         where=where,
         class_names=table.classes(label) or None,
         clients=clients,
-        has_gaps=x.ndim == 2 and has_gaps(x, x_test),
+        has_gaps=isinstance(encoder, TableEncoder) and has_gaps(x, x_test),
         encoder=encoder,
     )
     found = np.unique(data.y[data.is_labeled])
@@ -216,8 +229,7 @@ class Table:
         names: names of the columns.
         types: of the columns.
         features: description of each column by Hugging Face's `datasets`; {} without one.
-        kinds: of each column: "number", "text", "vector" (lists of equal length), "image" (its bytes), or
-            "none": it cannot be a feature.
+        kinds: of each column: "number", "text", "image" (its bytes), or "none": it cannot be a feature.
 
     Raises:
         UsageError: a file cannot be read, or has another schema than the first.
@@ -243,9 +255,13 @@ class Table:
         named = [name for name in self.names if name != NO_NAME]
         if twice := next((name for name in named if named.count(name) > 1), None):
             raise UsageError(f"{path}: two columns are named {twice!r}; use different names")
-        if sum(self.counts) < 2 - file.name.lower().endswith(TEXT_ENDINGS):
-            raise UsageError(f"{path}: {sum(self.counts)} rows; use a table of two or more")
+        if len(self) < 2 - file.name.lower().endswith(TEXT_ENDINGS):
+            raise UsageError(f"{path}: {len(self)} rows; use a table of two or more")
         self.num_train = sum(self.counts[: len(splits.train)])
+
+    def __len__(self) -> int:
+        """Rows of all files."""
+        return sum(self.counts)
 
     def chunks(
         self, place: int, rows: int, files: Sequence[Path] | None = None
@@ -318,29 +334,14 @@ class Table:
         return found
 
     def numbers(self, place: int) -> np.ndarray:
-        """float64 [n, k] of a column of numbers or vectors, NaN where missing."""
-        size = 1
-        if self.kinds[place] == "vector":
-            chunks = (column.drop_null() for _, _, column in self.chunks(place, _IMAGES))
-            size = next((len(column[0]) for column in chunks if len(column)), 1)
-        return np.concatenate([np.zeros((0, size)), *self._arrays(place, size)])
-
-    def _arrays(self, place: int, size: int) -> Iterator[np.ndarray]:
-        """float64 [n, size] of numbers or lists, NaN where an entry or the whole list is missing."""
-        import pyarrow.compute as pc
-
-        for file, _, column in self.chunks(place, max(1, _CELLS // max(1, size))):
+        """float64 [n] of a column of numbers, NaN where missing."""
+        found = [np.zeros(0)]
+        for _, _, column in self.chunks(place, _CELLS):
+            values = np.full(len(column), np.nan)
             is_there = column.is_valid().to_numpy(zero_copy_only=False)
-            found, inner = np.full((len(column), size), np.nan), column.drop_null()
-            if self.kinds[place] == "vector":
-                if {*pc.list_value_length(inner).to_pylist()} - {size}:
-                    wrong = f"lists of other lengths than {size}, the first one's"
-                    raise UsageError(f"{file}: column {self.names[place]!r} has {wrong}")
-                inner = inner.flatten()
-            inner = inner.cast("uint8") if str(inner.type) == "bool" else inner
-            values = inner.to_numpy(zero_copy_only=False).astype(np.float64)
-            found[is_there] = values.reshape(-1, size)
-            yield found
+            values[is_there] = column.drop_null().to_numpy(zero_copy_only=False)
+            found.append(values)
+        return np.concatenate(found)
 
     def unfit(self, place: int, wrong: str) -> UsageError:
         """Error for a column of a type that cannot be used."""
@@ -400,9 +401,6 @@ def _kind_of(dtype: pa.DataType, feature: Mapping[str, Any]) -> str:
     described = feature.get("_type")
     if is_number(dtype):
         return "text" if described == "ClassLabel" else "number"
-    if types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype):
-        inner = dtype.value_type
-        return "vector" if is_number(inner) or types.is_boolean(inner) else "none"
     if types.is_struct(dtype) and dtype.get_field_index("bytes") >= 0:
         return "image" if described in (None, "Image") else "none"
     if types.is_binary(dtype) or types.is_large_binary(dtype):
@@ -471,7 +469,8 @@ def _examples(table: Table, places: list[int], label: str, image_size: int | Non
         return x, ImageEncoder(width, height, channels)
     for place in places:
         if table.kinds[place] == "none":
-            raise table.unfit(place, "cannot be a feature; leave it out (dataset.drop)")
+            advice = "leave it out (dataset.drop), or save vectors as an .npy file beside the table"
+            raise table.unfit(place, f"cannot be a feature; {advice}")
     return _features(table, places)
 
 
@@ -491,10 +490,8 @@ def _features(table: Table, places: Sequence[int]) -> _Examples:
         name = table.names[place]
         may_number_rows = _IDENTIFIER.fullmatch(name) is not None
         column = Column(name, classes=tuple(map(plain_text, table.classes(place))))
-        if table.kinds[place] in ("number", "vector") and not may_number_rows:
-            values = table.numbers(place)
-            entries = values.shape[1] if table.kinds[place] == "vector" else 0
-            column = replace(column, entries=entries)
+        if table.kinds[place] == "number" and not may_number_rows:
+            values = table.numbers(place)[:, None]
             if np.isnan(values).all():
                 empty.append(place)
                 continue
@@ -510,7 +507,7 @@ def _features(table: Table, places: Sequence[int]) -> _Examples:
             column, values = _encoded(table, place, column, cells)
         if not column.texts:
             beyond = {"beyond": 0} if column.are_dates else {}
-            column = replace(column, is_wide=any(is_wide(each, **beyond) for each in values.T))
+            column = replace(column, is_wide=is_wide(values, **beyond))
             with np.errstate(over="ignore"):  # to inf, which Dataset refuses
                 values = values if column.is_wide else values.astype(np.float32)
         columns.append(column)
@@ -577,7 +574,7 @@ def _images(table: Table, place: int, image_size: int | None) -> tuple[np.ndarra
 
     def make(target: Path) -> None:
         shape = common_shape(encoded(files), image_size)
-        numbers = {"train": num_train, "test": sum(table.counts) - num_train}
+        numbers = {"train": num_train, "test": len(table) - num_train}
         for split, number in numbers.items():
             images = encoded(getattr(table.splits, split))
             decode(target / f"x-{split}.npy", images, shape, number=number)

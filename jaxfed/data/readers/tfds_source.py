@@ -22,6 +22,7 @@ from jaxfed.data.dataset import UNLABELED, Dataset, dataset_of
 from jaxfed.data.given_examples import integer_images
 from jaxfed.data.readers.guard import guarded
 from jaxfed.errors import UsageError
+from jaxfed.host.safe_files import content_of
 
 _UNLABELED_SPLITS = ("unlabelled", "unlabeled")  # splits without labels
 _EXAMPLES = ("image", "features", "x")  # features that hold the example, in order of preference
@@ -35,7 +36,8 @@ _FORMAT = 2  # raise it whenever the same files give other arrays
 
 def version_directory(root: Path, name: str) -> Path | None:
     """The newest version of the set `name` (NAME or NAME/CONFIG) under `root`, or None."""
-    versions = [info.parent for info in (root / name).glob("*/dataset_info.json")]
+    infos = (root / name).glob("*/dataset_info.json")
+    versions = [info.parent for info in infos if info.is_file()]
     return max(versions, key=_version) if versions else None
 
 
@@ -133,7 +135,7 @@ def _builder(folder: Path) -> Any:
     import tensorflow_datasets as tfds
 
     with guarded(folder / "features.json"):
-        described = json.loads((folder / "features.json").read_text(encoding="utf-8"))
+        described = json.loads(content_of(folder / "features.json"))
         if not described:
             raise UsageError(f"{folder}: features.json is empty; prepare the set again")
         _check_names(folder / "features.json", described)

@@ -31,7 +31,7 @@ import numpy as np
 
 from jaxfed.data.dataset import UNLABELED
 from jaxfed.data.given_examples import examples_of, pair_of
-from jaxfed.data.readers.npz import plain_arrays
+from jaxfed.data.readers.arrays import plain_arrays
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.flower.messages.steps import one_line
 from jaxfed.host.storage import whole_file

@@ -22,7 +22,9 @@ NA; green ;8;b;x;yes
 
 def encoder(dataset):
     """The data set's encoder, written and read."""
-    return encoder_from(json.loads(json.dumps(encoder_of(dataset).described())))
+    return encoder_from(
+        json.loads(json.dumps(RowEncoding(encoder_of(dataset)).described()["encoder"]))
+    )
 
 
 @pytest.fixture

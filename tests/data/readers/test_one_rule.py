@@ -158,9 +158,3 @@ def test_spellings_of_arrays(names, tmp_path):
     np.savez(tmp_path / "a.npz", **dict(zip(names, (x, y, x[:2], y[:2]), strict=True)))
     data = load(tmp_path / "a.npz")
     assert (len(data.y), len(data.y_test)) == (4, 2)
-
-
-def test_an_array_of_another_length_is_left_out(tmp_path):
-    x = np.ones((4, 2))
-    np.savez(tmp_path / "a.npz", x=x, y=[0, 1, 0, 1], x_mean=x[0])
-    load(tmp_path / "a.npz")

@@ -1,17 +1,29 @@
-"""Arrays in an `.npz` file: x and y, or MedMNIST's train_images and train_labels."""
+"""Arrays in files: all of a data set in one `.npz` file, or examples beside a table of labels and clients.
+
+    A.npz                              x and y, or MedMNIST's train_images and train_labels
+    FOLDER/*.npy, FOLDER/*.csv         embeddings, say, and a table of their labels: row i is row i
+    FOLDER/{train*,test*}.{npy,csv}    the same of two splits; files are chosen by name as those of tables are
+
+Rows of several files follow each other in the order of their names. An `.npz` file beside a table holds one
+array, or its examples are x. A table is any of `jaxfed.data.readers.tables`. A single `.npy` file of float32
+or bytes stays on disk.
+"""
 
 from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from absl import logging
 
 from jaxfed.data.dataset import Dataset, dataset_of
 from jaxfed.data.given_examples import integer_images
+from jaxfed.data.mapped_rows import mapped
+from jaxfed.data.readers import tables
 from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.table_encoder import is_wide
 from jaxfed.errors import UsageError
@@ -29,11 +41,9 @@ _NAMES = {  # role -> its spellings, in any case
     "subclass": ("subclass",),
     "subclass_test": ("subclass_test",),
 }
-_SPLIT = "train(ing)?|test(ing)?|val(id|idation)?"
-_OF_A_SPLIT = re.compile(  # names of examples or labels: none of them may stay unread
-    rf"(({_SPLIT})_?)?([xy]|images?|labels?|targets?|data|examples?|features)(_?({_SPLIT}))?|{_SPLIT}"
+_OF_EXAMPLES = re.compile(  # names of examples or labels, none of which may stay unread
+    r"(.*_)?([xy]|images?|labels?|targets?|data|examples?|features)(_.*)?|[xy]?(train|test|val)\w*"
 )
-_OF_EXAMPLES = re.compile(r"(.*_)?(x|images?|data|examples?|features)(_.*)?")  # of x's form
 
 
 def read(path: Path, client_key: str | None = None) -> Dataset:
@@ -42,8 +52,8 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
     uint8 [n, h, w] is read as grey images and gets a channel; other dtypes become float32, or float64 if that
     would make whole numbers above 2^24 equal. Names may be in any case, X_train and train_x too. The array
     `client_key`, and `client_key`_test if it is there, replace client_id. Test examples without clients are a
-    test set for all together. `jaxfed.data.labels` defines unlabeled examples of y. Examples or labels that
-    nothing would read are refused.
+    test set for all together. `jaxfed.data.labels` defines unlabeled examples of y. Examples or labels of
+    other names are refused.
     """
     arrays = plain_arrays(path)
     there_are = ", ".join(arrays)
@@ -110,31 +120,59 @@ def plain_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _by_role(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the arrays by their roles in `_NAMES`; log the names of others.
-
-    Raises:
-        UsageError: examples or labels with an unknown name.
-    """
+    """Return the arrays by their roles in `_NAMES`; of others, examples and labels are refused."""
     roles = {name: role for role, names in _NAMES.items() for name in names}
     found, unread = dict[str, np.ndarray](), list[str]()
     for name, array in arrays.items():
-        role = roles.get(name.lower(), name)
-        if role in found or role not in _NAMES:
-            unread.append(name)
-        else:
+        role = roles.get(name.lower(), "")
+        if role and role not in found:
             found[role] = array
-    form = found["x"].shape[1:] if "x" in found else ()
-    for name in unread:
-        are_alike = form and arrays[name].shape[1:] == form and _OF_EXAMPLES.fullmatch(name.lower())
-        if are_alike or _OF_A_SPLIT.fullmatch(name.lower()):
+        elif _OF_EXAMPLES.fullmatch(name.lower()):
             known = (" or ".join(names) for role, names in _NAMES.items() if role[0] in "xy")
-            raise UsageError(
-                f"{path}: array {name} is not read; leave it out, or use one of the names "
-                f"{', '.join(known)}"
-            )
+            wrong = f"array {name} is not read; leave it out, or use one of the names"
+            raise UsageError(f"{path}: {wrong} {', '.join(known)}")
+        else:
+            unread.append(name)
     if unread:
         logging.info("%s: arrays that are not read: %s", path, ", ".join(unread))
     return found
+
+
+def recognizes(files: Iterable[Path]) -> bool:
+    """True if arrays are among the files, and a table beside them."""
+    return all(_arrays_and_tables(files))
+
+
+def _arrays_and_tables(files: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    names = sorted(filter(Path.is_file, files))
+    arrays = [file for file in names if file.name.lower().endswith((".npy", ".npz"))]
+    return arrays, [file for file in names if file.name.lower().endswith(tables.ENDINGS)]
+
+
+def read_beside_table(path: Path, files: Iterable[Path], **options: Any) -> Dataset:
+    """Read arrays and a table out of these files; `options` are those of `tables.read`."""
+    arrays, labels = map(tables.splits_by_name, _arrays_and_tables(files))
+    train = [_array(file) for file in arrays.train]
+    test = [_array(file) for file in arrays.test] or [train[0][:0]]
+    parts = [*zip([*arrays.train, *arrays.test], [*train, *test], strict=False)]
+    form = train[0].shape[1:], train[0].dtype
+    if odd := [file for file, part in parts if (part.shape[1:], part.dtype) != form]:
+        wrong = f"not of the form of {arrays.train[0].name}, {form[1]}[n, {', '.join(map(str, form[0]))}]"
+        raise UsageError(f"{odd[0]}: {wrong}; use one form for all")
+    joint = [each[0] if len(each) == 1 else np.concatenate(each) for each in (train, test)]
+    x, x_test = _examples(path, joint)
+    return tables.read(path, labels, **options, arrays=(x, x_test))
+
+
+def _array(file: Path) -> np.ndarray:
+    """The examples in a file; those of an `.npy` file are memory-mapped."""
+    if file.suffix.lower() == ".npy":
+        with guarded(file):
+            return mapped(file)
+    arrays = plain_arrays(file)
+    if len(arrays) > 1 and "x" not in arrays:
+        raise UsageError(f"{file}: its arrays are {', '.join(arrays)}; name the examples x")
+    return arrays["x"] if "x" in arrays else next(iter(arrays.values()))
 
 
 def _examples(path: Path, splits: list[np.ndarray]) -> list[np.ndarray]:
@@ -147,10 +185,10 @@ def _examples(path: Path, splits: list[np.ndarray]) -> list[np.ndarray]:
     wide = (
         is_wide(each)
         for x in splits
-        if x.dtype.itemsize > 3 and len(x)
+        if x.dtype.itemsize > 3 and x.dtype != np.float32 and len(x)
         for each in x.reshape(len(x), -1).T
     )
     widest = np.float64 if any(wide) else np.float32
     with np.errstate(over="ignore"):  # to inf, which Dataset refuses
-        typed = [x if x.dtype == np.uint8 else x.astype(widest) for x in splits]
+        typed = [x if x.dtype == np.uint8 else x.astype(widest, copy=False) for x in splits]
     return [x[..., None] if x.dtype == np.uint8 and x.ndim == 3 else x for x in typed]
