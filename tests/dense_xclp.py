@@ -17,7 +17,7 @@ def clustered_clients(sizes, num_classes=3, dim=16, labeled=0.3, seed=0, centers
     return [v.astype(np.float32) for v in vectors], labels, truth
 
 
-def dense_algorithm_1(vectors, labels, p):
+def dense_algorithm_1(vectors, labels, p, *, with_graph=False):
     """Lines 3 to 16 as printed but without A's diagonal, dense, float64; only Pi is shared."""
     v = np.concatenate(vectors).astype(np.float64)
     y = (np.concatenate(labels)[:, None] == np.arange(p.num_classes)).astype(np.float64)
@@ -37,16 +37,24 @@ def dense_algorithm_1(vectors, labels, p):
     share = z / np.where(total > 0, total, 1)[:, None]
     entropy = -np.sum(share * np.log(np.where(share > 0, share, 1)), axis=1)
     confidence = np.where(total > 0, 1 - entropy / np.log(p.num_classes), 0)
-    return np.where(total > 0, z.argmax(1), -1), confidence, z
+    found = np.where(total > 0, z.argmax(1), -1), confidence, z
+    return (*found, normalized(w)) if with_graph else found
 
 
 def dense_scores(b, y, p):
     """Z of the weights B + B^T [n, n] as `p.label_matrix` is defined."""
-    n, degree = len(b), b.sum(1)
+    s, degree = np.linalg.inv(np.eye(len(b)) - p.alpha * normalized(b)), b.sum(1)
+    if p.label_matrix == "plain":
+        return s @ y
+    per_class = y.sum(0) if p.label_matrix == "class_balanced" else np.sqrt(degree) @ y
+    return s @ (y / np.where(y.any(0), per_class, 1))
+
+
+def normalized(b):
+    """D^-1/2 (B + B^T) D^-1/2, of the weights B + B^T."""
+    degree = b.sum(1)
     scale = np.where(degree > 0, degree, np.inf) ** -0.5
-    w = scale[:, None] * b * scale[None, :]
-    s = np.linalg.inv(np.eye(n) - p.alpha * w)
-    return s @ (y / np.maximum(y.sum(0), 1) if p.label_matrix == "class_balanced" else y)
+    return scale[:, None] * b * scale[None, :]
 
 
 def _hamming(b):

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
+from jaxfed.xclp.heads import ClientSums, symmetric, upper
 from jaxfed.xclp.one_shot.linear_heads import (
-    ClientSums,
     Fit,
     HeadSettings,
     Points,
@@ -25,8 +25,6 @@ from jaxfed.xclp.one_shot.linear_heads import (
     head_method,
     of_clients,
     summed_labels,
-    symmetric,
-    upper,
 )
 
 

@@ -24,8 +24,8 @@ import numpy as np
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
+from jaxfed.xclp.heads import ClientSums
 from jaxfed.xclp.one_shot.linear_heads import (
-    ClientSums,
     Fit,
     HeadSettings,
     Points,

@@ -16,15 +16,8 @@ from __future__ import annotations
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
-from jaxfed.xclp.one_shot.linear_heads import (
-    ClientSums,
-    Fit,
-    HeadSettings,
-    Points,
-    head_method,
-    logits_of,
-    summed_labels,
-)
+from jaxfed.xclp.heads import ClientSums, logits_of
+from jaxfed.xclp.one_shot.linear_heads import Fit, HeadSettings, Points, head_method, summed_labels
 
 
 @method(

@@ -14,12 +14,14 @@ Their codes leave the client, too. That needs plaintext steps.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Sides
+from jaxfed.federation.algorithm import FederatedAlgorithm, Sides
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import HERE, Execution
@@ -35,6 +37,7 @@ from jaxfed.xclp import (
     setup,
 )
 from jaxfed.xclp.one_shot.cosine_error import cosine_rmse
+from jaxfed.xclp.one_shot.linear_heads import no_head, predicted_by_head
 from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductive
 
 
@@ -68,16 +71,23 @@ def xclp(
     Raises:
         UsageError: late points, where a step is a protocol.
     """
+    return labeling_method(late_fraction, execution, parameters, owner="xclp")
+
+
+def labeling_method(
+    late_fraction: float, execution: Execution, parameters: Parameters, *, owner: str
+) -> FederatedAlgorithm:
+    """The method of a labeling with these settings; arguments and errors as `xclp`."""
     if late_fraction and parameters.has_session:
         raise UsageError(
             "late points need codes and scores, which no party of a protocol has together",
             key="late_fraction",
-            owner="xclp",
+            owner=owner,
             value=late_fraction,
             allowed="use 0, or set hamming='plaintext' and row_sums='plaintext'",
         )
 
-    def label_points(cohort: Cohort, key: jax.Array) -> tuple[np.ndarray, np.ndarray, Metrics]:
+    def label_points(cohort: Cohort, key: jax.Array) -> tuple[Any, ...]:
         seed = drawn_seed(key)
         p = replace(parameters, seed=seed)
         vectors, labels = client_arrays(cohort)
@@ -100,6 +110,7 @@ def xclp(
                 "communication": result.communication.metrics(),
                 **(result.choice.metrics() if result.choice else {}),
             },
+            *([result.head] if result.head else []),
         )
 
     def sides() -> Sides:
@@ -107,7 +118,10 @@ def xclp(
 
         return labeling_sides(parameters, execution, late_fraction)
 
-    return transductive(label_points)._replace(sides=sides)
+    if parameters.head == "none":
+        return transductive(label_points)._replace(sides=sides)
+    first_head = partial(no_head, num_classes=parameters.num_classes)
+    return transductive(label_points, first_head)._replace(predict=predicted_by_head)
 
 
 def late_points(labels: np.ndarray, fraction: float, client: int, key: jax.Array) -> np.ndarray:

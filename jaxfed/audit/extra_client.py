@@ -41,6 +41,7 @@ from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.privacy import randomized_response
 from jaxfed.random_streams import Stream
+from jaxfed.xclp.heads import ClientSums
 from jaxfed.xclp.one_shot.transduction import as_vectors
 from jaxfed.xclp.settings.parameters import PROJECTIONS, Parameters
 from jaxfed.xclp.steps.class_scores import Rows, scores
@@ -51,6 +52,7 @@ from jaxfed.xclp.steps.propagation_matrix import (
     SolverAccuracy,
     accuracy_of,
     label_counts,
+    label_masses,
     warn_of_cut_short,
 )
 
@@ -169,6 +171,9 @@ def simulated_codes(
     vectors: Sequence[np.ndarray], p: Parameters, execution: Execution = HERE
 ) -> list[np.ndarray]:
     """Codes of every client, uint32 [n_j, L / 32], with hyperplanes and noise from the seed."""
+    if p.center:
+        mean = ClientSums(len(vectors), "plaintext").mean(vectors)
+        vectors = [v - mean for v in vectors]
     planes = PROJECTIONS["seed"](p.seed, p.num_bits, vectors[0].shape[1], None)
     nobody = [np.full(len(own), UNLABELED, np.int32) for own in vectors]
     plain = replace(p, hamming="plaintext", row_sums="plaintext", projection="seed", presence=())
@@ -201,14 +206,14 @@ def scores_of_labelings(
         columns = y.reshape(n, -1)
         values, info = m.solved(columns)
         worst = worst.worst(accuracy_of(info, m.p.max_steps))
-        parts = (np.asarray(each)[rows] for each in (values, label_counts(columns)))
-        x, counts = (np.moveaxis(each.reshape(-1, *y.shape[1:]), 0, 1) for each in parts)
+        solved = values, label_counts(columns), label_masses(m, columns)
+        parts = (np.asarray(each)[rows] for each in solved)
+        inputs = [np.moveaxis(each.reshape(-1, *y.shape[1:]), 0, 1) for each in parts]
         if label_epsilon:
-            x, counts = (
-                randomized_response.unbiased(each, num_classes, label_epsilon)
-                for each in (x, counts)
-            )
-        for own in map(Rows, x, counts):
+            inputs = [
+                randomized_response.unbiased(each, num_classes, label_epsilon) for each in inputs
+            ]
+        for own in map(Rows, *inputs):
             z = scores(m.p.label_matrix, own)
             found.append(np.asarray(z, np.float32))
     warn_of_cut_short(worst, SolverAccuracy(), m.p.tolerance)

@@ -225,9 +225,10 @@ def _xclp(given: Any, played: Played) -> list[View]:
     """One more client's rows of Z, and together with the server its distances of codes.
 
     Its unlabeled points are the examples that it is curious about. It comes in time: points that come late
-    are not in its graph either.
+    are not in its graph either. The exchanges for a head are not attacked.
     """
     p, execution = replace(given.parameters, seed=drawn_seed(played.key)), given.execution
+    p = replace(p, head="none", select=[entry for entry in p.select if entry != "head"])
     ids = np.asarray(played.cohort.client_id).tolist()
     vectors, labels = client_arrays(played.cohort)
     fraction, key = given.late_fraction, played.key

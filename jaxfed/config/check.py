@@ -143,17 +143,18 @@ def _check_place_of_labels(config: ConfigDict, name: str, needed: Method) -> Non
         raise labels_elsewhere(needed.labels_at[0], repr(name), key=key, value=place)
     if place == "server" and needed.pseudo_label in BY_OWN_LABELS:
         wrong = f"{name!r} labels by what each client makes of its own labels"
-    elif place == "server" and needed.pseudo_label == "xclp":
+    elif place == "server" and needed.pseudo_label in ("xclp", "xclp_head"):
         parameters, _ = methods.label_settings(config, **_ANY)
-        if not is_one_program(parameters) or parameters.compared_clients:
+        has_head = needed.pseudo_label == "xclp_head"
+        if has_head or not is_one_program(parameters) or parameters.compared_clients:
             wrong = (
-                "the server then takes part in XCLP, whose noise, protocols and choices are for "
+                "the server then takes part in XCLP, whose noise, protocols, choices and head are for "
                 "clients"
             )
             allowed = (
                 "set no noise, hamming='plaintext', row_sums='plaintext', influence='labels', "
-                "compared_clients=0, select=(), client_prior=0 and confidence='entropy' in "
-                "config.xclp"
+                "compared_clients=0, center=False, head='none', select=(), client_prior=0 and "
+                "confidence='entropy' in config.xclp"
             )
     if wrong:
         raise refused(config, "federation.labels_at", wrong, allowed)

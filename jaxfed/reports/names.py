@@ -31,6 +31,7 @@ _VARIANTS = {
 }
 _LABELERS = {
     "xclp": "XCLP",
+    "xclp_head": "XCLP and a head",
     "xclp_prototypes": "XCLP of prototypes",
     "per_client_lp": "per-client LP",
     "network": "network",

@@ -27,7 +27,8 @@ Switches that reproduce the authors' released code where it goes beyond the pape
 `relative_confidence` (confidences divided by the largest of the cohort). Default: the paper. Z is linear
 in Y, so each client divides its rows of Z itself, by class counts that arrive with them.
 
-Extensions: noise on codes and labels (`randomized`), settings chosen by leave-one-out (`choose`), labels of
+Extensions: vectors centered by their mean, noise on codes and labels (`randomized`), settings chosen by
+leave-one-out (`choose`), a linear head on the labels (`jaxfed.xclp.heads`), labels of
 later points from the artifacts (`jaxfed.xclp.later_points.out_of_sample`), or of all points with them
 (`jaxfed.xclp.later_points.extension`).
 """
@@ -39,7 +40,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.settings import HERE, Execution, require
+from jaxfed.xclp.heads import ClientSums, smoothed
 from jaxfed.xclp.inputs import checked_run
 from jaxfed.xclp.result import Result, artifacts_of, communication_of, without_labels
 from jaxfed.xclp.selection.choice import choose, largest_settings
@@ -75,20 +78,26 @@ def cross_client_label_propagation(
     largest = largest_settings(p, n)
     num_bits = largest.num_bits
     require(4 * num_bits * dim, "hyperplanes", key="num_bits", value=num_bits, owner="xclp")
+    mean, means = np.zeros(dim, np.float32), Communication()
 
     # 1-XS   setup: clients exchange keys, agree on a random seed
     session = open_session(len(vectors), p, presence, client_ids)
     if session and not session.clients:
         return without_labels(vectors, p, session)
+    # extension: the mean of all vectors, a sum over the clients, is subtracted from each
+    if p.center:
+        sums = ClientSums(len(vectors), p.head_sums, session)
+        mean, means = sums.mean(vectors), sums.communication
     # 2-CS   for client j in P in parallel do
     # 3-CS     Pi [L, d], i.i.d. N(0, 1) by the seed, the same at each client
     planes = PROJECTIONS[p.projection](p.seed, largest.num_bits, dim, session)
     # 4-CS     B^(j) <- sign(Pi V^(j)T)
-    codes = execution.once(client_codes, vectors, planes)
+    centered = [v - mean for v in vectors] if p.center else vectors
+    codes = execution.once(client_codes, centered, planes)
     # extension: noise on codes and labels; settings chosen by leave-one-out
     codes, labels = randomized(codes, labels, p, session)
     graphs = KnnGraphs(codes, labels, largest, session, execution)
-    choice = choose(p, graphs)
+    choice = choose(p, graphs, centered)
     p = choice.p if choice else p
     # 5-XS   H <- SecureHamming((B^(j)) for j in P)
     # 6-SS   A <- cos(pi H / L), at the entries of line 7 alone
@@ -105,25 +114,38 @@ def cross_client_label_propagation(
     # 13-CS    Zbar^(j) <- S_L^(j) Y_L^(j)
     contributions = INFLUENCE[p.influence](matrix, points.labels, points.rows, session)
     # 14-XS  Z^(j) <- SecureRowSums((Zbar^(k)) for k in P)_j
-    scores = summed_scores(contributions, points.labels, points.rows, p, session, execution)
+    roots = np.asarray(matrix.root_degrees)
+    scores = summed_scores(contributions, points.labels, points.rows, p, session, execution, roots)
     # 15-CS  y^(j) <- argmax_c Z_ic^(j) for every point i
     # 16-CS  omega^(j) <- 1 - entropy(Z_ic^(j) / sum_c Z_ic^(j)) / log C
     predictions, largest_confidence = client_predictions(
         vectors, scores, p, session, choice.sharpness if choice else None
     )
 
-    accuracy = contributions.accuracy
+    # extension: a linear head on these labels, whose answers go through lines 10 to 16 in their place
+    accuracy, head = contributions.accuracy, None
+    if p.head != "none":
+        again = smoothed(
+            *(vectors, mean, predictions, matrix, points, p, session, execution),
+        )
+        head, scores, accuracy = again.head, again.scores, accuracy.worst(again.accuracy)
+        means.add(again.communication)
+        predictions, _ = client_predictions(vectors, scores, p, session, None)
     warn_of_cut_short(accuracy, choice.systems if choice else SolverAccuracy(), p.tolerance)
     return Result(
         predictions=predictions,
         steps=accuracy.steps,
         residual=accuracy.residual,
-        communication=communication_of(session, points, p, largest.num_bits, parameters, choice),
+        communication=communication_of(
+            session, points, p, largest.num_bits, parameters, choice, means
+        ),
         choice=choice,
         artifacts=None
         if session
         else artifacts_of(
-            p, planes, codes, points, matrix, contributions, scores, largest_confidence
+            *(p, planes, codes, points, matrix, contributions, scores, largest_confidence),
+            *(mean, head),
         ),
         session=session,
+        head=head,
     )

@@ -220,6 +220,8 @@ _NEEDED = {  # setting -> what runs on a network, and what to write
     "compared_clients": ((0,), "use 0: clients are told of all pairs beforehand"),
     "mask_partners": ((0,), "use 0: all clients of a session share masks"),
     "influence": (("columns",), "use 'columns'"),
+    "center": ((False,), "use False"),
+    "head": (("none",), "use 'none'"),
     "select": (((),), "give the settings themselves, alpha too: ()"),
     "confidence": (("entropy",), "use 'entropy'"),
     "bit_epsilon": ((0,), "use 0"),

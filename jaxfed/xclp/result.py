@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from jaxfed.federation.communication import Communication
+from jaxfed.xclp.heads import Head
 from jaxfed.xclp.selection.choice import PRIOR_LABELS, Choice, fits_prior, settings_of
 from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.contributions import Contributions
@@ -36,6 +37,8 @@ class ServerArtifacts(NamedTuple):
         p: the settings.
         points: the points of the graph, their labels (randomized if `label_epsilon` is set), and neighbors.
         values: S Y, float32 [n, C].
+        mean: the mean of all vectors that `center` subtracts, float32 [d]; zeros without it.
+        head: the linear head of `head="ridge"`, whose scores these are; None without it.
     """
 
     codes: list[np.ndarray]
@@ -46,6 +49,8 @@ class ServerArtifacts(NamedTuple):
     p: Parameters
     points: GraphPoints
     values: np.ndarray
+    mean: np.ndarray
+    head: Head | None = None
 
 
 class Result(NamedTuple):
@@ -62,6 +67,7 @@ class Result(NamedTuple):
         artifacts: the server's, from which later points get labels
             (`jaxfed.xclp.later_points.out_of_sample`); None without points, or if a step is a protocol.
         session: the session of the labeling, if a step is a protocol.
+        head: the linear head, if `Parameters.head` asks for one.
     """
 
     predictions: list[Prediction]
@@ -71,6 +77,7 @@ class Result(NamedTuple):
     choice: Choice[Parameters] | None = None
     artifacts: ServerArtifacts | None = None
     session: Session | None = None
+    head: Head | None = None
 
 
 def artifacts_of(
@@ -82,6 +89,8 @@ def artifacts_of(
     contributions: Contributions,
     scores: Mapping[int, Scores],
     largest: Mapping[int, np.float32],
+    mean: np.ndarray,
+    head: Head | None = None,
 ) -> ServerArtifacts:
     """The server's artifacts of a labeling in the clear, in which it has all scores.
 
@@ -98,6 +107,8 @@ def artifacts_of(
         p=p,
         points=points,
         values=sum(others, start=first),
+        mean=mean,
+        head=head,
     )
 
 
@@ -117,13 +128,15 @@ def communication_of(
     sent_bits: int,
     given: Parameters,
     choice: Choice[Parameters] | None,
+    more: Communication,
 ) -> Communication:
     """Bytes of a labeling: its session's messages, its plaintext steps, and those of choosing settings.
 
     Codes have `sent_bits`, maybe more than `p`, the settings of the labeling; `given` are those before the
-    choice.
+    choice. `more` are bytes of a mean and a head outside the session.
     """
     communication = session.communication() if session else Communication()
+    communication.add(more)
     numbers = {"num_clients": len(points.rows), "num_labeled": points.num_labeled}
     count_messages(
         communication, **numbers, num_points=len(points.indices), sent_bits=sent_bits, p=p
@@ -189,6 +202,7 @@ def count_selection(
     with `select`.
     """
     num_matrices = choice.num_matrices
+    communication.add(choice.of_head)
     communication.up("positions", 4 * num_labeled)
     communication.down("diagonals", 4 * num_matrices * num_labeled)
     num_numbers = 1 + fits_prior(p) + (choice.sharpness is not None)

@@ -85,6 +85,16 @@ PARAMETERS = {
     "xclp.neighbors='approximate'...masked": p(neighbors="approximate", hamming="masked"),
     "xclp.confidence='sure': choose one of 'entropy', 'cal": p(confidence="sure"),
     "...relative_confidence=True: ...; set": p(confidence="calibrated", relative_confidence=True),
+    "xclp.head='ridge': the head has answers...leave out client_prior, or": p(
+        head="ridge", client_prior=1.0
+    ),
+    "xclp.head='none': ...without confidence": p(select=("head",), confidence="calibrated"),
+    "xclp.row_sums='masked_resilient_signed': sums for the head": p(
+        **{**MASKED, "row_sums": "masked_resilient_signed"}, head="ridge"
+    ),
+    "xclp.label_matrix='degree_balanced': the server has degrees": p(
+        **MASKED, label_matrix="degree_balanced"
+    ),
     "xclp.mask_partners=8: row_sums='masked' has no": p(**MASKED, mask_partners=8),
     "xclp.influence='labels': the server would receive...; set 'columns'": p(row_sums="masked"),
     "xclp.select=...leave-one-out needs codes...use (), or set": p(

@@ -11,7 +11,7 @@ This repository has its own, and others can be registered:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,10 +47,10 @@ class LabelParts(NamedTuple):
     execution: Execution
 
 
-OWN = ("none", "unlabeled", "xclp", "xclp_prototypes", "per_client_lp", "network", "teacher")
+BY_XCLP = ("xclp", "xclp_head", "xclp_prototypes")  # over one graph of the cohort
 LABELING_NOTHING = ("none", "unlabeled")
+OWN = (*LABELING_NOTHING, *BY_XCLP, "per_client_lp", "network", "teacher")
 OF_ONE_EXAMPLE = (*LABELING_NOTHING, "network", "teacher")  # label each example independently
-BY_XCLP = ("xclp", "xclp_prototypes")  # over one graph of the cohort
 BY_OWN_LABELS = ("per_client_lp", "xclp_prototypes")  # use what each client makes of its own labels
 WITHIN_CLIENTS = ("none", "per_client_lp")  # give a client without labels none
 AT_CLIENTS = (
@@ -105,7 +105,8 @@ class LabelSources:
         confidence: of the network's own labels.
         augment: changes examples before features are computed.
         class_weights: multiply the weights of propagated labels by class.
-        xclp_parameters: of XCLP's labels; without them there is no source "xclp" or "xclp_prototypes".
+        xclp_parameters: of XCLP's labels; without them there is no source "xclp", "xclp_head" (the same with
+            `head="ridge"`) or "xclp_prototypes".
         own_parameters: of label propagation inside each client; without them there is no source
             "per_client_lp".
         others: keywords of registered sources.
@@ -159,8 +160,9 @@ class LabelSources:
         num_classes = parameters.num_classes
         if within_clients:
             source = by.per_client_lp_labels(embed, parameters, execution.map_labeling)
-        elif name == "xclp":
-            source = by.XclpLabels(by.all_examples(embed), parameters, execution.host)
+        elif name != "xclp_prototypes":
+            own = parameters if name == "xclp" else replace(parameters, head="ridge")
+            source = by.XclpLabels(by.all_examples(embed), own, execution.host)
         else:
             points = by.with_prototypes(embed, num_classes)
             source = by.XclpLabels(points, parameters, execution.host)

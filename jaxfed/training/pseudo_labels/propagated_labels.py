@@ -130,8 +130,8 @@ class XclpLabels:
             if sizes[ids < UNLABELED].sum():
                 raise UsageError(
                     "the server has labels and is a party of XCLP: set hamming='plaintext', "
-                    "row_sums='plaintext', influence='labels', compared_clients=0, no noise, no client "
-                    "prior, nothing to select and confidence='entropy'"
+                    "row_sums='plaintext', influence='labels', compared_clients=0, center=False, "
+                    "head='none', no noise, no client prior, nothing to select and confidence='entropy'"
                 )
             label, confidence, metrics = _label_on_host(
                 entered, replace(self.parameters, seed=seed), communication, self.execution
@@ -223,10 +223,10 @@ def _count_messages(
 
 
 def is_one_program(p: xclp.Parameters) -> bool:
-    """True if XCLP labels a cohort in one compiled program: no protocols, noise, columns or choice."""
+    """True if XCLP labels a cohort in one compiled program: no protocols, noise, mean, choice or head."""
     noisy = p.bit_epsilon > 0 or p.label_epsilon > 0
-    chooses = p.asks_labels or p.client_prior > 0
-    return not p.has_session and p.influence == "labels" and not noisy and not chooses
+    more = p.asks_labels or p.client_prior > 0 or p.center or p.head != "none"
+    return not p.has_session and p.influence == "labels" and not noisy and not more
 
 
 def per_client_lp_labels(

@@ -109,6 +109,11 @@ def extend_labeling(
     old = result.artifacts
     if not isinstance(old, ServerArtifacts):  # no point so far
         return cross_client_label_propagation(vectors, labels, p, execution)
+    if old.p.head != "none":
+        raise UsageError(
+            "a labeling with xclp.head='ridge' has no step that extends it: label the later points with "
+            "`label`, or all points anew with `propagate_labels`"
+        )
     dim, p, choice = old.planes.shape[1], old.p, result.choice
     if vectors[0].shape[1] != dim:
         raise UsageError(
@@ -121,7 +126,10 @@ def extend_labeling(
     z, info = matrix.solved(*(padded_to(values, matrix.num_points) for values in (y, start)))
     accuracy = accuracy_of(info, p.max_steps)
     contributions = Contributions({EVERYBODY: np.asarray(z)[: len(is_later)]}, accuracy)
-    scores = summed_scores(contributions, points.labels, points.rows, p, None, execution)
+    scores = summed_scores(
+        *(contributions, points.labels, points.rows, p, None, execution),
+        roots=np.asarray(matrix.root_degrees),
+    )
     predictions, largest = client_predictions(
         codes, scores, p, None, choice.sharpness if choice else None
     )
@@ -143,7 +151,8 @@ def extend_labeling(
         communication=communication,
         choice=choice,
         artifacts=artifacts_of(
-            p, old.planes, codes, points, matrix, contributions, scores, largest
+            *(p, old.planes, codes, points, matrix, contributions, scores, largest),
+            mean=old.mean,
         ),
     )
 

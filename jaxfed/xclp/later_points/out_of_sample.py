@@ -14,6 +14,9 @@ from the graph and labeled as a later point. A point that is still in the graph 
 Limitation: later points do not connect other points. With many of them, far from all old ones, a new labeling
 knows more.
 
+With `head="ridge"` (`jaxfed.xclp.heads`) Y_x is the head's answer P_x, at the client, and Z is Z':
+Z_x = P_x + alpha' sum_l W_xl Z'_l. The head alone, `Result.head`, labels a point without the graph.
+
 Privacy. In the clear, the client with x sends its codes. The server, which has all codes of the graph and Z,
 answers with Z_x, from which lines 15 and 16 follow: L / 8 bytes up and 4 C down per point. The client need
 not have taken part; it needs Pi. It learns a weighted sum of at most k points' scores. With points of its own
@@ -156,6 +159,10 @@ def _of_clients(artifacts: ServerArtifacts, vectors: Sequence[np.ndarray]) -> li
     indices, distances = nearest_in_graph(codes, artifacts.codes, p.num_neighbors)
     weights = induction_weights(indices, distances, artifacts.root_degrees, p)
     z = weighted_sums(padded_rows(artifacts.scores), indices, weights)
+    if artifacts.head is not None:
+        z = z * np.float32(p.head_alpha / p.alpha) + np.concatenate(
+            [artifacts.head(v) for v in vectors]
+        )
     parts = [z[rows] for rows in rows_of(vectors)]
     counts = np.stack([y.sum(axis=0) for y in artifacts.points.labels.values()])
     cohort = counts.sum(axis=0)
@@ -165,6 +172,8 @@ def _of_clients(artifacts: ServerArtifacts, vectors: Sequence[np.ndarray]) -> li
 
 def later_codes(artifacts: ServerArtifacts, vectors: Sequence[np.ndarray]) -> list[np.ndarray]:
     """CS: codes of later points, uint32 [m_j, L / 32] a client; equal ones have equal noise."""
+    if artifacts.p.center:
+        vectors = [v - artifacts.mean for v in vectors]
     p, codes = artifacts.p, client_codes(vectors, artifacts.planes)
     if not p.bit_epsilon:
         return codes

@@ -26,9 +26,10 @@ all points have label -1 and confidence 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from functools import partial
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -36,17 +37,23 @@ import numpy as np
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import UNLABELED, Federation
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.settings import require
 from jaxfed.settings import Ge, Note, OneOf
-from jaxfed.xclp.one_shot.transduction import as_vectors, client_arrays, padded, transductive
+from jaxfed.xclp.heads import (
+    ClientSums,
+    Head,
+    HowToSum,
+    left_out_answers,
+    logits_of,
+    unit_rows,
+)
+from jaxfed.xclp.one_shot.transduction import Transduction, client_arrays, padded, transductive
 from jaxfed.xclp.selection.choice import Sums, counts_of_hits
 from jaxfed.xclp.selection.leave_one_out import half_hits
 from jaxfed.xclp.settings.parameters import MEASURES
 from jaxfed.xclp.steps.knn_graph import one_hot_labels
 
 STRENGTHS = (1.0, 0.01, 0.1, 10.0, 100.0)  # candidates of lambda; the first of equally good ones
-HowToSum = Literal["plaintext", "masked", "masked_resilient"]
 
 
 @dataclass(frozen=True)
@@ -70,130 +77,12 @@ class HeadSettings:
     sums: HowToSum = "plaintext"
 
 
-class Head(NamedTuple):
-    """A linear classifier.
-
-    Fields:
-        weights: float32 [d, C]; logits of its answers are z^T weights.
-        known: bool [C], the classes that the clients have labels of.
-        mean: m, float32 [d].
-    """
-
-    weights: np.ndarray
-    known: np.ndarray
-    mean: np.ndarray
-
-    def __call__(self, vectors: np.ndarray) -> np.ndarray:
-        """Probabilities of the classes, float32 [n, C], of vectors [n, d]; zeros without a known class."""
-        logits = unit_rows(vectors, self.mean) @ np.asarray(self.weights, np.float64)
-        return softmax(logits, self.known).astype(np.float32)
-
-
 class Points(NamedTuple):
     """The labeled points of a cohort: z, float64 [n, d], one-hot y, float64 [n, C], and owner, int [n]."""
 
     z: np.ndarray
     y: np.ndarray
     owner: np.ndarray
-
-
-class ClientSums:
-    """Sums over the clients of a round, at the server: in the clear, or under masks in one session.
-
-    Attributes:
-        communication: bytes so far; those of masked sums are added by `finished`.
-    """
-
-    def __init__(self, num_clients: int, how: HowToSum) -> None:
-        self.communication, self.num_clients, self._how = Communication(), num_clients, how
-        self._session: Any = None
-        if how != "plaintext":
-            from jaxfed.secure.session.parties import Session  # only protocols need its packages
-
-            self._session = Session(num_clients)
-
-    def __call__(self, kind: str, parts: Sequence[np.ndarray]) -> np.ndarray:
-        """The sum of the clients' arrays, float64; zeros if fewer than two take part in a masked sum."""
-        if self._session is None:
-            sent = [np.asarray(part, np.float32) for part in parts]
-            self.communication.up(kind, sum(part.nbytes for part in sent))
-            return np.asarray(np.sum(sent, axis=0, dtype=np.float64))
-        from jaxfed.secure.row_sums.server_sums import server_sums
-
-        own = {j: np.reshape(part, (-1, 1)).astype(np.float64) for j, part in enumerate(parts)}
-        total = server_sums(self._session, own, is_resilient=self._how == "masked_resilient")
-        nothing = np.zeros(np.shape(parts[0]))
-        return nothing if total is None else total.reshape(nothing.shape)
-
-    def mean(self, vectors: Sequence[np.ndarray]) -> np.ndarray:
-        """m, float32 [d], of all clients' vectors, which the server sends to every client."""
-        dim = vectors[0].shape[1]
-        parts = [np.append(v.sum(axis=0, dtype=np.float64), len(v)) for v in vectors]
-        total = self("feature_sums", parts)
-        self.communication.down("feature_mean", 4 * self.num_clients * dim)
-        return np.asarray(total[:-1] / max(total[-1], 1), np.float32)
-
-    def finished(self) -> Communication:
-        """All bytes."""
-        if self._session is not None:
-            self.communication.add(self._session.communication())
-        return self.communication
-
-
-def unit_rows(vectors: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """z, float64 [n, d]: rows of unit length after the mean is subtracted; rows of zeros stay zeros."""
-    rows = as_vectors(np.asarray(vectors)).astype(np.float64) - mean
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.asarray(rows / np.where(lengths > 0, lengths, 1))
-
-
-def softmax(logits: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Probabilities [n, C] over the known classes, bool [C] or [n, C]; zeros where there is none."""
-    logits = np.where(known, logits, -np.inf)
-    largest = logits.max(axis=1, keepdims=True, initial=-np.inf)
-    powers = np.exp(logits - np.where(np.isfinite(largest), largest, 0))
-    total = powers.sum(axis=1, keepdims=True)
-    return np.asarray(powers / np.where(total > 0, total, 1))
-
-
-def upper(gram: np.ndarray) -> np.ndarray:
-    """The d (d + 1) / 2 different numbers of a symmetric matrix."""
-    return np.asarray(gram[np.triu_indices(len(gram))])
-
-
-def symmetric(numbers: np.ndarray, dim: int) -> np.ndarray:
-    """The symmetric matrix [d, d] of its different numbers."""
-    gram = np.zeros((dim, dim))
-    gram[np.triu_indices(dim)] = numbers
-    return gram + np.triu(gram, 1).T
-
-
-def left_out(
-    system: np.ndarray, by_class: np.ndarray, points: Points, own: np.ndarray
-) -> np.ndarray:
-    """Scores z^T (A - r r^T)^-1 (B - z y^T) of each labeled point, float64 [n, C]; `own` has the r, [n, d].
-
-    By Sherman and Morrison from A^-1, A = G + lambda I: no system is solved again.
-    """
-    solved = np.linalg.solve(system, np.hstack([points.z.T, own.T]))
-    of_z, of_own = np.split(solved.T, 2)  # A^-1 z and A^-1 r
-
-    def inner(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return np.einsum("nd,nd->n", a, b)[:, None]
-
-    scores = of_z @ by_class - inner(of_z, points.z) * points.y
-    step = of_own @ by_class - inner(of_own, points.z) * points.y
-    rest = np.maximum(1 - inner(of_own, own), 1e-9)
-    return np.asarray(scores + inner(of_own, points.z) / rest * step)
-
-
-def logits_of(raw: np.ndarray, means: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Columns of unit length, scaled as answers need it; class means [d, C] without those of no label."""
-    norms = np.linalg.norm(raw, axis=0)
-    weights = raw / np.where(norms > 0, norms, 1)
-    of_means = (means.T @ weights)[np.ix_(known, known)]
-    scale = np.sqrt(np.mean(of_means**2)) if known.any() else 1.0
-    return np.asarray(weights * 10 / (3 * (scale or 1.0)))
 
 
 class Fit(NamedTuple):
@@ -222,17 +111,13 @@ def fitted(
     dim, num_classes = by_class.shape
     candidates = (p.regularization,) if p.regularization else STRENGTHS
     known, means = counts > 0.5, by_class / np.maximum(counts, 1)
-    found, halves = [], []
+    labels, halves, found = points.y.argmax(axis=1), [], []
     for strength in candidates:
         system = gram + strength * np.eye(dim)
-        raw = np.linalg.solve(system, by_class)
-        found.append(logits_of(raw, means, known))
+        found.append(logits_of(np.linalg.solve(system, by_class), means, known))
         if not p.regularization:
-            left = left_out(system, by_class, points, points.z if own is None else own)
-            norms = np.linalg.norm(raw, axis=0)
-            factor = np.linalg.norm(found[-1], axis=0) / np.where(norms > 0, norms, 1)
-            answers = softmax(left * factor, counts - points.y > 0.5)
-            halves.append(half_hits(answers, points.y.argmax(axis=1)))
+            answers = left_out_answers(system, by_class, counts, points.z, points.y, own)
+            halves.append(half_hits(answers, labels))
     if p.regularization:
         sums.communication.down("weights", 4 * sums.num_clients * dim * num_classes)
         return Fit(found[0], counts, {"regularization": p.regularization})
@@ -240,9 +125,8 @@ def fitted(
     sums.communication.down("moments", 4 * sums.num_clients * sent)
     num_groups = num_classes if p.select_measure == "balanced_accuracy" else 1
     clients = [points.owner == j for j in range(sums.num_clients)]
-    answers = points.y.argmax(axis=1)
     total = sums(
-        "hits", [counts_of_hits([h[of] for h in halves], answers[of], num_groups) for of in clients]
+        "hits", [counts_of_hits([h[of] for h in halves], labels[of], num_groups) for of in clients]
     )
     hits, squares, labels = np.split(total, 3, axis=1)
     tally = Sums(hits, squares, labels[0])
@@ -288,14 +172,20 @@ def head_method(
             head,
         )
 
-    def nothing(federation: Federation) -> Head:
-        dim = int(np.prod(federation.x.shape[1:]))
-        zeros = np.zeros((dim, num_classes), np.float32), np.zeros(num_classes, bool)
-        return Head(*zeros, np.zeros(dim, np.float32))
+    first_head = partial(no_head, num_classes=num_classes)
+    return transductive(label_points, first_head)._replace(predict=predicted_by_head)
 
-    return transductive(label_points, nothing)._replace(
-        predict=lambda state, x: Head(*state.head)(np.asarray(x))
-    )
+
+def no_head(federation: Federation, *, num_classes: int) -> Head:
+    """The head of a state before the first round, which knows no class."""
+    dim = int(np.prod(federation.x.shape[1:]))
+    zeros = np.zeros((dim, num_classes), np.float32), np.zeros(num_classes, bool)
+    return Head(*zeros, np.zeros(dim, np.float32))
+
+
+def predicted_by_head(state: Transduction, x: np.ndarray) -> np.ndarray:
+    """Probabilities of the classes by the state's head, float32 [n, C]."""
+    return Head(*state.head)(np.asarray(x))
 
 
 def labeled(answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -59,12 +59,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import product
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from jaxfed.federation.communication import Communication
 from jaxfed.kernels.devices import padded_to
 from jaxfed.privacy import randomized_response
+from jaxfed.xclp.heads import ClientSums, left_out_answers, symmetric, unit_rows, upper
 from jaxfed.xclp.selection.leave_one_out import (
     Labeled,
     half_hits,
@@ -78,6 +80,7 @@ from jaxfed.xclp.settings.parameters import (
     Parameters,
     Propagation,
     candidates_of,
+    fits,
 )
 from jaxfed.xclp.steps.class_scores import shares
 from jaxfed.xclp.steps.contributions import EVERYBODY
@@ -90,10 +93,6 @@ from jaxfed.xclp.steps.prediction import (
     probabilities,
 )
 from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy
-
-if TYPE_CHECKING:
-    pass
-
 
 P = TypeVar("P", bound=Propagation)
 Evidence = Callable[[P], Mapping[int, Labeled]]  # leave-one-out data by client, for one setting
@@ -117,6 +116,7 @@ class Choice(NamedTuple, Generic[P]):
             16's.
         log_loss: leave-one-out log loss with this sharpness, mean nats; None without labels.
         systems: accuracy of the linear systems that were solved for the choice.
+        of_head: bytes of choosing between head and no head.
     """
 
     p: P
@@ -128,12 +128,13 @@ class Choice(NamedTuple, Generic[P]):
     sharpness: float | None = None
     log_loss: float | None = None
     systems: SolverAccuracy = SolverAccuracy()
+    of_head: Communication = Communication()
 
     def metrics(self) -> dict[str, Any]:
         """Metrics that a round reports: numbers; a chosen name is reported as 1 and its alternatives as 0."""
         metrics: dict[str, Any] = {
             "selected": {
-                key: {name: int(name == value) for name in CANDIDATES[key]}
+                key: {name: int(name == value) for name in (*CANDIDATES[key], value)}
                 if isinstance(value, str)
                 else value
                 for key, value in self.chosen.items()
@@ -218,7 +219,8 @@ def settings_of(p: P) -> list[P]:
         UsageError: an invalid combination.
     """
     values = candidates_of(p.select, p.selectable)
-    values.pop("client_prior", None)
+    for estimated in ("client_prior", "head"):
+        values.pop(estimated, None)
     given = replace(p, select=())
     found = [given]
     for combination in product(*values.values()):
@@ -291,7 +293,7 @@ def _chosen(p: Propagation, found: Propagation) -> dict[str, Any]:
     if "client_prior" in names:
         names.add("client_prior_labels")
     keys = (*CANDIDATES, "client_prior_labels")
-    return {key: getattr(found, key) for key in keys if key in names}
+    return {key: getattr(found, key) for key in keys if key in names and key != "head"}
 
 
 PRIOR_LABELS = tuple(2.0**k for k in range(-3, 10))  # s
@@ -343,14 +345,62 @@ def largest_settings(p: Parameters, num_points: int) -> Parameters:
     )
 
 
-def choose(p: Parameters, graphs: KnnGraphs) -> Choice[Parameters] | None:
+def choose(
+    p: Parameters, graphs: KnnGraphs, vectors: Sequence[np.ndarray]
+) -> Choice[Parameters] | None:
     """Choose the settings by leave-one-out; None if `p` leaves nothing to choose.
 
-    One process has everything and computes what parties would (`Parameters` refuses protocols).
+    One process has everything and computes what parties would (`Parameters` refuses protocols). `vectors` are
+    the clients', centered with `center`.
     """
     if not p.asks_labels:
         return None
-    return select(p, lambda s: {EVERYBODY: _joint(s, graphs)}, plaintext_total)
+    choice = select(p, lambda s: {EVERYBODY: _joint(s, graphs)}, plaintext_total)
+    return with_head(choice, p, graphs, vectors) if fits("head", p.select) else choice
+
+
+def with_head(
+    choice: Choice[Parameters], p: Parameters, graphs: KnnGraphs, vectors: Sequence[np.ndarray]
+) -> Choice[Parameters]:
+    """The choice, with a head unless the graph alone is clearly ahead of a ridge on the labels.
+
+    Leaving a label out of the ridge on the graph's labels would take a labeling. The ridge on the given
+    labels, in closed form, tells as well whether classes are linear in the features. Without a recovered
+    label there is no head.
+    """
+    graph = _joint(choice.p, graphs)
+    labels = graphs.points(choice.p.num_bits).labels
+    of = {j: y.any(axis=1) for j, y in labels.items()}
+    zero = np.zeros(vectors[0].shape[1], np.float32)
+    z = {j: unit_rows(vectors[j][own], zero) for j, own in of.items()}
+    sums = ClientSums(len(of), "plaintext")
+    by_class = {
+        j: np.vstack([z[j].T @ labels[j][own], labels[j].sum(axis=0)]) for j, own in of.items()
+    }
+    gram = symmetric(
+        sums("second_moments", {j: upper(own.T @ own) for j, own in z.items()}), len(zero)
+    )
+    total = sums("class_sums", by_class)
+    points = (
+        np.concatenate(list(z.values())),
+        np.concatenate([labels[j][own] for j, own in of.items()]),
+    )
+    ridge = left_out_answers(gram + np.eye(len(gram)), total[:-1], total[-1], *points)
+    num_groups = p.num_classes if p.select_measure == "balanced_accuracy" else 1
+    hits = [
+        half_hits(ridge, graph.answers),
+        half_hits(left_out_scores(graph, choice.p), graph.answers),
+    ]
+    halves, squares, number = np.split(counts_of_hits(hits, graph.answers, num_groups), 3, axis=1)
+    sums.communication.down(
+        "moments", 4 * len(of) * (len(gram) * (len(gram) + 1) // 2 + total.size)
+    )
+    sums.communication.up("hits", 24 * num_groups * len(of))
+    tally = Sums(halves, squares, number[0])
+    takes = bool(halves[0].any()) and not tally.is_clear(1, p.select_measure)
+    own = replace(choice.p, head="ridge" if takes else "none")
+    chosen = {**choice.chosen, "head": own.head}
+    return choice._replace(p=own, chosen=chosen, of_head=sums.communication)
 
 
 def _joint(s: Parameters, graphs: KnnGraphs) -> Labeled:

@@ -36,6 +36,7 @@ from jaxfed.xclp.steps.propagation_matrix import (
     SolverAccuracy,
     accuracy_of,
     label_counts,
+    label_masses,
     solved,
 )
 
@@ -59,6 +60,7 @@ class Labeled(NamedTuple):
         client_counts: the numbers of labels of each point's client, float32 [m, C] or [C].
         cohort_counts: of all clients, float32 [C].
         accuracy: of the linear systems behind these values.
+        roots: root of each point's degree, float32 [m]; used by "degree_balanced".
     """
 
     rows: Rows
@@ -68,11 +70,12 @@ class Labeled(NamedTuple):
     client_counts: np.ndarray
     cohort_counts: np.ndarray
     accuracy: SolverAccuracy = SolverAccuracy()
+    roots: np.ndarray | float = 0.0
 
 
 def left_out_scores(points: Labeled, p: Propagation) -> np.ndarray:
     """Z of every labeled point without its own label, float32 [m, C]."""
-    rows = without_own(points.rows, points.labels, points.diagonal)
+    rows = without_own(points.rows, points.labels, points.diagonal, points.roots)
     own = np.abs(points.diagonal[:, None] * points.labels)
     values = np.where(np.abs(rows.values) > _ROUNDING * own, rows.values, np.float32(0))
     z = scores(p.label_matrix, rows._replace(values=values))
@@ -123,17 +126,21 @@ def labeled_rows(
     values, accuracy = solved(matrix, y)
     of_clients = np.zeros((int(owner.max(initial=0)) + 1, y.shape[1]), np.float32)
     np.add.at(of_clients, owner[points], y[points])
-    x, counts = (np.asarray(a)[points] for a in (values, label_counts(y)))
+    x, counts, masses, roots = (
+        np.asarray(a)[points]
+        for a in (values, label_counts(y), label_masses(matrix, y), matrix.root_degrees)
+    )
     own, accuracy_of_own = diagonal(matrix, points)
     x = np.where(alone(matrix, points)[:, None], own[:, None] * y[points], x)
     return Labeled(
-        Rows(x, counts),
+        Rows(x, counts, masses),
         own,
         y[points],
         answers[points],
         of_clients[owner[points]],
         of_clients.sum(axis=0),
         accuracy.worst(accuracy_of_own),
+        roots,
     )
 
 

@@ -104,6 +104,27 @@ ROWS = (
     Row("compared_by", ("random",)),
     Row("label_matrix", ("class_balanced",), client=_CLASS_COUNTS, remedy="label_matrix='plain'"),
     Row(
+        "label_matrix",
+        ("degree_balanced",),
+        client="the cohort's sum of roots of degrees over the labels of each class",
+        remedy="label_matrix='plain'",
+    ),
+    Row(
+        "center",
+        (True,),
+        server="the mean of all points, and of each client's unless row_sums is a protocol",
+        client="the mean of all points",
+        remedy="center=False",
+    ),
+    Row(
+        "head",
+        ("ridge",),
+        server="second moments of the features and their sums by label, and each client's of them, with its "
+        "points' answers, unless row_sums is a protocol",
+        client="a linear classifier of all points",
+        remedy="head='none'",
+    ),
+    Row(
         "client_prior",
         (),
         client=_CLASS_COUNTS,

@@ -96,14 +96,17 @@ ROW_SUMS: Registry[Callable[..., dict[int, tuple[np.ndarray, np.ndarray]]]] = _t
 )
 
 
-LABEL_MATRICES = ("plain", "class_balanced")  # as in `jaxfed.xclp.steps.class_scores`
+# As in `jaxfed.xclp.steps.class_scores`; `select` tries the first two where it is given no values.
+LABEL_MATRICES = ("plain", "class_balanced", "degree_balanced")
 CANDIDATES: dict[str, tuple[Any, ...]] = {
     "alpha": (0.5, 0.8, 0.9, 0.95, 0.99),
-    "label_matrix": LABEL_MATRICES,
+    "label_matrix": LABEL_MATRICES[:2],
     "num_neighbors": (5, 10, 20),
     "similarity_power": (1.0, 3.0),
     "num_bits": (1024, 4096),
-    "client_prior": (),  # estimated, not picked: `jaxfed.xclp.selection.choice`
+    # Estimated, not picked: `jaxfed.xclp.selection.choice`.
+    "client_prior": (),
+    "head": (),
 }
 
 
@@ -151,6 +154,11 @@ def candidates_of(entries: Sequence[str], keys: Sequence[str]) -> dict[str, tupl
     return found
 
 
+def fits(key: str, select: Sequence[str]) -> bool:
+    """True if `select` has this key estimated or chosen."""
+    return any(entry.partition(":")[0] == key for entry in select)
+
+
 def _refused(value: Any, allowed: str, wrong: str = "") -> UsageError:
     return UsageError(wrong, key="select", owner="xclp", value=value, allowed=allowed)
 
@@ -182,7 +190,8 @@ class Propagation:
     Attributes:
         select: settings to choose by leave-one-out over the labeled points, each as "KEY", with default
             candidates, or as "KEY:VALUE:...". The value that the key has in the config is a candidate, too.
-            "client_prior" takes no candidates: it and `client_prior_labels` are fitted by likelihood.
+            "client_prior" takes no candidates: it and `client_prior_labels` are fitted by likelihood. Nor
+            does "head" of XCLP: a ridge on the labels must recover about as many as the graph.
         select_measure: quality that `select` compares: "accuracy", the share of labels that leave-one-out
             recovers, or "balanced_accuracy", its mean over classes, for classes of unequal size.
         tolerance: relative residual at which the linear system counts as solved, up to 0.01 (Algorithm 1,
@@ -197,8 +206,10 @@ class Propagation:
             or more. In Python, "auto" means 0.99 with "alpha" in `select`.
         similarity_power: exponent on edge weights, up to 100; larger values favor the most similar neighbors.
             It is 1 in the paper and 3 in the authors' code (Algorithm 1, line 7).
-        label_matrix: weight of a label: "plain", 1 for each, as in the paper, or "class_balanced", 1 divided
-            by its class's number of labels, as in the authors' code (Algorithm 1, line 10).
+        label_matrix: weight of a label: "plain", 1 for each, as in the paper, "class_balanced", 1 divided
+            by its class's number of labels, as in the authors' code, or "degree_balanced", 1 divided by the
+            sum over its class's labels of the root of their degree, for few labels and alpha near 1; it needs
+            plaintext steps (Algorithm 1, line 10).
         client_prior: strength beta with which a client's own label frequencies weight its scores; 0 ignores
             them. `per_client_lp` ignores it (before line 15 of Algorithm 1).
         client_prior_labels: smoothing of a client's label frequencies: the number of labels with which the
@@ -311,6 +322,13 @@ class Parameters(Propagation):
         mask_partners: with `row_sums="masked_resilient"`, the number of other clients with which a client
             shares masks and secrets; 0: all of them. It must be enough if 5 % of the clients collude and
             30 % leave (`jaxfed.secure.session.neighborhoods`; Algorithm 1, line 14).
+        center: subtract the mean of all clients' points from the vectors, a sum that goes as `row_sums` says.
+            Codes of vectors without negative entries are nearly alike without it (before Algorithm 1, line
+            4).
+        head: "ridge" fits a linear head to the labels of the graph and propagates its answers over the graph
+            (`jaxfed.xclp.heads`, after Algorithm 1, line 16).
+        head_regularization: lambda of the head, on features of unit length and weights of mean 1.
+        head_alpha: reach of its answers in the graph, like `alpha`.
         influence: multiplication of the server's matrix with a client's labels: "labels" sends a client
             nothing of the matrix and needs `row_sums="plaintext"`, "columns" sends the columns of its labeled
             points, as in the paper (Algorithm 1, lines 10 to 13).
@@ -351,6 +369,10 @@ class Parameters(Propagation):
     key_bits: Annotated[Literal[2048, 3072], when("hamming", "phe")] = 2048
     row_sums: Annotated[str, OneOf(ROW_SUMS)] = "plaintext"
     mask_partners: Annotated[int, Ge(0), Note("even, 0 is all")] = 0
+    center: bool = False
+    head: Literal["none", "ridge"] = "none"
+    head_regularization: Annotated[float, Gt(0), when("head", "ridge")] = 10.0
+    head_alpha: Annotated[float, Ge(0.01), Le(0.9999999), when("head", "ridge")] = 0.8
     influence: Annotated[str, OneOf(INFLUENCE)] = "labels"
     bit_epsilon: _Epsilon = 0.0
     label_epsilon: _Epsilon = 0.0
@@ -362,6 +384,15 @@ class Parameters(Propagation):
         """Reject invalid settings with a one-line error that names the setting."""
         super().__post_init__()
         compares_all = self.neighbors == "exact"
+        others = {  # do not go with a head
+            "client_prior": self.client_prior,
+            "relative_confidence": self.relative_confidence,
+            "bit_epsilon": self.bit_epsilon,
+            "label_epsilon": self.label_epsilon,
+        }
+        beside_head = [key for key, value in others.items() if value]
+        beside_head += [f"select={key!r}" for key in ("client_prior",) if fits(key, self.select)]
+        beside_head += ["confidence"] * (self.confidence != "entropy")
         for key, is_wrong, why, allowed in (
             (
                 "projection",
@@ -380,6 +411,24 @@ class Parameters(Propagation):
                 self.compared_clients and not compares_all,
                 f"neighbors={self.neighbors!r} compares points of all clients",
                 "set neighbors='exact', or use 0",
+            ),
+            (
+                "head",
+                (self.head != "none" or fits("head", self.select)) and bool(beside_head),
+                f"the head has answers, confidences and sums of its own, without {', '.join(beside_head)}",
+                f"leave out {', '.join(beside_head)}, or the head",
+            ),
+            (
+                "row_sums",
+                self.head != "none" and self.row_sums == "masked_resilient_signed",
+                "sums for the head are not signed",
+                "use 'masked_resilient', or head='none'",
+            ),
+            (
+                "label_matrix",
+                self.label_matrix == "degree_balanced" and self.has_session,
+                "the server has degrees, which clients of a protocol do not know",
+                "use 'class_balanced', or set hamming='plaintext' and row_sums='plaintext'",
             ),
             (
                 "influence",
@@ -419,6 +468,13 @@ class Parameters(Propagation):
     def masking(self) -> dict[str, int]:
         """Keywords of the row sums beyond their name."""
         return {"mask_partners": self.mask_partners} if self.mask_partners else {}
+
+    @property
+    def head_sums(self) -> Literal["plaintext", "masked", "masked_resilient"]:
+        """Protocol of the sums for `center` and `head`."""
+        if self.row_sums == "plaintext":
+            return "plaintext"
+        return "masked" if self.row_sums == "masked" else "masked_resilient"
 
     @property
     def has_session(self) -> bool:

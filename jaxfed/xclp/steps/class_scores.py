@@ -3,18 +3,20 @@
 Label matrices: the paper's one-hot Y, zero rows where unlabeled, or Y with each column divided by its number
 of labels.
 
-    plain            Z = (I - alpha W)^-1 Y                                          the paper (line 10)
-    class_balanced   Z = (I - alpha W)^-1 Y diag(n_1 ... n_C)^-1                     n_c labels of class c
+    plain            Z = (I - alpha W)^-1 Y                                     the paper (line 10)
+    class_balanced   Z = (I - alpha W)^-1 Y diag(n_1 ... n_C)^-1                n_c labels of class c
+    degree_balanced  Z = (I - alpha W)^-1 Y diag(m_1 ... m_C)^-1                m_c = sum_i Y_ic sqrt(d_i)
 
 Motivation. With v = D^1/2 1 on a component of the graph (W v = v), (I - alpha W)^-1 = v v^T / ((1 - alpha)
 |v|^2) + a bounded term. The first term gives all points of a component the same scores up to a factor, and
 the highest score to the class with most labels. At alpha = 0.99 it decides where labels are few.
 "class_balanced" makes it about equal for all classes (class mass normalization with equal shares: Zhu,
-Ghahramani, Lafferty, ICML 2003; the authors' code of XCLP does it).
+Ghahramani, Lafferty, ICML 2003; the authors' code of XCLP does it). The first term is in fact proportional to
+m_c, the roots of the degrees of the class's labels, so "degree_balanced" makes it equal for all classes.
 
 Leave-one-out. Scores are a function of `Rows`: X = S Y with the matrix S = (I - alpha W)^-1, which does not
-depend on labels, and counts of labels N. Without labeled point i's own label they are X_i - S_ii y_i and
-N_i - y_i, exactly: no system is solved again.
+depend on labels, counts of labels N, and their masses M, sums of roots of degrees. Without labeled point i's
+own label they are X_i - S_ii y_i, N_i - y_i and M_i - sqrt(d_i) y_i, exactly: no system is solved again.
 
 Client prior. Scores are weighted by the ratio of the client's label frequencies to the cohort's:
 
@@ -50,10 +52,12 @@ class Rows(NamedTuple):
     Fields:
         values: X = S Y, float32 [m, C], of one-hot Y.
         counts: N, float32 [m, C], labels of every class in the cohort. Not read for "plain".
+        masses: M, float32 [m, C], sums of the roots of their degrees. Read for "degree_balanced" alone.
     """
 
     values: Array
     counts: Array
+    masses: Array | float = 0.0
 
 
 def scores(label_matrix: str, rows: Rows) -> Array:
@@ -62,14 +66,22 @@ def scores(label_matrix: str, rows: Rows) -> Array:
     if label_matrix == "plain":
         return x
     xp = jnp if isinstance(x, jax.Array) else np
-    return x / xp.maximum(rows.counts, 1).astype(x.dtype)
+    if label_matrix == "class_balanced":
+        return x / xp.maximum(rows.counts, 1).astype(x.dtype)
+    has_labels = rows.counts > _HALF
+    return x / xp.where(has_labels, xp.maximum(rows.masses, _SMALLEST_MASS), 1).astype(x.dtype)
 
 
-def without_own(rows: Rows, labels: Array, diagonal: Array) -> Rows:
-    """`rows` of labeled points, each without its own label: one-hot `labels` [m, C], `diagonal` S_ii [m]."""
-    return Rows(rows.values - diagonal[:, None] * labels, rows.counts - labels)
+def without_own(rows: Rows, labels: Array, diagonal: Array, roots: Array | float) -> Rows:
+    """`rows` of labeled points, each without its own label.
+
+    `labels` are one-hot, [m, C]; `diagonal` S_ii and `roots` sqrt(d_i), [m].
+    """
+    masses = rows.masses - np.asarray(roots)[..., None] * labels
+    return Rows(rows.values - diagonal[:, None] * labels, rows.counts - labels, masses)
 
 
+_HALF, _SMALLEST_MASS = 0.5, 1e-6  # of a label's count; of the labels of points without edges
 _LOG_OF_FACTORS = 40.0  # e^40 times any score is a float32
 
 

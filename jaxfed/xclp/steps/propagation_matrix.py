@@ -96,11 +96,16 @@ def label_counts(y: Array) -> jax.Array:
     return jnp.broadcast_to(y.sum(axis=0, keepdims=True), y.shape)
 
 
+def label_masses(m: PropagationMatrix, y: Array) -> jax.Array:
+    """M, float32 [n, C]: the sums of the roots of their degrees, likewise."""
+    return label_counts(m.root_degrees[:, None] * jnp.asarray(y))
+
+
 def scores_of(m: PropagationMatrix, y: Array) -> tuple[jax.Array, Convergence]:
     """Z, float32 [n, C], if one party has S and labels Y [n, C], one-hot or zero; may be traced."""
     y = jnp.asarray(y)
     values, info = m.solved(y)
-    z = scores(m.p.label_matrix, Rows(values, label_counts(y)))
+    z = scores(m.p.label_matrix, Rows(values, label_counts(y), label_masses(m, y)))
     return jnp.asarray(z), info
 
 

@@ -36,17 +36,21 @@ def summed_scores(
     p: Parameters,
     session: Session | None,
     execution: Execution,
+    roots: np.ndarray,
 ) -> dict[int, Scores]:
     """Line 14, XS: the scores of each client's own rows R_j, of all clients that stay.
 
-    A client counts its labels Y^(j), float32 [n_j, C].
+    A client counts its labels Y^(j), float32 [n_j, C]. `roots` are D^1/2 of all points, float32 [n or more],
+    of which the labeled ones count for `label_matrix="degree_balanced"`.
     """
+    y = np.concatenate(list(labels.values()))
+    masses = (roots[: len(y), None] * y).sum(axis=0, keepdims=True)
     counts = {j: class_counts(labels[j], are_needed=p.needs_class_counts) for j in rows}
     found = {}
     for j, (values, cohort) in ROW_SUMS[p.row_sums](
         contributions, counts, rows, session, execution, **p.masking
     ).items():
-        z = client_scores(values, cohort, p)
+        z = client_scores(values, cohort, p, masses)
         weighted = with_prior(z, labels[j].sum(axis=0), cohort.sum(axis=0), p)
         found[j] = Scores(z, weighted)
     return found
@@ -58,21 +62,29 @@ def class_counts(matrix: np.ndarray, *, are_needed: bool) -> np.ndarray:
     return counts if are_needed else counts[:0]
 
 
-def own_rows(values: np.ndarray, counts: np.ndarray, p: Parameters) -> Rows:
+def own_rows(
+    values: np.ndarray, counts: np.ndarray, p: Parameters, masses: np.ndarray | None = None
+) -> Rows:
     """CS: the inputs of a client's scores, from S times one-hot labels, f32 [n_j, C].
 
-    `counts`: the cohort's numbers of labels, [1, C]; [0, C] if the scores do not need them. For randomized
-    labels, both are replaced by their unbiased estimates.
+    `counts`: the cohort's numbers of labels, [1, C]; [0, C] if the scores do not need them. `masses`: sums of
+    the roots of their degrees, [1, C]; None if nobody knows them. For randomized labels, all are replaced by
+    their unbiased estimates.
     """
+    masses = counts if masses is None else masses
     if p.label_epsilon:
-        values = randomized_response.unbiased(values, p.num_classes, p.label_epsilon)
-        counts = randomized_response.unbiased(counts, p.num_classes, p.label_epsilon)
-    return Rows(values, np.broadcast_to(counts.sum(axis=0), values.shape))
+        values, counts, masses = (
+            randomized_response.unbiased(a, p.num_classes, p.label_epsilon)
+            for a in (values, counts, masses)
+        )
+    return Rows(values, *(np.broadcast_to(a.sum(axis=0), values.shape) for a in (counts, masses)))
 
 
-def client_scores(values: np.ndarray, counts: np.ndarray, p: Parameters) -> np.ndarray:
+def client_scores(
+    values: np.ndarray, counts: np.ndarray, p: Parameters, masses: np.ndarray | None = None
+) -> np.ndarray:
     """CS: Z[R_j] without a client prior, f32 [n_j, C]; arguments as `own_rows`."""
-    z = scores(p.label_matrix, own_rows(values, counts, p))
+    z = scores(p.label_matrix, own_rows(values, counts, p, masses))
     return np.asarray(z, np.float32)
 
 
