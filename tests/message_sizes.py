@@ -1,6 +1,6 @@
 """Payload bytes by kind of message, by the tables of the protocols' docstrings."""
 
-from jaxfed.secure.hamming import transferred_sums
+from jaxfed.secure.hamming import transfer
 from jaxfed.secure.hamming.masked import BLOCK_POINTS
 from jaxfed.secure.primitives import packed_counts
 from jaxfed.secure.primitives.blocks import ranges
@@ -113,7 +113,7 @@ def transfers(num_points, num_vectors, num_bits):
         "request": 128 * 32,
         "response": 32,
         "correction": 16 * num_vectors * num_bits,
-        "payload": transferred_sums.payload_size(num_vectors, num_bits, num_points),
+        "payload": transfer.payload_size(num_vectors, num_bits, num_points),
         "first_sums": 2 * pairs,
         "second_sums": 2 * pairs,
     }

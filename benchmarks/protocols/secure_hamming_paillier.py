@@ -35,7 +35,7 @@ def distances(with_peers: bool) -> Iterator[Contest]:
     """`phe` with keys of 2,048 bits, whole, and the evaluating client's part alone.
 
     `gmpy2_sum` multiplies L ciphertexts or inverses, as in the paper. `gmpy2_sum_of_ones` multiplies only the
-    L / 2 with x_l = 1, by the identity that `packed_distances` uses too. `phe_loop` adds and subtracts
+    L / 2 with x_l = 1, by the identity that `paillier_packed` uses too. `phe_loop` adds and subtracts
     numbers of `phe`. Keys are generated beforehand.
     """
     key = generate_key()

@@ -24,7 +24,7 @@ from threat_model import table
 
 from jaxfed.kernels import hamming, lsh
 from jaxfed.privacy import randomized_response
-from jaxfed.secure.hamming import masked_distances
+from jaxfed.secure.hamming import masked
 
 NUM_BITS = 4096
 NUM_ATTACKED = 50
@@ -151,7 +151,7 @@ def test_one_message_distances_hide_nothing_from_server_and_client_together():
     rng = np.random.default_rng(0)
     bits = rng.integers(0, 2, (6, 64), dtype=np.int8)
     seed = rng.bytes(32)
-    masks = masked_distances.point_masks(seed, range(6), 64, 7)
-    sent = masked_distances.hidden_points(bits, masks, 7)
-    again = masked_distances.point_masks(seed, range(6), 64, 7)
+    masks = masked.point_masks(seed, range(6), 64, 7)
+    sent = masked.hidden_points(bits, masks, 7)
+    again = masked.point_masks(seed, range(6), 64, 7)
     np.testing.assert_array_equal((sent + again) % 128, bits)

@@ -199,25 +199,6 @@ def test_key_size_and_worker_processes(key_bits, workers):
     assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
 
 
-def test_bytes_of_protocols_are_those_of_their_channels():
-    vectors, labels = digits(3, 60)
-    result = xclp.cross_client_label_propagation(
-        vectors,
-        labels,
-        xclp.Parameters(hamming="masked", row_sums="masked", **PARAMETERS),
-    )
-    upload = result.communication.upload
-    sizes = [len(v) for v in vectors]
-    assert upload["own"] == sum(message_sizes.own_distances(n, 64) for n in sizes)
-    assert upload["points"] == sum(message_sizes.hidden_points(n, 64) for n in sizes)
-    pairs = [(0, 1), (0, 2), (1, 2)]
-    assert upload["shares"] == sum(
-        message_sizes.hidden_shares(sizes[j], sizes[k], 64) for j, k in pairs
-    )
-    assert upload["upload"] == message_sizes.single_masks(sizes, 10)["upload"]
-    assert "codes" not in upload
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("hamming", ["masked", "ot", "phe"])
 def test_digits_by_every_protocol_that_is_meant_for_use(hamming):

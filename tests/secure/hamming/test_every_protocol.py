@@ -15,7 +15,7 @@ from scipy import stats
 from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.hamming import masked as hamming_masked
-from jaxfed.secure.hamming import paillier_packed, protocols, transfer, transferred_sums
+from jaxfed.secure.hamming import paillier_packed, protocols, transfer
 from jaxfed.secure.primitives.blocks import bits_of
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.xclp.settings.parameters import HAMMING
@@ -185,7 +185,7 @@ def test_server_view_of_one_message_is_the_same_for_flipped_points(monkeypatch):
 
     For x' = 1 - x: u' = u + 1 - 2 x keeps E, and r' = r + (|x| - 2 <x, v>) - (|x'| - 2 <x', v'>) keeps s.
     """
-    from jaxfed.secure.hamming import masked_distances as algebra
+    from jaxfed.secure.hamming import masked as algebra
 
     a, b = codes_of(4, 2), codes_of(3, 2, seed=1)
     x, y = bits_of(a).astype(np.int64), bits_of(b).astype(np.int64)
@@ -325,7 +325,7 @@ def test_without_pads_the_receiver_reads_the_sender(monkeypatch):
     shown = (1 - 2 * bits_of(a)[0].astype(np.int64)) % 2**16
     assert not np.array_equal(payload_to_the_receiver(a, b), shown)
     monkeypatch.setattr(
-        transferred_sums._Tiles,
+        transfer._Tiles,
         "pads",
         lambda self, rows, number: np.zeros((self.num_blocks, len(rows), 8), np.uint16),
     )

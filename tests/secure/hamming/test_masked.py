@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from jaxfed.secure.hamming import masked_distances as protocol
+from jaxfed.secure.hamming import masked as protocol
 from jaxfed.secure.primitives import ring
 
 SEEDS = [bytes([number]) * 32 for number in range(3)]

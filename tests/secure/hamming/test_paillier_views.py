@@ -21,7 +21,7 @@ from paillier_pair import (
 from recording_network import Network
 from scipy import stats
 
-from jaxfed.secure.hamming import packed_distances, paillier_packed
+from jaxfed.secure.hamming import paillier_packed
 from jaxfed.secure.primitives import paillier
 from jaxfed.secure.primitives.blocks import bits_of
 from jaxfed.secure.primitives.packing import Packing
@@ -112,7 +112,7 @@ def test_opened_values_are_distances_plus_masks():
     a, b = codes_of(5, 1), codes_of(300, 1, seed=1)
     network, source = Network(), Recorded()
     distances(network, a, b, random_bytes=source)
-    masks = packed_distances.DistanceMasks(source.given[0], N).take(300)
+    masks = paillier_packed.DistanceMasks(source.given[0], N).take(300)
     values = [
         sum(int(32 - h) * 33**i for i, h in enumerate(column)) for column in plain(a, b).T.tolist()
     ]
@@ -222,16 +222,14 @@ def test_masks_slot_by_slot_would_not_be_uniform(monkeypatch):
         slots = np.frombuffer(self._bytes(20 * count), np.uint8).reshape(count, 20) % 33
         return [mpz(sum(int(r) * 33**i for i, r in enumerate(row))) for row in slots]
 
-    monkeypatch.setattr(packed_distances.DistanceMasks, "take", slot_by_slot)
+    monkeypatch.setattr(paillier_packed.DistanceMasks, "take", slot_by_slot)
     network, a = Network(), np.zeros((20, 1), np.uint32)
     distances(network, a, codes_of(200, 1), random_bytes=replayed())
     assert uniform_in_n(opened(network)) < 1e-6
 
 
 def test_without_masks_the_owner_reads_the_distances(monkeypatch):
-    monkeypatch.setattr(
-        packed_distances.DistanceMasks, "take", lambda self, count: [mpz(0)] * count
-    )
+    monkeypatch.setattr(paillier_packed.DistanceMasks, "take", lambda self, count: [mpz(0)] * count)
     network, a, b = Network(), codes_of(3, 1), codes_of(5, 1, seed=1)
     distances(network, a, b)
     digits = Packing(32, BITS).digits([mpz(t) for t in opened(network)], 3)
@@ -242,12 +240,12 @@ def test_without_masks_the_owner_reads_the_distances(monkeypatch):
 def test_masks_reduced_modulo_n_would_be_biased(reduced, monkeypatch):
     if reduced:
         monkeypatch.setattr(
-            packed_distances,
+            paillier_packed,
             "uniform_below",
             lambda n, source: mpz(int.from_bytes(source(BITS // 8), "little")) % n,
         )
     modulus = mpz(3 << (BITS - 2)) | 1  # the worst there is: a third of all values come twice
-    values = packed_distances.DistanceMasks(bytes(32), modulus).take(5000)
+    values = paillier_packed.DistanceMasks(bytes(32), modulus).take(5000)
     bins = np.bincount([int(v * 64 // modulus) for v in values], minlength=64)
     assert (stats.chisquare(bins).pvalue < 1e-6) == reduced
 
@@ -261,7 +259,6 @@ def test_digits_to_base_l_would_carry(monkeypatch):
             self._radix -= 1
 
     monkeypatch.setattr(paillier_packed, "Packing", Modular)
-    monkeypatch.setattr(packed_distances, "Packing", Modular)
     a = codes_of(3, 1)
     found = distances(Network(), a[:2], a[2:])
     np.testing.assert_array_equal(found, plain(a[:2], a[2:]))  # no distance 0: as if all were well

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from nacl import bindings
 from scipy import stats
 
-from jaxfed.secure.hamming import transferred_sums
-from jaxfed.secure.hamming.transfer import vectors_per_block
-from jaxfed.secure.hamming.transferred_sums import ReceiverSums, SenderPoints
+from jaxfed.secure.hamming import transfer
+from jaxfed.secure.hamming.transfer import ReceiverSums, SenderPoints, vectors_per_block
 from jaxfed.secure.primitives import oblivious_transfer as base
 from jaxfed.secure.primitives import transfer_extension as extension
 from jaxfed.secure.primitives.correlation_hash import MAX_BLOCKS, CorrelationHash
@@ -226,13 +225,13 @@ def test_distances(num_points, num_vectors, num_bits, first, calls, seed):
     y[0] = x[-1]
     y[-1] = 1 - x[0]
     tau, r, t = transferred(x, y, seed=seed, first=first, calls=min(calls, num_vectors))
-    assert len(tau) == transferred_sums.payload_size(num_vectors, num_bits, num_points)
+    assert len(tau) == transfer.payload_size(num_vectors, num_bits, num_points)
     np.testing.assert_array_equal(t - r, np.sum(y[:, None] != x[None], axis=2))
 
 
 def test_distances_over_many_tiles(monkeypatch):
     """Chunks that do not divide L, and distances 0 and L."""
-    monkeypatch.setattr(transferred_sums, "_TILE_BLOCKS", 100)
+    monkeypatch.setattr(transfer, "_TILE_BLOCKS", 100)
     x = bits_of((37, 4096))
     y = np.stack([x[3], 1 - x[36], bits_of(4096, seed=1)])
     _, r, t = transferred(x, y)
@@ -296,7 +295,7 @@ def test_server_sees_the_distances_only(monkeypatch):
         monkeypatch.setattr(Shifted, "rows", first_rows)
         moved = points.sum(axis=1, dtype=np.uint16) - x.sum(axis=1, dtype=np.uint16)
         monkeypatch.setattr(Shifted, "shift", moved)
-        monkeypatch.setattr(transferred_sums, "CorrelationHash", Shifted)
+        monkeypatch.setattr(transfer, "CorrelationHash", Shifted)
         t = q._replace(values=q.values ^ vectors.reshape(-1, 1) * sender.secret_row)
         tau, r_sums = SenderPoints(points, 0).transfer(q, sender.secret_row)
         t_sums = ReceiverSums(16, 64, 0).sums(t, vectors, tau)

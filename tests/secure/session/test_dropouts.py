@@ -148,20 +148,6 @@ def test_most_leave(row_sums_name, moment):
     assert disagreement(predictions[1:2], plain[1:2], NUM_CLIENTS) <= 1
 
 
-def test_who_signs_stops_where_a_third_has_left():
-    """Nobody gets labels then; that is what signatures promise, and no error."""
-    presence = Presence()
-    presence.lose_when(1, "send", "upload")
-    predictions = xclp.propagate_labels(
-        *data(),
-        hamming="masked",
-        row_sums="masked_resilient_signed",
-        presence=presence,
-        **PARAMETERS,
-    )
-    assert all(np.all(own.labels == -1) for own in predictions)
-
-
 @pytest.mark.parametrize("row_sums_name", ["masked", "masked_resilient"])
 def test_who_leaves_inside_costs_another_round_or_none(row_sums_name):
     """A restart has the first client upload once more; with double masks nobody does."""

@@ -10,8 +10,8 @@ from recording_network import Network
 from row_sums_parties import matrices, parties, uploads
 
 from jaxfed.errors import ProtocolError
+from jaxfed.secure.hamming import masked as hamming_masked
 from jaxfed.secure.hamming import masked as masked_hamming
-from jaxfed.secure.hamming import masked_distances
 from jaxfed.secure.primitives import shamir
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums import double_masks, mask_streams, masked, signed_survivors
@@ -312,13 +312,13 @@ def test_rows_that_all_upload_since_each_was_told_other_places(case):
 
 def test_masks_of_pairs_of_clients_that_were_told_other_numbers_of_points(monkeypatch):
     """The masks of one row at one client would be those of another row at the other."""
-    masks, real = [], masked_distances.pair_masks
+    masks, real = [], hamming_masked.pair_masks
 
     def spied(*arguments):
         masks.append(real(*arguments))
         return masks[-1]
 
-    monkeypatch.setattr(masked_distances, "pair_masks", spied)
+    monkeypatch.setattr(hamming_masked, "pair_masks", spied)
     codes = np.zeros((16, 2), np.uint32)
     for second in (16, 8):
         masks.clear()
