@@ -32,7 +32,6 @@ from jaxfed.config.stored import restored, without_gone
 from jaxfed.data.encoding import RowEncoding
 from jaxfed.data.features import extraction
 from jaxfed.errors import UsageError
-from jaxfed.experiment.run.simulate import Simulated
 from jaxfed.experiment.store.data_form import DataForm, form_from
 from jaxfed.experiment.store.workdir import write_json
 from jaxfed.federation.algorithm import FederatedAlgorithm, ServerState
@@ -187,10 +186,11 @@ class Predictor:
         algorithm, alike = method_and_form(config, method, repeat, federation)
         if _forms(named_arrays(alike)) != _forms(arrays):
             raise UsageError(f"{place}: {method!r} has another state in this version of jaxfed")
-        one = Simulated(algorithm, federation, state := with_arrays(alike, arrays), state, {}, [])
+        assert algorithm.predict is not None
+        state = with_arrays(alike, arrays)
         return cls(
             form.encoding,
-            (one.predict,),
+            (partial(algorithm.predict, state),),
             Trained(config, method, repeat, form, state),
         )
 

@@ -7,7 +7,7 @@ import weakref
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -187,7 +187,9 @@ class Result:
             form = source
         name = self._named(method, repeat)
         trained = Trained(self.config, name, repeat, form, restored.state)
-        return Predictor(encoding, (*features, restored.predict), trained)
+        assert restored.algorithm.predict is not None
+        step = partial(restored.algorithm.predict, restored.state)
+        return Predictor(encoding, (*features, step), trained)
 
     def simulated(self, method: str | None = None, repeat: int = 0) -> Simulated:
         """Return one method in one repeat in the form that `jaxfed.simulate` returns.

@@ -25,6 +25,7 @@ from jaxfed.data import SCHEMES, Classes, Dirichlet, DirichletMixture, Table
 from jaxfed.data.partitioning.partition import Skew
 from jaxfed.data.partitioning.schemes import Rows
 from jaxfed.errors import UsageError, section
+from jaxfed.federation import evaluate
 from jaxfed.federation.clock import Clock
 from jaxfed.federation.execution.client_map import STRATEGIES
 from jaxfed.federation.sampling import SAMPLINGS
@@ -153,7 +154,7 @@ class DatasetSection(Section):
         test_fraction: share of the labeled examples held out for testing, of a set without a test split.
         test_rows: test rows of a set without a test split: drawn by each repeat, or the same for all.
         validation_fraction: share of the training examples for validation, which selects models.
-        validation_measure: measure on validation examples that selects models; 'auroc': area under the ROC.
+        validation_measure: measure on validation examples that selects models.
     """
 
     name: Annotated[str, Allowed(bool, "the name or path of a data set")] = ""
@@ -171,7 +172,7 @@ class DatasetSection(Section):
     test_rows: Literal["by_repeat", "shared"] = "by_repeat"
     validation_fraction: BelowOne = 0.0
     validation_measure: Annotated[
-        Literal["accuracy", "balanced_accuracy", "auroc"], when("validation_fraction", Gt(0))
+        str, OneOf(evaluate.MEASURES), when("validation_fraction", Gt(0))
     ] = "accuracy"
 
 

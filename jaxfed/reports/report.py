@@ -25,6 +25,7 @@ from jaxfed.reports.names import (
     slug,
 )
 from jaxfed.reports.provenance import provenance
+from jaxfed.reports.quality import quality_tables
 from jaxfed.reports.sweeps import Curve, chosen_settings, curves, swept_keys, validated_settings
 from jaxfed.reports.tables import Row, Table
 from jaxfed.reports.target import target_table
@@ -106,6 +107,7 @@ def write_report(
     *,
     target: float | None = None,
     added: Added = lambda run, take: (),
+    formats: Sequence[str] = (),
 ) -> Path:
     """Write report.html, report.md, tables/*.csv and *.tex, and plots/*.png for all runs under `workdirs`.
 
@@ -114,6 +116,7 @@ def write_report(
         out: output folder; `report` in the first workdir if not given.
         target: accuracy in [0, 1]; each run gets a table of what its methods take to it.
         added: function that returns further tables and pictures of a run, such as those of its audit.
+        formats: of plots beside PNG, "pdf" or "svg".
 
     Returns:
         The path of report.html.
@@ -130,7 +133,7 @@ def write_report(
             for table in section.tables:
                 table.write(folder / "tables")
             for picture in section.pictures:
-                style.try_to_write(picture.draw, folder / "plots" / f"{picture.name}.png")
+                style.try_to_write(picture.draw, folder / "plots" / f"{picture.name}.png", formats)
         text = _markdown(sections)
         for name, content in (("report.md", text), ("report.html", page.render(text, folder))):
             with storage.whole_file(folder / name) as stream:
@@ -177,8 +180,9 @@ def _overview(runs: Sequence[Run], take: Callable[..., str]) -> Section:
     metric = tables.primary_metric(runs) or "test_accuracy"
     given = "All runs", ["run", *keys], rows
     table = tables.settings_table(take("tables", "overview"), *given, metric)
+    paired = tables.runs_table(take("tables", "overview", "paired"), runs, metric)
     chosen = chosen_settings(take("tables", "overview", "chosen"), *given)
-    return Section("Overview", [table, chosen])
+    return Section("Overview", [table, paired, chosen])
 
 
 def _run_section(run: Run, take: Callable[..., str], target: float | None, added: Added) -> Section:
@@ -192,9 +196,11 @@ def _run_section(run: Run, take: Callable[..., str], target: float | None, added
         Picture(take("plots", run.name, name), _CAPTIONS.get(name, _OVER_ROUNDS), draw)
         for name, draw in figures.run_plots(run).items()
     ]
+    of_rows = take("tables", run.name, "measures"), take("tables", run.name, "clients")
+    measured = quality_tables(run, of_rows)
     named = take("tables", run.name, "chosen"), run.name
     chosen = chosen_settings(*named, ["run"], [Row([run.name], run)])
-    parts = [table, reached, sites, *pictures, chosen, *added(run, take)]
+    parts = [table, reached, sites, *pictures, *measured, chosen, *added(run, take)]
     return Section(run.name, parts, origin=provenance([run]))
 
 

@@ -175,16 +175,17 @@ def fit(ax: Axes, metric: str, axis: str, examples: int = 0) -> None:
     getattr(ax, f"set_{axis}lim")(low, high)
 
 
-def write(figure: Figure, path: Path) -> Path:
-    """Save a figure as PNG; create the folder if it is missing."""
+def write(figure: Figure, path: Path, formats: Sequence[str] = ()) -> Path:
+    """Save a figure as PNG, and beside it in these formats; create the folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # shown as boxes
-        figure.savefig(path)
+        for suffix in (path.suffix, *(f".{each}" for each in formats)):
+            figure.savefig(path.with_suffix(suffix))
     return path
 
 
-def try_to_write(draw: Callable[[], Figure], path: Path) -> None:
+def try_to_write(draw: Callable[[], Figure], path: Path, formats: Sequence[str] = ()) -> None:
     """Draw and save a picture; if drawing fails, log a warning and remove an earlier file.
 
     Raises:
@@ -192,7 +193,7 @@ def try_to_write(draw: Callable[[], Figure], path: Path) -> None:
         UsageError: an input file is invalid.
     """
     try:
-        write(draw(), path)
+        write(draw(), path, formats)
     except (OSError, UsageError):
         raise
     except Exception as error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxfed.experiment.store.records import Measurement, Run, ordered_methods
+from jaxfed.experiment.store.records import Measurement, Run, ordered_methods, own_measures
 from jaxfed.host import storage
 from jaxfed.host.csv_file import write_csv
 from jaxfed.paper_numbers import PAPER_TABLES, PaperCell, PaperTable
@@ -65,6 +65,8 @@ _GAINS = (
     "Bold, from three repeats on: ahead by more than two of them, and by 1.96 of those over test rows. "
     "The last lines count the settings that are ahead, and behind, by more than two; others are level."
 )
+_RUNS = "Differences in percentage points, paired by seed: mean ± standard error (s / √n; none for one seed)."
+_PAIRED_BY = ("dataset.", "federation.", "preprocessing.", "seed", "num_repeats")
 _TIME = "Time has compilation in it, where that was not cached. "
 _EPSILONS = "Epsilons are of different promises (for a label, a record, a client): see docs/threat-model.md. "
 
@@ -149,7 +151,8 @@ class Table:
 def run_table(run: Run, name: str) -> Table:
     """Return methods against metrics of one run, followed by its main method minus each other one."""
     results, methods = run.results, methods_of([run])
-    metrics = [m for m in _RUN_METRICS if any(m in found for found in results.values())]
+    there = dict.fromkeys(m for found in results.values() for m in found)
+    metrics = [m for m in (*own_measures(there), *_RUN_METRICS) if m in there]
     rows = [
         (
             Cell(methods.name(method) + mark(run, method)),
@@ -259,6 +262,37 @@ def gains_table(
             if (gain := gained[other][i]) is not None
         ],
     )
+
+
+def runs_table(name: str, runs: Sequence[Run], metric: str) -> Table | None:
+    """Return each run minus the first one with the same seeds, for each method, paired by seed; None if none.
+
+    Runs are compared if they have the same data, clients and seeds: their settings of `dataset`, `federation`
+    and `preprocessing`, `seed` and `num_repeats` are equal.
+    """
+    groups: dict[str, list[Run]] = {}
+    for run in (run for run in runs if run.finished):
+        same = [pair for pair in run.settings.items() if pair[0].startswith(_PAIRED_BY)]
+        groups.setdefault(repr(sorted(same)), []).append(run)
+    pairs = [(group[0], other) for group in groups.values() for other in group[1:]]
+    ordered, methods = ordered_methods(runs), methods_of(runs)
+    rows, found = [], list[dict[str, Any]]()
+    for first, run in pairs:
+        gains = {}
+        for method in ordered:
+            both = {"run": run.results.get(method, {}), "first": first.results.get(method, {})}
+            if gain := paired_difference(both, "run", "first", metric):
+                gains[method] = gain._replace(std=gain.std and standard_error(gain))
+                told = {"run": run.name, "first": first.name, "algorithm": method, "metric": metric}
+                found.append({**told, "mean": gain.mean, "standard_error": gains[method].std})
+        if gains:
+            cells = (Cell(difference_text(gains.get(method))) for method in ordered)
+            rows.append([Cell(f"{run.name} − {first.name}"), *cells])
+    if not rows:
+        return None
+    title = f"Runs with the same clients and seeds: differences in {lower(metric_label(metric))}"
+    columns = ("runs", *map(methods.name, ordered))
+    return Table(name, title, columns, rows, 1, _RUNS, found)
 
 
 def _sign(gain: Measurement) -> int:

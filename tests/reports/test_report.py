@@ -124,3 +124,20 @@ def test_launch_report(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert str(tmp_path / "here" / "report.html") in done.stdout
     assert (tmp_path / "here" / "report.html").is_file()
+    assert not [*(tmp_path / "here" / "plots").glob("*.svg")]
+    done = launch(tmp_path / "one", f"--out={tmp_path / 'here'}", "--format=pdf,svg")
+    plots = [path.name for path in (tmp_path / "here" / "plots").iterdir()]
+    assert {f"one-algorithms.{kind}" for kind in ("png", "pdf", "svg")} <= {*plots}
+    assert "no such format" in launch(tmp_path / "one", "--format=eps").stderr
+
+
+def test_runs_with_the_same_seeds_are_compared_by_seed(tmp_path):
+    make_run(tmp_path / "w" / "a")
+    make_run(tmp_path / "w" / "b", {**ACCURACIES, "xclp": (0.81, 0.86, 0.91)}, xclp__alpha=0.5)
+    make_run(tmp_path / "w" / "c", seed=1)
+    _, paired = build([tmp_path / "w"])[0].tables
+    assert paired.columns == ("runs", "XCLP", "Per-client LP", "LP on pooled data")
+    # 1, 2 and 3 points, whose deviation is 1: its standard error is 1 / sqrt(3).
+    assert [[cell.text for cell in row] for row in paired.rows] == [
+        ["b − a", "+2.00 ± 0.58", "0.00 ± 0.00", "0.00 ± 0.00"]
+    ]

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxfed.config.keys import flatten
+from jaxfed.experiment.store.records import own_measures
 from jaxfed.federation.communication import bytes_unit
 from jaxfed.host.terminal import Terminal
 
@@ -48,6 +49,10 @@ _OF_A_ROUND = {  # metrics in a round's line, each with its label
     "round_test_accuracy": "this round's test accuracy",
     "test_accuracy": "test accuracy",
 }
+
+
+# Measures of jaxfed that a line does not have, or has already; users' own are in it.
+_QUIET = ("validation_accuracy", "validation_auroc", "validation_balanced_accuracy")
 
 
 class RunProgress(Terminal):
@@ -143,7 +148,9 @@ class RunProgress(Terminal):
 
 def _measured(record: Mapping[str, Any]) -> list[str]:
     """Return the round's measurements as text, such as `train loss 0.5312`; missing ones are omitted."""
-    found = [(text, record.get(metric)) for metric, text in _OF_A_ROUND.items()]
+    own = {name: name.replace("_", " ") for name in record if name.startswith("validation_")}
+    shown = _OF_A_ROUND | {name: text for name, text in own.items() if name not in _QUIET}
+    found = [(text, record.get(metric)) for metric, text in shown.items()]
     return [f"{text} {value:.4f}" for text, value in found if value is not None]
 
 
@@ -152,15 +159,19 @@ def results_table(
 ) -> tuple[list[str], list[list[str]]]:
     """Return headings and rows of final metrics, mean ± deviation, from `algorithms` of summary.json."""
     means = {name: dict(flatten(metrics)) for name, metrics in algorithms.items()}
-    shown = [key for key in _COLUMNS if any(f"{key}.values" in own for own in means.values())]
+    there = [key.removesuffix(".values") for own in means.values() for key in own]
+    columns = _COLUMNS | {
+        key: (key, "{:.4g}".format) for key in own_measures(there) if "." not in key
+    }
+    shown = [key for key in columns if key in there]
     rows = [
-        [names.get(name, name), *(_cell(own, key) for key in shown)] for name, own in means.items()
+        [names.get(name, name), *(_cell(own, key, columns[key][1]) for key in shown)]
+        for name, own in means.items()
     ]
-    return ["algorithm", *(_COLUMNS[key][0] for key in shown)], rows
+    return ["algorithm", *(columns[key][0] for key in shown)], rows
 
 
-def _cell(metrics: Mapping[str, Any], key: str) -> str:
-    text = _COLUMNS[key][1]
+def _cell(metrics: Mapping[str, Any], key: str, text: Callable[[float], str]) -> str:
     mean, std = metrics.get(f"{key}.mean"), metrics.get(f"{key}.std")
     if mean is None:
         return "-"

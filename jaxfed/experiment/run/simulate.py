@@ -35,6 +35,7 @@ from jaxfed.federation.algorithm import (
 )
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock import Clock, Schedule, schedule_of
+from jaxfed.federation.evaluate import MEASURES
 from jaxfed.federation.rounds import Played, cohorts_of, is_judged, play, watched
 from jaxfed.federation.sampling import Sampling
 from jaxfed.settings import Count, CountOrZero, hinted
@@ -84,29 +85,20 @@ class Selected(NamedTuple):
 def validated(
     algorithm: FederatedAlgorithm, state: ServerState, federation: Federation, measure: str | None
 ) -> Metrics:
-    """Return a method's metrics on the validation examples, including the measure if one is given.
-
-    "auroc" is the area under the ROC curve: for two classes that of the second class, for more the mean over
-    one-versus-rest areas; it needs a method that has probabilities.
-    """
+    """Return a method's metrics on the validation examples, including the measure (`MEASURES`) if given."""
     metrics = algorithm.validate(state, federation) if algorithm.validate else {}
     if not metrics or measure is None or f"validation_{measure}" in metrics:
         return metrics
-    if measure != "auroc" or algorithm.predict is None:
+    if algorithm.predict is None:
         raise UsageError(
             f"{algorithm.name or 'the method'} does not measure it",
             key="config.dataset.validation_measure",
             value=measure,
             allowed="use 'accuracy'",
         )
-    # Here, because scikit-learn's measures take a second to import; few runs need them.
-    from sklearn.metrics import roc_auc_score
-
-    split = federation.validation[federation.y[federation.validation] >= 0]
-    truth, shares = federation.y[split], algorithm.predict(state, federation.examples(split))
-    classes = np.unique(truth) if federation.num_classes > 2 else [1]
-    areas = [roc_auc_score(truth == c, np.nan_to_num(shares[:, c])) for c in classes]
-    return {**metrics, "validation_auroc": float(np.mean(areas))}
+    split = federation.validation
+    probability = algorithm.predict(state, federation.examples(split))
+    return {**metrics, f"validation_{measure}": MEASURES[measure](probability, federation.y[split])}
 
 
 class Plan(NamedTuple):

@@ -30,6 +30,8 @@ from jaxfed.host.safe_files import Damaged
 _ORDER = {"xclp": -3, "per_client_lp": -2, "client_knn": -1, "pooled_lp": 1}
 
 MANIFEST = "manifest.json"
+_TESTED = {f"test_{m}" for m in ("accuracy", "balanced_accuracy", "auroc")}
+_TESTED |= {"test_expected_calibration_error"}
 STATES = ("states", "preprocessing")  # folders of large files, compared when they are read
 PREDICTED: dict[str, Callable[[str], Any]] = {  # columns of predictions, from their texts
     **{"client": int, "index": int, "role": str, "label": int, "confidence": float},
@@ -102,6 +104,11 @@ def _check(file: Path, expected: tuple[int, str] | None, stream: Any) -> None:
 def _measured(stream: Any) -> tuple[int, str]:
     digest = hashlib.file_digest(stream, "sha256")
     return stream.seek(0, os.SEEK_END), digest.hexdigest()
+
+
+def own_measures(metrics: Iterable[str]) -> list[str]:
+    """Return the test metrics that are no measure of jaxfed: users' own (`jaxfed.federation.evaluate`)."""
+    return [m for m in dict.fromkeys(metrics) if m.startswith("test_") and m not in _TESTED]
 
 
 class Measurement(NamedTuple):

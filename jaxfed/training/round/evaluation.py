@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 from jaxfed.data.client_rows import ClientRows
 from jaxfed.federation.algorithm import Evaluate, Metrics, Outputs, Predict, Predictions
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
+from jaxfed.federation.evaluate import MEASURES, over_clients
 from jaxfed.kernels.devices import in_batches, rows_at_once
 from jaxfed.training.round.parts import Classifier
 from jaxfed.training.server_state import ServerState, without_tables
@@ -39,22 +40,28 @@ def evaluation_by(classifier: Classifier, *, reads_clients: bool = True) -> Eval
         return np.asarray(in_batches(of_batch, x, rows_at_once()))
 
     def quality(
-        name: str, state: ServerState, federation: Federation, split: np.ndarray
+        name: str,
+        state: ServerState,
+        federation: Federation,
+        split: np.ndarray,
+        measures: Collection[str],
     ) -> Metrics:
         if not len(split):
             return {}
-        label = predict(state, federation.examples(split)).argmax(axis=1)
-        truth = federation.y[split]
-        return {
-            f"{name}_accuracy": accuracy(label, truth),
-            f"{name}_balanced_accuracy": balanced_accuracy(label, truth),
-        }
+        probability, truth = predict(state, federation.examples(split)), federation.y[split]
+        return {f"{name}_{measure}": MEASURES[measure](probability, truth) for measure in measures}
 
     def validate(state: ServerState, federation: Federation) -> Metrics:
-        return quality("validation", state, federation, federation.validation)
+        return quality(
+            "validation",
+            state,
+            federation,
+            federation.validation,
+            ("accuracy", "balanced_accuracy"),
+        )
 
     def evaluate(state: ServerState, federation: Federation) -> Metrics:
-        return quality("test", state, federation, federation.test)
+        return quality("test", state, federation, federation.test, MEASURES)
 
     def evaluate_clients(state: ServerState, federation: Federation) -> Metrics:
         unlabeled = ClientRows.of(federation.partition.unlabeled)

@@ -3,11 +3,15 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
 import jaxfed
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.simulate import Selected, validated
+from jaxfed.experiment.store.records import read_run
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.evaluate import MEASURES, auroc
+from jaxfed.reports.tables import run_table
 from jaxfed.training.round.evaluation import evaluation_by
 from jaxfed.training.round.parts import Classifier
 
@@ -70,10 +74,31 @@ def test_the_measure_selects(measure, best):
     assert selected.best == best
 
 
-@pytest.mark.parametrize("measure", ["accuracy", "balanced_accuracy", "auroc"])
-def test_a_run_selects_by_it(measure):
+@pytest.mark.parametrize("number", [2, 3])
+def test_the_area_is_scikit_learns(number):
+    """Of the classes that are there; scores repeat, and some points have no known class."""
+    rng = np.random.default_rng(number)
+    probability = rng.integers(1, 5, size=(60, number)).astype(np.float32)
+    probability /= probability.sum(axis=1, keepdims=True)
+    truth = rng.integers(-1, number, size=60)
+    known = truth >= 0
+    given = probability[known, 1] if number == 2 else probability[known]
+    expected = roc_auc_score(truth[known], given, multi_class="ovr")
+    assert auroc(probability, truth) == pytest.approx(expected, rel=1e-6)
+    assert np.isnan(auroc(probability, np.zeros(60, int)))
+
+
+@MEASURES.register("sure_and_right")
+def sure_and_right(probability, truth):
+    """A measure of one's own: the share of labels that are right, and surer than nine tenths."""
+    return float(np.mean((probability.argmax(axis=1) == truth) & (probability.max(axis=1) > 0.9)))
+
+
+@pytest.mark.parametrize("measure", ["balanced_accuracy", "auroc", "sure_and_right"])
+def test_a_run_selects_by_it(measure, capsys, tmp_path):
     result = jaxfed.run(
         "fedavg_xclp:smoke",
+        workdir=tmp_path / "w",
         algorithm="fedavg",
         baselines=(),
         dataset__validation_measure=measure,
@@ -82,7 +107,6 @@ def test_a_run_selects_by_it(measure):
         rounds=4,
         evaluate_every=1,
         num_repeats=1,
-        progress=False,
         execution__plots=False,
     )
     lines = result.metrics
@@ -90,3 +114,7 @@ def test_a_run_selects_by_it(measure):
     (last,) = lines[f"selected_validation_{measure}"].dropna()
     assert last == max(values)
     assert lines["selected_round"].dropna().item() == lines["round"][int(np.argmax(values))]
+    console, table = capsys.readouterr().out, run_table(read_run(tmp_path / "w"), "w")
+    assert "test_sure_and_right" in console
+    assert table.columns[1] == "Test sure and right"
+    assert ("validation sure and right" in console) == (measure == "sure_and_right")
