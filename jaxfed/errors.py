@@ -70,7 +70,12 @@ def section(name: str, keys: Collection[str] | Mapping[str, str]) -> Iterator[No
 
 
 class Unresumable(UsageError):
-    """A saved run that cannot be resumed; `jaxfed.experiment.store.workdir` adds a hint."""
+    """A saved run that cannot be resumed."""
+
+    def __init__(self, wrong: str) -> None:
+        super().__init__(
+            f"{wrong}; give another workdir, or overwrite this one (delete it if it is a sweep's)"
+        )
 
 
 class BeyondMemory(UsageError):

@@ -76,17 +76,19 @@ def _answers(config: ConfigDict) -> dict[str, Any]:
 
     costs = answer_costs(config)
     print("A client in a round in which it sends: bytes, and how many fewer than parameters")
-    if costs.num_parameters is None:
+    if costs["num_parameters"] is None:
         print("No method here trains a network, so there are no parameters to compare with.")
     print(f"{'method':24s} {'sends':>12s} {'receives':>12s} {'factor':>8s}")
-    for row in costs.methods:
-        sent = f"{row.upload_bytes:12.0f} {row.download_bytes:12.0f}"
-        print(f"{row.method:24s} {sent} {_factor(row.factor):>8s}")
-    counted = f"{costs.num_public} examples of {costs.num_classes} classes"
-    if costs.num_parameters is not None:
-        counted += f", {costs.num_parameters} parameters; FedCT's paper, of labels of 32 bits: 67"
+    for row in costs["methods"]:
+        sent = f"{row['upload_bytes']:12.0f} {row['download_bytes']:12.0f}"
+        print(f"{row['method']:24s} {sent} {_factor(row['factor']):>8s}")
+    counted = f"{costs['num_public']} examples of {costs['num_classes']} classes"
+    if costs["num_parameters"] is not None:
+        counted += (
+            f", {costs['num_parameters']} parameters; FedCT's paper, of labels of 32 bits: 67"
+        )
     print(counted)
-    return {**costs._asdict(), "methods": [_as_json(row) for row in costs.methods]}
+    return costs
 
 
 def _factor(factor: float | None) -> str:

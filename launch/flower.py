@@ -90,7 +90,6 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
 def _try(overrides: list[str], interruption: Interruption) -> int:
     from ml_collections import ConfigDict
 
-    from jaxfed.experiment.store.workdir import OF_A_COMMAND, with_resume_hint
     from jaxfed.flower.deployment import commands
     from jaxfed.host.parallel import devices
 
@@ -109,39 +108,36 @@ def _try(overrides: list[str], interruption: Interruption) -> int:
             with RunProgress(settings) as progress:
                 conduct(config, place, progress, interruption)
 
-    with with_resume_hint(OF_A_COMMAND):
-        return commands.try_here(
-            _given("config", _CONFIG.value),
-            overrides,
-            location(_given("workdir", _WORKDIR.value), "--workdir"),
-            simulate=simulate,
-            client=(sys.executable, "-m", f"{__package__}.flower", "client"),
-            num_nodes=None if number is None else int(number),
-            overwrite=_OVERWRITE.value,
-            say=_say,
-        )
+    return commands.try_here(
+        _given("config", _CONFIG.value),
+        overrides,
+        location(_given("workdir", _WORKDIR.value), "--workdir"),
+        simulate=simulate,
+        client=(sys.executable, "-m", f"{__package__}.flower", "client"),
+        num_nodes=None if number is None else int(number),
+        overwrite=_OVERWRITE.value,
+        say=_say,
+    )
 
 
 def _serve(overrides: list[str], interruption: Interruption) -> int:
     del interruption  # the entry's own handling is enough: all processes end with the command
-    from jaxfed.experiment.store.workdir import OF_A_COMMAND, with_resume_hint
     from jaxfed.flower.deployment import commands
 
     port = _PORT.value
     if port is None:
         raise UsageError("--port=PORT is missing")
-    with with_resume_hint(OF_A_COMMAND):
-        return commands.serve(
-            _given("config", _CONFIG.value),
-            overrides,
-            location(_given("workdir", _WORKDIR.value), "--workdir"),
-            host=_HOST.value,
-            port=port,
-            names=_NAMES.value,
-            nodes=_path("nodes", _NODES.value),
-            held=_path("held", _HELD.value),
-            say=_say,
-        )
+    return commands.serve(
+        _given("config", _CONFIG.value),
+        overrides,
+        location(_given("workdir", _WORKDIR.value), "--workdir"),
+        host=_HOST.value,
+        port=port,
+        names=_NAMES.value,
+        nodes=_path("nodes", _NODES.value),
+        held=_path("held", _HELD.value),
+        say=_say,
+    )
 
 
 def _take_part(overrides: list[str], interruption: Interruption) -> NoReturn:

@@ -65,12 +65,7 @@ def conducted(
         from jaxfed.experiment.run.summary import complaints
         from jaxfed.experiment.store import workdir
         from jaxfed.experiment.store.records import read_run
-        from jaxfed.experiment.store.workdir import (
-            IN_A_SWEEP,
-            OF_A_COMMAND,
-            OF_A_SWEEP,
-            with_resume_hint,
-        )
+        from jaxfed.experiment.store.workdir import IN_A_SWEEP
         from jaxfed.experiment.tracking import chosen
         from jaxfed.host.location import location
 
@@ -95,30 +90,28 @@ def conducted(
     flat = flatten(workdir.plain(settings))
     same = {"--num_processes": str(_NUM_PROCESSES.value)}
     processes.check_same(same | {f"config.{key}": json.dumps(value) for key, value in flat})
-    remedies = with_resume_hint(OF_A_SWEEP if IN_A_SWEEP in os.environ else OF_A_COMMAND)
-    with remedies:
-        finished = ""
-        with processes.together():
-            if processes.is_first() and not _OVERWRITE.value:
-                finished = "finished" * workdir.is_finished(place, settings)
-        if processes.gather_texts(finished)[0]:
-            if not processes.is_first():
-                return 0
-            if attached:
-                attached.check_finished(place)
-            print(f"{place} is finished; --overwrite runs it again")
-            return status(read_run(place).summary or {})
-        console = None if processes.is_first() else Console(quiet=True)
-        with RunProgress(settings, console) as progress:
-            summary = conduct(
-                config,
-                place,
-                progress,
-                interruption,
-                overwrite=_OVERWRITE.value,
-                attach=attached,
-                trackers=trackers,
-            )
+    finished = ""
+    with processes.together():
+        if processes.is_first() and not _OVERWRITE.value:
+            finished = "finished" * workdir.is_finished(place, settings)
+    if processes.gather_texts(finished)[0]:
+        if not processes.is_first():
+            return 0
+        if attached:
+            attached.check_finished(place)
+        print(f"{place} is finished; --overwrite runs it again")
+        return status(read_run(place).summary or {})
+    console = None if processes.is_first() else Console(quiet=True)
+    with RunProgress(settings, console) as progress:
+        summary = conduct(
+            config,
+            place,
+            progress,
+            interruption,
+            overwrite=_OVERWRITE.value,
+            attach=attached,
+            trackers=trackers,
+        )
     if processes.is_first():
         run = present(progress, place)
         if attached:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,6 @@ from jaxfed.config.data.preprocessing import BATCH, pretrained_settings
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.methods import clients_for
 from jaxfed.config.stored import restored, without_gone
-from jaxfed.data.encoding import RowEncoding
 from jaxfed.data.features import extraction
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.data_form import DataForm, form_from
@@ -96,22 +95,10 @@ def method_and_form(
     ) if algorithm.validate and not last else state
 
 
-class Trained(NamedTuple):
-    """A trained model, and what it can be made from again.
-
-    Fields:
-        config: of the run.
-        method: its name there.
-        repeat: its number.
-        form: substitute for the data of the run.
-        state: the trained state.
-    """
-
-    config: ConfigDict
-    method: str
-    repeat: int
-    form: DataForm
-    state: ServerState
+def step_of(algorithm: FederatedAlgorithm, state: ServerState) -> Step:
+    """Return the step of a trained method."""
+    assert algorithm.predict is not None
+    return partial(algorithm.predict, state)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -119,14 +106,18 @@ class Predictor:
     """Probabilities of the classes of raw rows.
 
     Attributes:
-        encoding: from rows to examples, as in the run.
-        steps: from examples to probabilities.
-        trained: its model, for `save`.
+        config, method, repeat: of the run.
+        form: classes, and the encoding of rows to examples as in the run.
+        state: the trained state.
+        steps: functions from examples to probabilities.
     """
 
-    encoding: RowEncoding
+    config: ConfigDict
+    method: str
+    repeat: int
+    form: DataForm
+    state: ServerState
     steps: tuple[Step, ...]
-    trained: Trained
 
     def __call__(self, rows: Any) -> np.ndarray:
         """Return probabilities, float32 [n, C], of one row or several.
@@ -137,7 +128,7 @@ class Predictor:
         Raises:
             UsageError: rows of another kind, a missing column, a text that the training data do not have.
         """
-        x = self.encoding(rows)
+        x = self.form.encoding(rows)
         for step in self.steps:
             x = step(x)
         return x
@@ -147,19 +138,14 @@ class Predictor:
         return f"Predictor({self.method}: {len(self.classes)} classes; takes {self.accepts})"
 
     @property
-    def method(self) -> str:
-        """The method's name in the run."""
-        return self.trained.method
-
-    @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes, in the order of the probabilities."""
-        return self.trained.form.class_names
+        return self.form.class_names
 
     @property
     def accepts(self) -> str:
         """The kinds of rows that it takes, in words."""
-        return self.encoding.encoder.accepts
+        return self.form.encoding.encoder.accepts
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Predictor:
@@ -186,13 +172,8 @@ class Predictor:
         algorithm, alike = method_and_form(config, method, repeat, federation)
         if _forms(named_arrays(alike)) != _forms(arrays):
             raise UsageError(f"{place}: {method!r} has another state in this version of jaxfed")
-        assert algorithm.predict is not None
         state = with_arrays(alike, arrays)
-        return cls(
-            form.encoding,
-            (partial(algorithm.predict, state),),
-            Trained(config, method, repeat, form, state),
-        )
+        return cls(config, method, repeat, form, state, (step_of(algorithm, state),))
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the predictor into a new folder, for `load`, and return the folder.
@@ -204,8 +185,8 @@ class Predictor:
         place = folder_to_write(folder, "folder")
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise UsageError("is not empty", key="folder", value=place, allowed="give a new one")
-        config, method, repeat, form, state = self.trained
-        arrays = named_arrays(state)
+        config, method, repeat, form = self.config, self.method, self.repeat, self.form
+        arrays = named_arrays(self.state)
         needed = "a network computes the features of its rows" if len(self.steps) > 1 else ""
         try:
             _, alike = method_and_form(config, method, repeat, form.federation())

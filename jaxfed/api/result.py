@@ -7,7 +7,7 @@ import weakref
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxfed.api.conduct import in_words
-from jaxfed.api.predictor import Predictor, Step, Trained, feature_steps, method_and_form
+from jaxfed.api.predictor import Predictor, Step, feature_steps, method_and_form, step_of
 from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.keys import flatten
@@ -31,7 +31,7 @@ from jaxfed.experiment.store.records import (
     read_predictions,
     read_run,
 )
-from jaxfed.experiment.store.workdir import Workdir, with_resume_hint
+from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.safe_files import guarded
@@ -175,21 +175,18 @@ class Result:
         Raises:
             UsageError: a method that trains no model; one that diverged; the run's data are not there.
         """
-        restored = self._restored("predictor", method, repeat, last=last)
-        source = self._source
-        features: tuple[Step, ...] = ()
-        encoding = source.row_encoding(self.config.seed + repeat)
-        if isinstance(source, Simulation):
+        found, name = (
+            self._restored("predictor", method, repeat, last=last),
+            self._named(method, repeat),
+        )
+        form = self._source
+        steps: tuple[Step, ...] = (step_of(found.algorithm, found.state),)
+        if isinstance(form, Simulation):
             folder = self._files.preprocessing(repeat)
-            features = feature_steps(self.config, source, repeat, folder)
-            form = DataForm.of(source.class_names, restored.federation, encoding)
-        else:
-            form = source
-        name = self._named(method, repeat)
-        trained = Trained(self.config, name, repeat, form, restored.state)
-        assert restored.algorithm.predict is not None
-        step = partial(restored.algorithm.predict, restored.state)
-        return Predictor(encoding, (*features, step), trained)
+            steps = (*feature_steps(self.config, form, repeat, folder), *steps)
+            encoding = form.row_encoding(self.config.seed + repeat)
+            form = DataForm.of(form.class_names, found.federation, encoding)
+        return Predictor(self.config, name, repeat, form, found.state, steps)
 
     def simulated(self, method: str | None = None, repeat: int = 0) -> Simulated:
         """Return one method in one repeat in the form that `jaxfed.simulate` returns.
@@ -200,17 +197,18 @@ class Result:
             UsageError: a method that trains no model; one that diverged; the run's data are not there.
         """
         found, name = self._restored("simulated", method, repeat), self._named(method, repeat)
-        last = found
-        if self._files.final_state(name, repeat, last=True).exists():
-            last = self._restored("simulated", method, repeat, last=True)
+        last = self._files.final_state(
+            name, repeat, last=True
+        ).exists()  # else it is the selected one
+        whose = {"algorithm": name, "repeat": repeat}
         return replace(
             found,
-            last_state=last.state,
+            last_state=self._restored("simulated", method, repeat, last=last).state,
             metrics=found.algorithm.evaluate(found.state, found.federation),
             records=[
-                {key: value for key, value in record.items() if key not in ("algorithm", "repeat")}
+                {key: value for key, value in record.items() if key not in whose}
                 for record in read_metrics(self.workdir)
-                if (record["algorithm"], record["repeat"]) == (name, repeat)
+                if whose.items() <= record.items()
             ],
         )
 
@@ -248,8 +246,7 @@ class Result:
         if (found := data_form.read(self.workdir)) is not None:
             return found
         simulation = Simulation(self.config)
-        with with_resume_hint("its models can be used with that data alone"):
-            self._files.check_data(simulation.data_checksums())
+        self._files.check_data(simulation.data_checksums())
         return simulation
 
     def _named(self, method: str | None, repeat: int) -> str:

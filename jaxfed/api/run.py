@@ -28,7 +28,7 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import workdir as workdirs
 from jaxfed.experiment.store.records import read_json
-from jaxfed.experiment.store.workdir import OF_A_CALL, Workdir, finished_config, with_resume_hint
+from jaxfed.experiment.store.workdir import Workdir, finished_config
 from jaxfed.experiment.tracking import Tracker, chosen
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
@@ -92,30 +92,29 @@ def run(
     devices.one_device_a_core()
     is_temporary = workdir is None
     place = Path(mkdtemp(prefix="jaxfed-")) if workdir is None else location(workdir, "workdir")
-    with with_resume_hint(OF_A_CALL):
-        if overwrite or not workdirs.is_finished(place, settings.to_dict()):
-            try:
-                console = None if progress else Console(quiet=True)
-                with RunProgress(settings.to_dict(), console) as shown:
-                    conduct(
-                        *(settings, place, shown, Interruption()),
-                        overwrite=overwrite,
-                        trackers=receivers,
-                    )
-                if progress:
-                    present(shown, place, is_temporary=is_temporary)
-            except BaseException as error:
-                if isinstance(error, KeyboardInterrupt):
-                    rounds = Checkpoints(Workdir(place).checkpoints).newest() or 0
-                    call = "call without overwrite=True" if overwrite else "call"
-                    error = Stopped(
-                        "stopped; nothing is kept: with workdir=FOLDER a run can go on"
-                        if is_temporary
-                        else f"stopped; the same {call} goes on after round {rounds} in {place}"
-                    )
-                if is_temporary:
-                    shutil.rmtree(place, ignore_errors=True)
-                raise error from None
+    if overwrite or not workdirs.is_finished(place, settings.to_dict()):
+        try:
+            console = None if progress else Console(quiet=True)
+            with RunProgress(settings.to_dict(), console) as shown:
+                conduct(
+                    *(settings, place, shown, Interruption()),
+                    overwrite=overwrite,
+                    trackers=receivers,
+                )
+            if progress:
+                present(shown, place, is_temporary=is_temporary)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                rounds = Checkpoints(Workdir(place).checkpoints).newest() or 0
+                call = "call without overwrite=True" if overwrite else "call"
+                error = Stopped(
+                    "stopped; nothing is kept: with workdir=FOLDER a run can go on"
+                    if is_temporary
+                    else f"stopped; the same {call} goes on after round {rounds} in {place}"
+                )
+            if is_temporary:
+                shutil.rmtree(place, ignore_errors=True)
+            raise error from None
     return Result(place, settings, read_json(place, "summary.json"), owns_workdir=is_temporary)
 
 

@@ -170,45 +170,19 @@ def _setting(config: ConfigDict, name: str, cohort: Federation) -> CostSetting:
     )
 
 
-class Sent(NamedTuple):
-    """Bytes that one client sends and receives in a round with an upload, as a mean over clients.
-
-    Fields:
-        method: its name in the config.
-        upload_bytes, download_bytes: as the round counts them.
-        factor: bytes of a network's parameters over the bytes sent; None if the method sends nothing or no
-            method trains a network.
-    """
-
-    method: str
-    upload_bytes: float
-    download_bytes: float
-    factor: float | None
-
-
-class AnswerCosts(NamedTuple):
-    """Communication of the methods of one config.
-
-    Fields:
-        num_public: |U|.
-        num_classes: C.
-        num_parameters: of the config's network, including running statistics; None if no method trains it.
-        methods: one entry for each method of the config.
-    """
-
-    num_public: int
-    num_classes: int
-    num_parameters: int | None
-    methods: list[Sent]
-
-
 def answers_public(config: ConfigDict) -> bool:
     """True if a method of the config has per-client models, whose costs are counted here."""
     return any(methods.needs(config, name).has_learners for name in methods.chosen(config))
 
 
-def answer_costs(config: ConfigDict) -> AnswerCosts:
-    """Return the bytes that each method of the config sends, also of methods that train one network."""
+def answer_costs(config: ConfigDict) -> dict[str, Any]:
+    """Return the bytes that each method of the config sends, also of methods that train one network.
+
+    Returns:
+        `num_public`, |U|; `num_classes`; `num_parameters` of the config's network, None if no method trains
+        it; `methods`, an entry each: `method`, `upload_bytes` and `download_bytes` of a client in a round
+        with an upload, and `factor`, the bytes of the parameters over those sent, None without either.
+    """
     for name in methods.chosen(config):
         methods.check_trains(config, name)
     federation = Simulation(config).federation(config.seed)
@@ -224,30 +198,35 @@ def answer_costs(config: ConfigDict) -> AnswerCosts:
         model = jax.eval_shape(make_model(config, federation).init, jax.random.key(0))
         parameters = num_bytes_of(model)
         size = sum(leaf.size for leaf in jax.tree.leaves(model))
-    sent = [_sent(config, name, federation, parameters) for name in methods.chosen(config)]
-    return AnswerCosts(len(federation.public_examples), federation.num_classes, size, sent)
+    rows = []
+    for name in methods.chosen(config):
+        up, down = _sent(config, name, federation)
+        factor = parameters / up if parameters is not None and up else None
+        sent = {"upload_bytes": up, "download_bytes": down, "factor": factor}
+        rows.append({"method": name, **sent})
+    counted = {"num_public": len(federation.public_examples), "num_classes": federation.num_classes}
+    return {**counted, "num_parameters": size, "methods": rows}
 
 
-def _sent(config: ConfigDict, name: str, federation: Federation, parameters: int | None) -> Sent:
+def _sent(config: ConfigDict, name: str, federation: Federation) -> tuple[float, float]:
+    """Return bytes that one client sends and receives in the first round with an upload."""
     clients = config.cohort_size or federation.num_clients
-    key, up, down = jax.random.key(config.seed), 0.0, 0.0
+    key = jax.random.key(config.seed)
     if not methods.needs(config, name).has_learners:
         counting = CountingClients()
         seen = methods.with_own_training(config, name)
         algorithm = make_algorithm(seen, name, federation, map_clients=counting)
         costs = round_costs(algorithm, counting, federation, key, rounds=1)
-        up, down = costs.upload_bytes, costs.download_bytes
-    else:
-        algorithm = _with_answers(config, name, federation)
-        state, cohort = algorithm.init(key, federation), federation.cohort(list(range(clients)))
-        rounds = range(config.rounds)  # teachers of PATE vote in a late one
-        with closing(play(algorithm, state, rounds, cohort_of=lambda _: cohort, key=key)) as played:
-            for one in played:
-                counted = one.metrics.get("communication", {})
-                if counted.get("upload_bytes"):
-                    up, down = (counted[f"{way}_bytes"] / clients for way in ("upload", "download"))
-                    break
-    return Sent(name, up, down, parameters / up if parameters is not None and up else None)
+        return costs.upload_bytes, costs.download_bytes
+    algorithm = _with_answers(config, name, federation)
+    state, cohort = algorithm.init(key, federation), federation.cohort(list(range(clients)))
+    rounds = range(config.rounds)  # teachers of PATE vote in a late one
+    with closing(play(algorithm, state, rounds, cohort_of=lambda _: cohort, key=key)) as played:
+        for one in played:
+            counted = one.metrics.get("communication", {})
+            if counted.get("upload_bytes"):
+                return counted["upload_bytes"] / clients, counted["download_bytes"] / clients
+    return 0.0, 0.0
 
 
 def _with_answers(config: ConfigDict, name: str, federation: Federation) -> FederatedAlgorithm:

@@ -47,7 +47,7 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment.run.summary import complaints
 from jaxfed.experiment.store import workdir
 from jaxfed.experiment.store.records import read_json, read_run
-from jaxfed.experiment.store.workdir import IN_A_SWEEP, OF_A_SWEEP, with_resume_hint
+from jaxfed.experiment.store.workdir import IN_A_SWEEP
 from jaxfed.host import storage
 from jaxfed.host.interruption import SIGNALS, Interrupted, Interruption
 from jaxfed.host.terminal import Terminal
@@ -287,12 +287,11 @@ def claim(sweep: SweepPlan, directory: Path) -> Iterator[None]:
 
 def unfinished(sweep: SweepPlan, directory: Path) -> list[Point]:
     """Return the points that have not finished."""
-    with with_resume_hint(OF_A_SWEEP):
-        return [
-            point
-            for point in sweep.points
-            if not workdir.is_finished(directory / point.name, point.settings)
-        ]
+    return [
+        point
+        for point in sweep.points
+        if not workdir.is_finished(directory / point.name, point.settings)
+    ]
 
 
 def complaining(sweep: SweepPlan, directory: Path, left: Collection[Point]) -> list[str]:

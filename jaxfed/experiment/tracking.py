@@ -4,17 +4,7 @@ A tracker receives the lines of metrics.jsonl once the loop has written them, an
 of a config. One method in one repeat is one tracked run, named as its folder under states/ (`fedavg-0`), so
 methods and repeats lie over each other in one chart of a metric.
 
-    class Printer:
-        def start(self, run):
-            self.name = run.name
-
-        def log(self, round_number, metrics):
-            print(self.name, round_number, metrics.get("train_loss"))
-
-        def finish(self, summary):
-            print(self.name, "is interrupted" if summary is None else summary)
-
-    jaxfed.run("fedavg_xclp:smoke", trackers=[Printer()])
+docs/running.md has a tracker of one's own, for MLflow.
 """
 
 from __future__ import annotations
@@ -188,8 +178,8 @@ def numbers(record: Mapping[str, Any]) -> dict[str, float]:
 class TensorBoard:
     """Tracker that writes FOLDER/METHOD-REPEAT/events.out.tfevents.*; by default in WORKDIR/tensorboard.
 
-    SCALARS has one chart a metric, and `final/` the metrics of summary.json; HPARAMS the config's settings.
-    Values are float32, as TensorBoard has them; metrics.jsonl has all digits.
+    SCALARS has one chart a metric, and `final/` the metrics of summary.json. Values are float32, as
+    TensorBoard has them; metrics.jsonl has all digits.
     """
 
     # TensorFlow is not used, nor imported where it is installed: `tensorboard.summary`'s EventFileWriter
@@ -203,7 +193,6 @@ class TensorBoard:
     def start(self, run: TrackedRun) -> None:
         """Begin a file. Readers drop events of earlier files from the next round on, if there are any."""
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         folder = (self._folder or run.workdir / TENSORBOARD) / run.name
@@ -218,10 +207,6 @@ class TensorBoard:
         self._write(file_version="brain.Event:2")
         session = SessionLog(status=SessionLog.START)
         self._write(step=run.last_round + 1, session_log=session)
-        if run.last_round < 0:
-            kinds = bool, int, float, str
-            own = {k: v if isinstance(v, kinds) else str(v) for k, v in run.config.items()}
-            self._write(summary=hparams_pb(own, trial_id=run.id, start_time_secs=run.started))
         run.tell(f"tensorboard --logdir={folder.parent}")
 
     def log(self, round_number: int, metrics: dict[str, float]) -> None:

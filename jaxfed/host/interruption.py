@@ -8,19 +8,13 @@
 The first signal raises `Interrupted` in the main thread, at the end of the deferred block if one is running.
 The second reaches the system's handler and ends the process at once. (A second SIGHUP is always ignored:
 shell and system may send one each.) With several processes a signal waits until all have received it, after a
-round (`settle`).
-
-Python runs its handlers between bytecodes, and a round may be one long computation. So a thread receives
-signals from the operating system at once (`signal.set_wakeup_fd`). It prints the answer, and ends the process
-at the second signal if the first has not been handled yet.
+round (`settle`). Python runs its handlers between bytecodes: one long computation ends first.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -30,8 +24,7 @@ from typing import Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_SECONDS = 0.5
-_PATIENCE_SECONDS = 1.0  # for a signal that should stop the process at once to get an answer
-_STOPPING = b"\njaxfed: stopping %s; again to stop now\n"
+_STOPPING = b"\njaxfed: stopping after this round; again to stop now\n"
 
 
 class Interrupted(BaseException):
@@ -60,7 +53,7 @@ class Interruption:
 
     def __init__(self) -> None:
         self.continues = "the same command"
-        self._is_deferred = self._settles = self._is_settled = self._is_received = False
+        self._is_deferred = self._settles = self._is_settled = False
         self.pending: int | None = None
 
     def __enter__(self) -> Self:
@@ -70,18 +63,12 @@ class Interruption:
             for signum in SIGNALS
             if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN
         }
-        heard, self._arrivals = socket.socketpair()
-        self._arrivals.setblocking(False)
-        self._earlier_fd = signal.set_wakeup_fd(self._arrivals.fileno(), warn_on_full_buffer=False)
-        threading.Thread(target=self._answer, args=(heard,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         for signum, handler in self._previous.items():
             if signal.getsignal(signum) != signal.SIG_IGN:  # as a hang-up is after the first
                 signal.signal(signum, handler)
-        signal.set_wakeup_fd(self._earlier_fd)
-        self._arrivals.close()  # ends the thread
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
@@ -109,28 +96,7 @@ class Interruption:
         if signum:
             self.pending, self._is_settled = signum, True
 
-    def _answer(self, heard: socket.socket) -> None:
-        """Answer the first signal on standard error; end at a second one if the first is unhandled."""
-        with heard:
-            arrivals = (byte[0] for byte in iter(lambda: heard.recv(1), b""))
-            signals = (number for number in arrivals if number in self._previous)
-            if next(signals, None) is None:
-                return
-            answer = _STOPPING % b"after this round"
-            if not self._is_deferred:
-                answer = _STOPPING % b"as soon as this step ends"
-                select.select([heard], [], [], _PATIENCE_SECONDS)
-                if self._is_received:  # the process is stopping, or has stopped
-                    return
-            # os.write, because the main thread may be writing to the same stream.
-            with suppress(OSError):
-                os.write(2, answer)
-            for again in signals:
-                if again != signal.SIGHUP and not self._is_received:
-                    os._exit(128 + again)
-
     def _receive(self, signum: int, frame: FrameType | None) -> None:
-        self._is_received = True
         for each in self._previous:
             is_again = each == signum == signal.SIGHUP
             signal.signal(each, signal.SIG_IGN if is_again else signal.SIG_DFL)
@@ -142,6 +108,9 @@ class Interruption:
         if not self._is_deferred:
             raise Interrupted(signum)
         self.pending = signum
+        # os.write, because the main thread may be writing to the same stream.
+        with suppress(OSError):
+            os.write(2, _STOPPING)
 
 
 def end_with(parent: int) -> None:

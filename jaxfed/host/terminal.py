@@ -2,14 +2,12 @@
 
 In a notebook there are fewer lines, and no bar. (Rich's own bar there needs ipywidgets, and warns without.)
 
-Without a bar, a line names the current step and its duration whenever no line has been printed for
-`QUIET_SECONDS`: decoding a data set, a round over many points, a compilation.
+Without a bar, progress within a step is printed if no line has been for `QUIET_SECONDS`.
 """
 
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from typing import Any, NoReturn, Self
 
@@ -24,7 +22,6 @@ from rich.progress import (
 )
 
 QUIET_SECONDS = 20.0
-_SHORTEST_WAIT = 0.05
 _NO_EDGE = 1000  # characters
 _PLAIN = str.maketrans({"±": "+-", "–": "-", "†": "*"})
 
@@ -70,32 +67,23 @@ class Terminal:
             disable=not self._has_bar,
         )
         self._task: Any = self._bar.add_task(doing, total=total)
-        self._doing, self._since, self._last_line = doing, time.monotonic(), time.monotonic()
-        self._ended = threading.Event()
-        self._sign_of_life = threading.Thread(target=self._give_signs_of_life, daemon=True)
+        self._last_line = time.monotonic()
 
     def __enter__(self) -> Self:
         self._bar.start()
-        if not self._has_bar:
-            self._sign_of_life.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        if self._sign_of_life.is_alive():
-            self._sign_of_life.join()
         self._bar.stop()
 
     def describe(self, doing: str) -> None:
         """Set the description of the current step, next to the bar."""
-        self._doing, self._since = doing, time.monotonic()
         self._bar.update(self._task, description=doing)
 
     def describe_part(self, part: str) -> None:
         """Show progress within the step until the next `describe`; without a bar only after a silence."""
-        self._doing = part
         self._bar.update(self._task, description=part)
-        if not self._has_bar and self._silence_left() <= 0:
+        if not self._has_bar and time.monotonic() - self._last_line >= QUIET_SECONDS:
             self.say(part)
 
     def advance(self) -> None:
@@ -118,11 +106,3 @@ class Terminal:
         except UnicodeEncodeError:
             return text.translate(_PLAIN)
         return text
-
-    def _give_signs_of_life(self) -> None:
-        while not self._ended.wait(max(_SHORTEST_WAIT, self._silence_left())):
-            if self._silence_left() <= 0:
-                self.say(f"{self._doing}, for {time.monotonic() - self._since:.0f} s so far")
-
-    def _silence_left(self) -> float:
-        return self._last_line + QUIET_SECONDS - time.monotonic()

@@ -9,20 +9,20 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special
 
 from jaxfed.algorithms import declaration_of
-from jaxfed.experiment.store.records import Measurement, Run, measure, read_predictions
+from jaxfed.experiment.store.records import Measurement, measure, read_predictions
 from jaxfed.host.safe_files import guarded
 from jaxfed.reports.names import is_accuracy
 
 Results = Mapping[str, Mapping[str, Measurement]]  # method -> metric -> measurement
 
 LEAST_REPEATS = 3  # with two, the deviation of a difference is almost meaningless
-_TESTED = ("test", "new")  # roles of predictions
+_NUMBERS = ("client", "index", "label", "confidence", "truth")
 
 
 def paired_difference(
@@ -111,6 +111,36 @@ def is_ahead_on_other_rows(first: Measurement, second: Measurement, metric: str)
     return bool(np.mean(gains) > special.ndtri(0.975) * deviation)
 
 
+class Rows(NamedTuple):
+    """Rows of known class that a method is tested on in a repeat: integers [n], and confidences."""
+
+    client: np.ndarray
+    row: np.ndarray
+    label: np.ndarray
+    confidence: np.ndarray
+    truth: np.ndarray
+
+    def of(self, chosen: np.ndarray) -> "Rows":
+        """Return the chosen rows."""
+        return Rows(*(column[chosen] for column in self))
+
+
+def judged_rows(
+    workdir: Path, method: str, repeat: int, roles: Sequence[str] = ("new", "test")
+) -> Rows | None:
+    """Read the rows of the first role that a method's predictions have; None if they have none of these."""
+    table = [row for row in read_predictions(workdir, method, repeat) or () if row["truth"]]
+    there = {row["role"] for row in table}
+    role = next((role for role in roles if role in there), None)
+    if role is None:
+        return None
+    with guarded(workdir / "predictions"):
+        numbers = [[r[key] for key in _NUMBERS] for r in table if r["role"] == role]
+        client, row, label, confidence, truth = np.array(numbers, float).T
+        client, row, label, truth = (each.astype(int) for each in (client, row, label, truth))
+        return Rows(client, row, label, confidence, truth)
+
+
 class _Hits(NamedTuple):
     """Test rows of a method in a repeat: numbers, ascending, classes, and shares of right predictions."""
 
@@ -120,54 +150,10 @@ class _Hits(NamedTuple):
 
 
 def _hits(source: tuple[Path, str] | None, repeat: int) -> _Hits | None:
-    """Read a method's test rows of known class; None if its predictions were not stored."""
-    table = None if source is None else read_predictions(*source, repeat)
-    if source is None or not table:
+    """Return a method's test rows of known class; None if its predictions were not stored."""
+    found = None if source is None else judged_rows(*source, repeat)
+    if found is None:
         return None
-    with guarded(source[0] / "predictions"):
-        found = np.array(
-            [
-                (int(row["index"]), int(row["truth"]), row["label"] == row["truth"])
-                for row in table
-                if row["role"] in _TESTED and row["truth"]
-            ],
-            float,
-        ).reshape(-1, 3)
-    if not len(found):
-        return None
-    rows, first, place = np.unique(found[:, 0], return_index=True, return_inverse=True)
-    return _Hits(rows, found[first, 1], np.bincount(place, found[:, 2]) / np.bincount(place))
-
-
-def shared_split(runs: Sequence[Run], metrics: Sequence[str]) -> str:
-    """Return a sentence on the error that ± does not cover: all repeats share the same test examples.
-
-    For a share p of n independent examples it is sqrt(p (1 - p) / n); for a balanced accuracy over C classes
-    of n_c examples at most sqrt(sum_c 1 / (4 n_c)) / C. Returns "" if the numbers are unknown, or if repeats
-    have other test examples.
-    """
-    measured = []
-    for run in runs:
-        held: Any = (run.summary or {}).get("examples")
-        held = held if isinstance(held, dict) else {}
-        number, of_each = run.num_examples("test_accuracy"), held.get("test_classes", ())
-        is_left_out = run.settings.get("federation.left_out_client", -1) >= 0
-        is_shared = held.get("test_rows", "shared") == "shared" and not is_left_out
-        if run.num_repeats < 2 or not number or not is_shared:
-            continue
-        for found in run.results.values():
-            for metric in {m for m in metrics if m.startswith("test_")}.intersection(found):
-                p = min(1.0, max(0.0, found[metric].mean))
-                if "balanced" in metric and of_each:
-                    error = math.sqrt(sum(1 / (4 * n) for n in of_each)) / len(of_each)
-                    measured.append((error, number))
-                elif "balanced" not in metric:
-                    measured.append((math.sqrt(p * (1 - p) / number), number))
-    if not measured:
-        return ""
-    sizes = sorted({number for _, number in measured})
-    counted = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
-    return (
-        f"All repeats are tested on the same {counted} examples: ± is over deals and seeds, and the choice "
-        f"of these examples adds a standard error of up to {100 * max(measured)[0]:.1f} points. "
-    )
+    rows, first, place = np.unique(found.row, return_index=True, return_inverse=True)
+    is_right = (found.label == found.truth).astype(float)
+    return _Hits(rows, found.truth[first], np.bincount(place, is_right) / np.bincount(place))

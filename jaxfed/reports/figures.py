@@ -1,7 +1,4 @@
-"""Plots of results as functions from numbers to matplotlib Figures.
-
-`examples` is the number of examples that a metric is measured on (`jaxfed.reports.style.fit`).
-"""
+"""Plots of results as functions from numbers to matplotlib Figures."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -23,12 +20,11 @@ from jaxfed.experiment.store.records import (
     measure,
     read_json,
     read_metrics,
-    read_predictions,
     sort_algorithms,
 )
 from jaxfed.federation.evaluate import Reliability, reliability
 from jaxfed.host.safe_files import guarded
-from jaxfed.reports.comparison import Results
+from jaxfed.reports.comparison import Results, judged_rows
 from jaxfed.reports.names import (
     USUAL,
     Methods,
@@ -82,8 +78,7 @@ def run_plots(run: Run) -> dict[str, Callable[[], Figure]]:
     final = ("test_accuracy", "test_balanced_accuracy", "unlabeled_accuracy")
     first = next((metric for metric in final if metric in measured), "")
     if first:
-        number = run.num_examples(first)
-        drawings["algorithms"] = partial(methods_figure, run.results, first, methods, number)
+        drawings["algorithms"] = partial(methods_figure, run.results, first, methods)
     seen = dict.fromkeys(name for line in lines for name in line)
     wanted = {first or "test_accuracy": "rounds"} | {
         name: name.removesuffix("_accuracy")
@@ -93,16 +88,15 @@ def run_plots(run: Run) -> dict[str, Callable[[], Figure]]:
     times = over_rounds(lines, "simulated_seconds", methods)
     for metric, name in wanted.items():
         if rounds := over_rounds(lines, metric, methods):
-            number = run.num_examples(metric)
-            draw = partial(rounds_figure, metric=metric, methods=methods, examples=number)
+            draw = partial(rounds_figure, metric=metric, methods=methods)
             drawings[name] = partial(draw, rounds)
             if times and metric in _OVER_TIME:
                 timed = over_time(rounds, times)
                 drawings[f"{name}_time"] = partial(draw, timed, xlabel="Simulated time [s]")
     for name, (each, mean) in _OVER_CLIENTS.items():
         if clients := over_clients(lines, each):
-            means, number = over_rounds(lines, mean, methods), run.num_examples(mean)
-            drawings[name] = partial(clients_figure, clients, means, mean, methods, number)
+            means = over_rounds(lines, mean, methods)
+            drawings[name] = partial(clients_figure, clients, means, mean, methods)
     if _CALIBRATED in measured and (bins := reliabilities(run)):
         drawings["reliability"] = partial(reliability_figure, bins, methods)
     if (run.workdir / "partition.json").exists() and not is_network(run.workdir):
@@ -134,9 +128,7 @@ def draw_plots(run: Run, folder: Path) -> None:
             logging.warning("%s: %s", file, error)
 
 
-def methods_figure(
-    results: Results, metric: str, methods: Methods = USUAL, examples: int = 0
-) -> Figure:
+def methods_figure(results: Results, metric: str, methods: Methods = USUAL) -> Figure:
     """Plot a row for each method: repeats as dots, mean and deviation on top, its numbers beside its name."""
     drawn = {name: found[metric] for name, found in results.items() if metric in found}
     styles = algorithm_styles(list(drawn), methods.algorithms)
@@ -158,14 +150,14 @@ def methods_figure(
     ax.grid(False, axis="y")
     ax.xaxis.set_major_locator(MaxNLocator(5))
     ax.margins(x=0.12)
-    fit(ax, metric, "x", examples)
+    fit(ax, metric, "x")
     ax.set_yticks(range(len(drawn)), [plain(label, 90) for label in labels], color=INK)
     ax.set_ylim(len(drawn) - 0.4, -0.6)
     return figure
 
 
 def rounds_figure(
-    rounds: Series, metric: str, methods: Methods = USUAL, examples: int = 0, xlabel: str = "Round"
+    rounds: Series, metric: str, methods: Methods = USUAL, xlabel: str = "Round"
 ) -> Figure:
     """Plot a metric over rounds, a line for each method; the band is one sample deviation over repeats."""
     figure, ax = _axes(xlabel, metric)
@@ -177,7 +169,7 @@ def rounds_figure(
         ax.fill_between(x, *band, color=style["color"], alpha=0.18, lw=0)
         ax.plot(x, mean, label=methods.name(method), linewidth=1.8, **{**style, "marker": ""})
     ax.xaxis.set_major_locator(MaxNLocator(5, integer=xlabel == "Round"))
-    fit(ax, metric, "y", examples)
+    fit(ax, metric, "y")
     legend(figure, ax)
     return figure
 
@@ -190,7 +182,6 @@ def curve_figure(
     *,
     title: str = "",
     methods: Methods = USUAL,
-    examples: int = 0,
 ) -> Figure:
     """Plot a metric against a swept value, a line for each method, error bars of one sample deviation.
 
@@ -221,7 +212,7 @@ def curve_figure(
         is_crowded = max(map(len, texts)) * len(texts) > 60
         turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if is_crowded else {}
         ax.set_xticks(places, texts, **turned)
-    fit(ax, metric, "y", examples)
+    fit(ax, metric, "y")
     legend(figure, ax)
     return figure
 
@@ -305,7 +296,6 @@ def clients_figure(
     means: Series,
     metric: str,
     methods: Methods = USUAL,
-    examples: int = 0,
 ) -> Figure:
     """Plot clients' accuracies and their mean, below their deviation over clients (FedCT's Figures 2, 3, 7).
 
@@ -330,7 +320,7 @@ def clients_figure(
         if method in means:
             x, measured = zip(*means[method], strict=True)
             above.plot(x, [100 * m.mean for m in measured], label=methods.name(method), **look)
-    fit(above, metric, "y", examples)
+    fit(above, metric, "y")
     below.set_ylim(bottom=0)
     below.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend(figure, above)
@@ -345,18 +335,10 @@ def reliabilities(run: Run) -> dict[str, Reliability]:
     """
     found = {}
     for method in run.results:
-        confidence, is_right = [], []
-        for repeat in range(run.num_repeats):
-            rows = read_predictions(run.workdir, method, repeat) or ()
-            known = [row for row in rows if row["truth"]]
-            roles = {row["role"] for row in known}
-            role = next((role for role in _ROLES if role in roles), "")
-            with guarded(run.workdir / "predictions"):
-                judged = [row for row in known if row["role"] == role]
-                confidence += [float(row["confidence"]) for row in judged]
-                is_right += [row["label"] == row["truth"] for row in judged]
-        if confidence:
-            found[method] = reliability(np.array(confidence), np.array(is_right))
+        each = [judged_rows(run.workdir, method, r, _ROLES) for r in range(run.num_repeats)]
+        if rows := [part for part in each if part is not None]:
+            is_right = np.concatenate([part.label == part.truth for part in rows])
+            found[method] = reliability(np.concatenate([r.confidence for r in rows]), is_right)
     return found
 
 

@@ -5,7 +5,6 @@ A method has its title from `@method(title=)`. Here are names of variants, which
 
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,7 +36,6 @@ _LABELERS = {
     "network": "network",
 }
 REMARK = " ‡"
-_MOST_SETTINGS = 2  # most settings of a variant in its name
 
 # Metrics whose own name does not say enough.
 _METRICS = {
@@ -104,49 +102,21 @@ USUAL = Methods()
 
 
 def methods_of(runs: Sequence[Run]) -> Methods:
-    """Return names and algorithms of all methods with results, built from settings that all runs share.
+    """Return names and algorithms of all methods with results.
 
-    * A method with pseudo-labels of XCLP: `FedProx + XCLP`.
-    * A variant without a title of its own: the title of its algorithm and the settings of its section,
-      `XCLP, propagation alpha 0.9`.
-    * The config's name is appended, `XCLP (again)`, if the section sets no key or more than two, if runs
-      differ in one, or if two methods would have the same name.
+    A method with pseudo-labels of XCLP in all runs is `FedProx + XCLP`; a variant without a title of its own
+    has that of its algorithm, and the config's name: `XCLP (again)`.
     """
-    algorithms = algorithms_of(runs)
-    names = {
-        method: _name(method, algorithm, [run for run in runs if method in run.results])
-        for method, algorithm in algorithms.items()
-    }
-    counts = Counter(names.values())
-    for method, name in names.items():
-        if counts[name] > 1 and name != algorithm_label(method):
-            names[method] = f"{name} ({method})"
+    algorithms, names = algorithms_of(runs), {}
+    for method, algorithm in algorithms.items():
+        is_untitled = method != algorithm and method == algorithm_label(method)
+        name = algorithm_label(algorithm if is_untitled else method)
+        labelers = {_labeler(run, method) for run in runs if method in run.results}
+        if len(labelers) == 1 and "none" not in labelers and " + " not in name:
+            labeler = labelers.pop()
+            name = f"{name} + {_LABELERS.get(labeler, labeler)}"
+        names[method] = f"{name} ({method})" if is_untitled else name
     return Methods(names, algorithms)
-
-
-def _name(method: str, algorithm: str, runs: Sequence[Run]) -> str:
-    is_untitled = method != algorithm and method == algorithm_label(method)
-    name = algorithm_label(algorithm if is_untitled else method)
-    labelers = {_labeler(run, method) for run in runs}
-    labeler = labelers.pop() if len(labelers) == 1 and " + " not in name else "none"
-    if labeler != "none":
-        name = f"{name} + {_LABELERS.get(labeler, labeler)}"
-    if not is_untitled:
-        return name
-    unsaid = {f"{method}.algorithm"} | ({f"{method}.pseudo_label"} if labeler != "none" else set())
-    own = {
-        key: {setting_text(run.settings.get(key)) for run in runs}
-        for run in runs
-        for key, value in run.settings.items()
-        if key.startswith(f"{method}.") and value != {}
-    }
-    said = [
-        f"{own_label(key, method, algorithm)} {min(texts)}"
-        for key, texts in own.items()
-        if key not in unsaid and len(texts) == 1
-    ]
-    is_whole = len(said) == len(own.keys() - unsaid) <= _MOST_SETTINGS and (said or len(own) > 1)
-    return ", ".join([name, *said[:_MOST_SETTINGS]]) + ("" if is_whole else f" ({method})")
 
 
 def _labeler(run: Run, method: str) -> str:
@@ -169,12 +139,6 @@ def marked(run: Run) -> dict[str, str]:
 def algorithm_label(name: str) -> str:
     """Return the display name of a method."""
     return _VARIANTS.get(name) or declaration_of(name).title
-
-
-def own_label(key: str, method: str, algorithm: str) -> str:
-    """Return the label of a key in a variant's section: the algorithm's label without the method's name."""
-    label = setting_label(f"{algorithm}{key.removeprefix(method)}")
-    return label.removesuffix(f" of {algorithm_label(algorithm)}")
 
 
 def metric_label(name: str) -> str:

@@ -7,17 +7,16 @@ them together.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from jaxfed.experiment.store.records import Run, read_json, read_predictions
+from jaxfed.experiment.store.records import Run, read_json
 from jaxfed.federation.evaluate import auroc, expected_calibration_error
-from jaxfed.host.safe_files import guarded
+from jaxfed.reports.comparison import Rows, judged_rows
 from jaxfed.reports.names import methods_of
 from jaxfed.reports.tables import Cell, Table
 
-_TESTED = ("test", "new")  # roles of predictions
 _DRAWS, _BLOCK = 1000, 50
 _MOST_CLIENTS = 25  # with a row in the report; the CSV has all
 _MEASURES = {
@@ -38,39 +37,6 @@ _OF_CLIENTS = (
     "Accuracy on a client's test rows, or of its own model on all, mean over repeats; the CSV has the other "
     "measures."
 )
-
-
-class Rows(NamedTuple):
-    """Test rows of known class of a method in a repeat: arrays [n]; confidence is that of the label."""
-
-    client: np.ndarray
-    row: np.ndarray
-    label: np.ndarray
-    confidence: np.ndarray
-    truth: np.ndarray
-
-    def of(self, chosen: np.ndarray) -> "Rows":
-        """Return the chosen rows."""
-        return Rows(*(column[chosen] for column in self))
-
-
-def tested(run: Run, method: str) -> list[Rows]:
-    """Read a method's test rows, one entry for each repeat that has some."""
-    found = []
-    for repeat in range(run.num_repeats):
-        table = read_predictions(run.workdir, method, repeat) or ()
-        with guarded(run.workdir / "predictions"):
-            rows = [
-                (r["client"], r["index"], r["label"], r["confidence"], r["truth"])
-                for r in table
-                if r["role"] in _TESTED and r["truth"]
-            ]
-            if rows:
-                client, row, label, sure, truth = np.array(rows, float).T
-                whole = (column.astype(int) for column in (client, row, label, truth))
-                client, row, label, truth = whole
-                found.append(Rows(client, row, label, sure, truth))
-    return found
 
 
 def measures_of(counts: np.ndarray) -> dict[str, np.ndarray]:
@@ -132,7 +98,10 @@ def intervals(repeats: list[Rows], num_classes: int) -> dict[str, tuple[float, f
 
 def quality_tables(run: Run, names: tuple[str, str]) -> Iterator[Table]:
     """Yield the table of methods against measures, and that of clients, if clients hold the test rows."""
-    of = {method: found for method in run.results if (found := tested(run, method))}
+    read = {
+        m: [judged_rows(run.workdir, m, r) for r in range(run.num_repeats)] for m in run.results
+    }
+    of = {m: [rows for rows in each if rows is not None] for m, each in read.items() if any(each)}
     if not of:
         return
     there = (run.workdir / "partition.json").exists()

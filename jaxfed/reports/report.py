@@ -26,7 +26,7 @@ from jaxfed.reports.names import (
 )
 from jaxfed.reports.provenance import provenance
 from jaxfed.reports.quality import quality_tables
-from jaxfed.reports.sweeps import Curve, chosen_settings, curves, swept_keys, validated_settings
+from jaxfed.reports.sweeps import Curve, curves, swept_keys, validated_settings
 from jaxfed.reports.tables import Row, Table
 from jaxfed.reports.target import target_table
 
@@ -178,11 +178,10 @@ def _overview(runs: Sequence[Run], take: Callable[..., str]) -> Section:
     keys = tables.differing_keys(runs)[:_MOST_KEYS]
     rows = [Row([run.name, *(run.settings.get(key, "") for key in keys)], run) for run in runs]
     metric = tables.primary_metric(runs) or "test_accuracy"
-    given = "All runs", ["run", *keys], rows
-    table = tables.settings_table(take("tables", "overview"), *given, metric)
+    named = take("tables", "overview"), "All runs"
+    table = tables.settings_table(*named, ["run", *keys], rows, metric)
     paired = tables.runs_table(take("tables", "overview", "paired"), runs, metric)
-    chosen = chosen_settings(take("tables", "overview", "chosen"), *given)
-    return Section("Overview", [table, paired, chosen])
+    return Section("Overview", [table, paired])
 
 
 def _run_section(run: Run, take: Callable[..., str], target: float | None, added: Added) -> Section:
@@ -198,9 +197,7 @@ def _run_section(run: Run, take: Callable[..., str], target: float | None, added
     ]
     of_rows = take("tables", run.name, "measures"), take("tables", run.name, "clients")
     measured = quality_tables(run, of_rows)
-    named = take("tables", run.name, "chosen"), run.name
-    chosen = chosen_settings(*named, ["run"], [Row([run.name], run)])
-    parts = [table, reached, sites, *pictures, *measured, chosen, *added(run, take)]
+    parts = [table, reached, sites, *pictures, *measured, *added(run, take)]
     return Section(run.name, parts, origin=provenance([run]))
 
 
@@ -225,10 +222,6 @@ def _sweep_section(sweep: Sweep, take: Callable[..., str]) -> Section:
     if rest := [point for point in sweep.points if point.name not in drawn]:
         title, of = f"{'other ' if found else ''}points", keys or list(sweep.base)
         parts += _point_tables(sweep, title, "points", of or ["point"], rest, metric, take)
-    keys = [key for key in keys if not key.startswith("selection.")]
-    rows = [_row(sweep, point, keys) for point in sweep.points]
-    named = take("tables", sweep.name, "chosen"), sweep.name
-    parts.append(chosen_settings(*named, keys or ["point"], rows))
     parts.append(validated_settings(sweep, metric, take("tables", sweep.name, "validated")))
     at_base = (
         point.run
@@ -287,11 +280,10 @@ def _curve_pictures(
     if not series:
         return
     against = f"against {setting_label(curve.key)}{f' at {title}' * bool(title)}"
-    number = min(run.num_examples(metric) for run in there)
     yield Picture(
         take("plots", sweep.name, curve.key, title),
         f"{metric_label(metric)} {against}. Mean over repeats; error bars are one sample deviation.",
-        partial(draw, series, metric, title=title, methods=methods_of(there), examples=number),
+        partial(draw, series, metric, title=title, methods=methods_of(there)),
     )
     errors = {"Measured": "cosine_rmse", "Theory": "cosine_rmse_theory"}
     cosines = {name: measured("xclp", error) for name, error in errors.items()}

@@ -152,20 +152,16 @@ def label_ticks(axis: Axis, values: Sequence[float], texts: Sequence[str]) -> No
     axis.set_minor_locator(NullLocator())
 
 
-def fit(ax: Axes, metric: str, axis: str, examples: int = 0) -> None:
+def fit(ax: Axes, metric: str, axis: str) -> None:
     """Give an axis a smallest span, so that noise looks like noise; end a share at its limits.
 
-    The least span of an accuracy is eight standard errors, 8 sqrt(p (1 - p) / n), for p in the middle of the
-    axis (within 0.1 and 0.9) and n = `examples` that it is measured on; 5 points if n is unknown. It is 0.1
-    for other shares, and a tenth of the largest value for other metrics. Markers on a limit are drawn whole.
+    The least span is 5 points of an accuracy, 0.1 of other shares, and a tenth of the largest value of other
+    metrics. Markers on a limit are drawn whole.
     """
     low, high = getattr(ax, f"get_{axis}lim")()
     top = 100.0 if is_accuracy(metric) else 1.0
-    if is_accuracy(metric):
-        p = min(max((low + high) / 2 / top, 0.1), 0.9)
-        least = 8 * top * math.sqrt(p * (1 - p) / examples) if examples else 5.0
-    else:
-        least = 0.1 if is_share(metric) else 0.1 * max(abs(low), abs(high))
+    others = 0.1 if is_share(metric) else 0.1 * max(abs(low), abs(high))
+    least = 5.0 if is_accuracy(metric) else others
     wider = max(0.0, least - (high - low)) / 2
     low, high = low - wider, high + wider
     if is_share(metric):

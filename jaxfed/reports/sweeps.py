@@ -1,7 +1,6 @@
-"""Curves of a sweep, and settings that were chosen without test labels, in a run and over a sweep."""
+"""Curves of a sweep, and its settings chosen by validation."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jaxfed.experiment.store.records import (
@@ -9,9 +8,7 @@ from jaxfed.experiment.store.records import (
     PointRecord,
     Run,
     Sweep,
-    algorithms_of,
     ordered_methods,
-    sort_algorithms,
 )
 from jaxfed.reports.comparison import paired_difference
 from jaxfed.reports.names import (
@@ -20,7 +17,6 @@ from jaxfed.reports.names import (
     measurement_text,
     methods_of,
     metric_label,
-    own_label,
     setting_label,
     setting_labels,
     setting_text,
@@ -31,13 +27,11 @@ from jaxfed.reports.tables import (
     PAIRED,
     STATISTICS,
     Cell,
-    Row,
     Table,
     records,
     result_cell,
 )
 
-_CHOSEN = "selected."  # prefix of the settings that a one-shot method selected
 # Sections that define the problem and its execution; no method selects them.
 _NO_CHOICE = ("dataset", "federation", "preprocessing", "execution", "selection")
 
@@ -87,68 +81,6 @@ def curves(sweep: Sweep) -> list[Curve]:
 def _order(value: Any) -> tuple[int, float]:
     # Numbers ascend; other values keep the order of the sweep (sorts are stable).
     return (1, float(value)) if is_number(value) else (0, 0.0)
-
-
-def chosen_settings(
-    name: str, title: str, keys: Sequence[str], rows: Sequence[Row]
-) -> Table | None:
-    """Return the settings selected by clients' labels in each repeat; None if nothing was selected.
-
-    Selection is by cross-validation (`selection.settings`) or leave-one-out (`select`). Arguments as
-    `jaxfed.reports.tables.settings_table`; rows without a selection are omitted.
-    """
-    runs = [row.run for row in rows if row.run is not None]
-    of, methods = algorithms_of(runs), methods_of(runs)
-    choosing = sort_algorithms({m for run in runs for m in run.results if _chosen(run, m)}, of)
-    lines, numbers = [], []
-    for row in rows:
-        if row.run is None or not (texts := {m: _chosen(row.run, m) for m in row.run.results}):
-            continue
-        if any(texts.values()):
-            pairs = list(zip(keys, row.values, strict=True))
-            settings = [Cell(setting_text(value, key, methods)) for key, value in pairs]
-            lines.append([*settings, *(Cell(texts.get(method) or "–") for method in choosing)])
-            numbers += [
-                record
-                for record in records({k: setting_text(v) for k, v in pairs}, row.run)
-                if record["metric"].startswith((_CHOSEN, "cross_validation.", "leave_one_out."))
-            ]
-    if not lines:
-        return None
-    return Table(
-        name=name,
-        title=f"{title}: settings chosen by clients' labels",
-        columns=(*setting_labels(keys), *map(methods.name, choosing)),
-        rows=lines,
-        num_settings=len(keys),
-        caption="What each method chose, and in how many repeats, by how many of the clients' labels came "
-        "back, hidden or left out; no test label takes part. The CSV has the shares that came back, with "
-        "these settings and with the given ones.",
-        records=numbers,
-    )
-
-
-def _chosen(run: Run, method: str) -> str:
-    """Return counts of the values over repeats: `propagation alpha 0.95 in 3 of 5, 0.9 in 2 of 5`.
-
-    A categorical choice is reported one-hot: a metric for each name, 1 for the selected one.
-    """
-    values: dict[str, list[Any]] = {}
-    for metric, found in run.results.get(method, {}).items():
-        if metric.startswith(_CHOSEN):
-            key, _, name = metric.removeprefix(_CHOSEN).partition(".")
-            before = values.get(key, found.values)
-            pairs = zip(found.values, before, strict=True)
-            values[key] = (
-                [name if is_it else other for is_it, other in pairs] if name else [*before]
-            )
-    of, texts = run.algorithm_of(method), []
-    for key, chosen in values.items():
-        counted = Counter(map(setting_text, chosen)).most_common()
-        counts = [f"{text} in {count} of {len(chosen)}" for text, count in counted]
-        told = ", ".join(counts) if len(chosen) > 1 else counted[0][0]
-        texts.append(f"{own_label(f'{of}.{key}', of, of)} {told}")
-    return "; ".join(texts)
 
 
 def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:

@@ -15,7 +15,6 @@ from jaxfed.reports.comparison import (
     best_methods,
     is_ahead_on_other_rows,
     paired_difference,
-    shared_split,
     standard_error,
 )
 from jaxfed.reports.names import (
@@ -174,7 +173,6 @@ def run_table(run: Run, name: str) -> Table:
         num_settings=1,
         caption=(
             STATISTICS
-            + shared_split([run], metrics)
             + BEST
             + PAIRED * (len(rows) > len(results))
             + _remarks([run], methods)
@@ -210,11 +208,7 @@ def settings_table(
         rows=lines,
         num_settings=len(settings),
         caption=(
-            STATISTICS
-            + shared_split(runs, [metric])
-            + BEST
-            + ONCE * any(run.reused for run in runs)
-            + _remarks(runs, methods)
+            STATISTICS + BEST + ONCE * any(run.reused for run in runs) + _remarks(runs, methods)
         ).strip(),
         records=[r for row in rows if row.run for r in records(_settings(keys, row), row.run)],
     )

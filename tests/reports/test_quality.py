@@ -9,7 +9,8 @@ from sklearn import metrics as sk
 from small_workdirs import make_run
 
 from jaxfed.experiment.store.records import read_run
-from jaxfed.reports.quality import Rows, intervals, point_measures, quality_tables
+from jaxfed.reports.comparison import Rows
+from jaxfed.reports.quality import intervals, point_measures, quality_tables
 
 RNG = np.random.default_rng(0)
 

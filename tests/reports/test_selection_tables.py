@@ -1,14 +1,13 @@
-"""Settings chosen without test labels, in a report: of cross-validation in runs, by validation in sweeps."""
+"""Settings of a sweep that validation chooses, without test labels, in a report."""
 
-import csv
 import json
 
 import pytest
-from small_workdirs import make_run, make_sweep, metric
+from small_workdirs import make_sweep, metric
 
 from jaxfed.config import file as config_file
 from jaxfed.experiment.store.records import read_sweep
-from jaxfed.reports.report import build, write_report
+from jaxfed.reports.report import write_report
 from jaxfed.reports.sweeps import validated_settings
 
 
@@ -18,116 +17,6 @@ def measured(path, **of_method):
     for algorithm, metrics in of_method.items():
         summary["algorithms"][algorithm] |= metrics
     (path / "summary.json").write_text(json.dumps(summary))
-
-
-def cross_validated(path, **of_method):
-    measured(
-        path,
-        **{
-            algorithm: {
-                "selected": {key: metric(values) for key, values in chosen.items()},
-                "cross_validation": {
-                    "accuracy": metric([0.5] * 3),
-                    "given_accuracy": metric([0.25] * 3),
-                },
-            }
-            for algorithm, chosen in of_method.items()
-        },
-    )
-
-
-def table_of(workdir, title):
-    tables = [table for section in build([workdir]) for table in section.tables]
-    return next((table for table in tables if title in table.title), None)
-
-
-def test_a_run_shows_what_cross_validation_chose(tmp_path):
-    path = make_run(tmp_path / "given", selection__settings="given")
-    assert table_of(path, "chosen by clients' labels") is None
-    assert "selection" not in dict(build([path])[0].origin)["config"]
-    path = make_run(tmp_path / "r", selection__settings="cross_validated")
-    cross_validated(path, xclp={"alpha": (0.9, 0.99, 0.5), "num_bits": (64, 4096, 64)})
-    table = table_of(path, "chosen by clients' labels")
-    assert table.columns == ("run", "XCLP")
-    assert "selection.settings=cross_validated" in dict(build([path])[0].origin)["config"]
-    assert [cell.text for cell in table.rows[0]] == [
-        "r",
-        "propagation alpha 0.9 in 1 of 3, 0.99 in 1 of 3, 0.5 in 1 of 3; "
-        "LSH bits L 64 in 2 of 3, 4096 in 1 of 3",
-    ]
-    table.write(tmp_path)
-    with (tmp_path / f"{table.name}.csv").open(newline="") as stream:
-        rows = {row["metric"]: row["values"] for row in csv.DictReader(stream)}
-    assert rows["selected.num_bits"] == "64.0 4096.0 64.0"
-    assert rows["cross_validation.given_accuracy"] == "0.25 0.25 0.25"
-    assert "test_accuracy" not in rows
-
-
-def test_a_name_that_was_chosen_is_told(tmp_path):
-    """Leave-one-out reports names one by one."""
-    path = make_run(tmp_path / "r")
-    summary = json.loads((path / "summary.json").read_text())
-    summary["algorithms"]["xclp"] |= {
-        "selected": {
-            "alpha": metric([0.5, 0.9, 0.5]),
-            "label_matrix": {"plain": metric([1, 0, 0]), "class_balanced": metric([0, 1, 1])},
-        },
-        "leave_one_out": {"accuracy": metric([0.5, 0.6, 0.7])},
-    }
-    (path / "summary.json").write_text(json.dumps(summary))
-    table = table_of(path, "chosen by clients' labels")
-    chosen = (
-        "propagation alpha 0.5 in 2 of 3, 0.9 in 1 of 3; "
-        "label matrix class_balanced in 2 of 3, plain in 1 of 3"
-    )
-    assert table.rows[0][1].text == chosen
-    assert "leave_one_out.accuracy" in {record["metric"] for record in table.records}
-
-
-def test_runs_beside_each_other_need_not_have_the_same_methods(tmp_path):
-    """As `xclp_digits` and its variant `tuned`."""
-    paths = [make_run(tmp_path / name) for name in "ab"]
-    for path, method in zip(paths, ("xclp", "per_client_lp"), strict=True):
-        cross_validated(path, **{method: {"alpha": (0.9,) * 3}})
-    summary = json.loads((paths[0] / "summary.json").read_text())
-    del summary["algorithms"]["per_client_lp"]
-    (paths[0] / "summary.json").write_text(json.dumps(summary))
-    tables = [table for section in build(paths) for table in section.tables]
-    chosen = next(table for table in tables if "chosen by clients' labels" in table.title)
-    assert chosen.columns == ("run", "XCLP", "Per-client LP")
-    assert [cell.text for cell in chosen.rows[0]] == ["a", "propagation alpha 0.9 in 3 of 3", "–"]
-    assert [cell.text for cell in chosen.rows[1]] == ["b", "–", "propagation alpha 0.9 in 3 of 3"]
-
-
-def test_a_sweep_has_given_and_chosen_settings_side_by_side(tmp_path):
-    base = {"federation.labeled_fraction": 0.1, "selection.settings": "cross_validated"}
-    points = [
-        (
-            f"{fraction}-{settings}",
-            {"federation.labeled_fraction": fraction, "selection.settings": settings},
-            {"xclp": (gain, gain + 0.01, gain), "per_client_lp": (0.3, 0.31, 0.29)},
-        )
-        for fraction in (0.05, 0.1)
-        for settings, gain in (("given", 0.4), ("cross_validated", 0.5))
-    ]
-    path = make_sweep(tmp_path / "s", points, base)
-    for name, overrides, _ in points:
-        if overrides["selection.settings"] == "cross_validated":
-            cross_validated(
-                path / name, xclp={"alpha": (0.9,) * 3}, per_client_lp={"alpha": (0.5,) * 3}
-            )
-    shown = table_of(path, "labeled fraction: test accuracy")
-    assert shown.columns[:3] == ("settings", "labeled fraction", "XCLP")
-    rows = [[cell.text for cell in row[:3]] for row in shown.rows]
-    assert sorted(rows) == sorted(
-        [settings, fraction, accuracy]
-        for fraction in ("0.05", "0.1")
-        for settings, accuracy in (("given", "40.33 ± 0.58"), ("cross_validated", "50.33 ± 0.58"))
-    )
-    chosen = table_of(path, "chosen by clients' labels")
-    assert chosen.columns == ("labeled fraction", "XCLP", "Per-client LP")
-    assert [row[0].text for row in chosen.rows] == ["0.05", "0.1"]
-    assert write_report([path]).is_file()
 
 
 # (alpha, labels) -> method -> (validation, test) of three seeds

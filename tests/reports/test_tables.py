@@ -2,7 +2,6 @@
 
 import csv
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from jaxfed.experiment.store.records import (
     read_run,
 )
 from jaxfed.reports import tables
-from jaxfed.reports.comparison import shared_split
 from jaxfed.reports.names import (
     difference_text,
     measurement_text,
@@ -163,38 +161,6 @@ def test_no_worse_mean_is_bold_where_a_better_one_is_not(tmp_path):
     run = read_run(make_run(tmp_path / "r", accuracies))
     table = tables.run_table(run, "r")
     assert {row[0].text for row in table.rows if row[1].best} == {"XCLP"}
-
-
-def test_a_test_split_that_repeats_share_is_said_with_its_own_standard_error(tmp_path):
-    place = make_run(tmp_path / "r", {"xclp": (0.6325,) * 3, "client_knn": (0.5,) * 3})
-    summary = json.loads((place / "summary.json").read_text())
-    examples = {"test": 117, "test_classes": [100, 17]}
-    of_xclp = summary["algorithms"]["xclp"]
-    of_xclp["test_balanced_accuracy"] = of_xclp["test_accuracy"]
-    (place / "summary.json").write_text(json.dumps(summary | {"examples": examples}))
-    run = read_run(place)
-    balanced = shared_split([run], ["test_balanced_accuracy"])
-    assert "standard error of up to 6.6 points" in balanced  # sqrt(0.25 / 100 + 0.25 / 17) / 2
-    drawn = replace(run, summary={**run.summary, "examples": examples | {"test_rows": "by_repeat"}})
-    assert not shared_split([drawn], ["test_accuracy"])
-    rows = tables.settings_table("s", "s", ["seed"], [tables.Row([7], run)], "test_accuracy")
-    assert "tested on the same 117 examples" in tables.run_table(run, "r").caption
-    assert "standard error of up to 4.6 points" in rows.caption  # sqrt(0.25 / 117)
-    assert (
-        "same"
-        not in tables.run_table(read_run(make_run(tmp_path / "old")), "r").caption.partition(
-            "Bold"
-        )[0]
-    )
-
-
-@pytest.mark.parametrize(("left_out", "is_said"), [(-1, True), (0, False), (3, False)])
-def test_a_left_out_client_has_other_test_examples_in_each_repeat(tmp_path, left_out, is_said):
-    place = make_run(tmp_path / "r", federation__left_out_client=left_out)
-    summary = json.loads((place / "summary.json").read_text())
-    (place / "summary.json").write_text(json.dumps(summary | {"examples": {"test": 117}}))
-    caption = tables.run_table(read_run(place), "r").caption
-    assert ("tested on the same 117 examples" in caption) == is_said
 
 
 @pytest.mark.parametrize(

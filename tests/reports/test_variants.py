@@ -1,4 +1,4 @@
-"""An algorithm's second name: in reports a variant goes by its algorithm, and is called by what it sets."""
+"""An algorithm's second name: in reports a variant goes by its algorithm, and by its section's name."""
 
 import json
 
@@ -28,10 +28,10 @@ SECTIONS = {
 DOTTED = {key.replace("__", "."): value for key, value in SECTIONS.items()}
 NAMES = {
     "xclp": "XCLP",
-    "a_xclp": "XCLP, propagation alpha 0.9",
+    "a_xclp": "XCLP (a_xclp)",
     "fedavg": "FedAvg",
     "pooled_lp": "LP on pooled data",
-    "a_pooled": "LP on pooled data, propagation alpha 0.9",
+    "a_pooled": "LP on pooled data (a_pooled)",
 }
 
 
@@ -46,8 +46,8 @@ def test_a_run(tmp_path):
     rows = {row[0].text: row[1] for row in tables.run_table(run, "r").rows}
     *names, to_variant, _, _, to_pooled = rows
     assert names == list(NAMES.values())
-    assert to_variant == "XCLP − (XCLP, propagation alpha 0.9)"
-    assert to_pooled == "XCLP − (LP on pooled data, propagation alpha 0.9)"
+    assert to_variant == "XCLP − XCLP (a_xclp)"
+    assert to_pooled == "XCLP − LP on pooled data (a_pooled)"
     assert [name for name, cell in rows.items() if cell.best] == ["XCLP"]
 
 
@@ -62,28 +62,6 @@ def test_figures_of_a_run(tmp_path):
     assert broken == [NAMES["pooled_lp"], NAMES["a_pooled"]]
     above = [name for name, line in lines.items() if line.get_zorder() == 4]
     assert above == [NAMES["xclp"], NAMES["a_xclp"]]
-    for figure in figures.values():
-        assert_nothing_is_cut(figure)
-
-
-def test_figures_have_room_for_long_names(tmp_path):
-    """Of the variant of clients' models, too."""
-    settings = {
-        "a_xclp__hamming": "masked" * 4,
-        "a_xclp__rows": 9,
-        "a_pooled__class_balanced": True,
-    }
-    run = run_of(tmp_path / "r", **settings)
-    lines = [
-        {"repeat": 0, "algorithm": name, "round": number, "round_client_test_accuracy": [0.5, 0.6]}
-        | {"test_accuracy": 0.5, "round_test_accuracy": 0.55}
-        for name in ACCURACIES
-        for number in (1, 2)
-    ]
-    (run.workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    figures = run_figures(run)
-    legend = [text.get_text() for text in figures["clients"].legends[0].get_texts()]
-    assert legend == list(methods_of([run]).names.values())
     for figure in figures.values():
         assert_nothing_is_cut(figure)
 
@@ -133,7 +111,7 @@ def test_which_methods_a_run_has_is_no_column_of_settings(tmp_path):
     """Nor are the settings of a method that the other run does not have: their results tell."""
     make_run(tmp_path / "a", baselines=["a_xclp"], a_xclp__algorithm="xclp", a_xclp__alpha=0.9)
     make_run(tmp_path / "b", baselines=[], xclp__alpha=0.5)
-    (table,) = build([tmp_path])[0].tables
+    table, *_ = build([tmp_path])[0].tables
     assert table.columns[1:3] == ("propagation alpha", "XCLP")
 
 
@@ -142,52 +120,21 @@ def test_a_sweep_over_methods_tells_them_by_their_names(tmp_path):
     points = [(name, {"baselines": chosen, **DOTTED}, ACCURACIES) for name, chosen in lists.items()]
     (section,) = build([make_sweep(tmp_path / "s", points, {"baselines": [], **DOTTED})])
     assert [row[0].text for row in section.tables[0].rows] == [
-        "XCLP, propagation alpha 0.9, FedAvg",
-        "XCLP, propagation alpha 0.9",
+        "XCLP (a_xclp), FedAvg",
+        "XCLP (a_xclp)",
     ]
 
 
-# Sections "mine" and "yours" beside one another -> what they are called.
-NAMED = [
-    ({"algorithm": "xclp"}, {}, "XCLP (mine)"),
-    (
-        {"algorithm": "xclp", "alpha": 0.9, "num_neighbors": 5},
-        {},
-        "XCLP, propagation alpha 0.9, neighbors k 5",
-    ),
-    (
-        {"algorithm": "xclp", "alpha": 0.9, "num_neighbors": 5, "num_bits": 64},
-        {},
-        "XCLP, propagation alpha 0.9, neighbors k 5 (mine)",
-    ),
-    (
-        {"algorithm": "fedavg", "training": {"learning_rate": 0.01}},
-        {},
-        "FedAvg, learning rate 0.01",
-    ),
-    ({"algorithm": "fedavg", "training": {}}, {}, "FedAvg (mine)"),
-    ({"algorithm": "feddyn", "alpha": 0.5}, {}, "FedDyn, regularization alpha 0.5"),
-    ({"algorithm": "fedprox", "pseudo_label": "xclp"}, {}, "FedProx + XCLP"),
-    (
-        {"algorithm": "fedprox", "pseudo_label": "xclp", "mu": 0.1},
-        {},
-        "FedProx + XCLP, mu 0.1",
-    ),
-    (
-        {"algorithm": "xclp", "alpha": 0.9},
-        {"algorithm": "xclp", "alpha": 0.9},
-        "XCLP, propagation alpha 0.9 (mine)",
-    ),
-    ({"algorithm": "fedavg", "pseudo_label": "xclp"}, None, "FedAvg + XCLP (mine)"),
-    ({"algorithm": "anothers", "mu": 0.1}, {}, "anothers, mu 0.1"),
-]
-
-
-@pytest.mark.parametrize(("mine", "yours", "name"), NAMED)
-def test_a_variant_is_called_by_what_it_sets(tmp_path, mine, yours, name):
-    beside = "fedavg_xclp" if yours is None else "yours"
-    accuracies = dict.fromkeys(("xclp", "mine", beside), (0.5, 0.6))
-    run = read_run(make_run(tmp_path / "r", accuracies, mine=mine, yours=yours or {}))
+@pytest.mark.parametrize(
+    ("mine", "name"),
+    [
+        ({"algorithm": "xclp", "alpha": 0.9}, "XCLP (mine)"),
+        ({"algorithm": "fedprox", "pseudo_label": "xclp"}, "FedProx + XCLP (mine)"),
+        ({"algorithm": "anothers", "mu": 0.1}, "anothers (mine)"),
+    ],
+)
+def test_a_variant_has_the_name_of_its_section(tmp_path, mine, name):
+    run = read_run(make_run(tmp_path / "r", dict.fromkeys(("xclp", "mine"), (0.5,)), mine=mine))
     assert methods_of([run]).names["mine"] == name
 
 
@@ -195,12 +142,6 @@ def test_a_title_of_its_own_stays(tmp_path):
     settings = {"fedadam": {"algorithm": "fedavg", "training": {"server_optimizer": "adam"}}}
     run = read_run(make_run(tmp_path / "r", {"xclp": (0.5,), "fedadam": (0.5,)}, **settings))
     assert methods_of([run]).names["fedadam"] == "FedAdam"
-
-
-def test_what_runs_differ_in_is_not_told(tmp_path):
-    runs = [run_of(tmp_path / str(alpha), a_xclp__alpha=alpha) for alpha in (0.5, 0.9)]
-    assert methods_of(runs).names["a_xclp"] == "XCLP (a_xclp)"
-    assert methods_of(runs[:1]).names["a_xclp"] == "XCLP, propagation alpha 0.5"
 
 
 def test_variants_stand_behind_their_algorithms():

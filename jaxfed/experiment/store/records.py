@@ -199,12 +199,6 @@ class Run:
         """The summary's note on the origin of the examples; mostly empty."""
         return str(self._told("data_origin", ""))
 
-    def num_examples(self, metric: str) -> int:
-        """Return the number of examples that an accuracy is measured on; 0 if it is unknown."""
-        kinds = {"consensus": "public"} | {k: k for k in ("validation", "unlabeled", "test")}
-        kind = next((kind for word, kind in kinds.items() if word in metric), "")
-        return int(self._told("examples", {}).get(kind, 0))
-
     @property
     def remarks(self) -> list[str]:
         """The summary's lines on methods whose characteristic step had no effect; mostly empty."""

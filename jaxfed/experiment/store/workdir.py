@@ -71,11 +71,7 @@ _IN_MANIFEST = (
 )
 TO_RESUME = (_CONFIG, _DATA, _METRICS, _PARTITION, _CHECKPOINTS, _PREPROCESSING)
 
-# Hints for results that cannot be resumed: each entry point names its own flags or arguments.
-OF_A_COMMAND = "give another --workdir, or --overwrite to begin again"
-OF_A_CALL = "give another workdir, or overwrite=True to begin again"
-OF_A_SWEEP = "give the sweep another --workdir, or delete this point's"
-IN_A_SWEEP = "JAXFED_IN_A_SWEEP"  # set for the processes of a sweep, which has no --overwrite
+IN_A_SWEEP = "JAXFED_IN_A_SWEEP"  # set for the processes of a sweep
 
 
 class Workdir:
@@ -332,12 +328,3 @@ def write_json(file: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON file atomically."""
     with storage.whole_file(file) as stream:
         stream.write(json.dumps(plain(value), indent=2) + "\n")
-
-
-@contextmanager
-def with_resume_hint(hint: str) -> Iterator[None]:
-    """Append the hint to the `Unresumable` errors of the enclosed code, as a `UsageError`."""
-    try:
-        yield
-    except Unresumable as error:
-        raise UsageError(f"{error}; {hint}") from error

@@ -1,9 +1,6 @@
-import io
 import json
 import os
-import re
 import signal
-import time
 from functools import wraps
 from types import SimpleNamespace
 from typing import Any
@@ -381,19 +378,6 @@ def test_slow_preprocessing_is_reported_now_and_then(config, monkeypatch):
         "preparing data, 2/4",
         "preparing data, 4/4",
     ]
-
-
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_long_silence_is_broken_elsewhere(config, is_terminal, monkeypatch):
-    """A step that reports nothing, such as decoding or one round over many points."""
-    monkeypatch.setattr("jaxfed.host.terminal.QUIET_SECONDS", 0.1)
-    stream = io.StringIO()
-    console = Console(file=stream, force_terminal=is_terminal, width=120, highlight=False)
-    with RunProgress(config.to_dict(), console) as progress:
-        progress.working_on("loading cifar10")
-        time.sleep(0.6)
-    lines = re.findall("^loading cifar10, for [01] s so far$", stream.getvalue(), re.MULTILINE)
-    assert (0 < len(lines) < 10) == (not is_terminal)
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

@@ -23,9 +23,6 @@ def experiment(tmp_path, monkeypatch):
 
 
 def test_what_readers_find(experiment):
-    from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG
-    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
-
     before = time.time()
     workdir = experiment.run("w", "tensorboard")
     found = read(workdir / "tensorboard")
@@ -43,10 +40,6 @@ def test_what_readers_find(experiment):
     times = [event.wall_time for event in run.Scalars("mean")]
     assert before - 1 < times[0] < times[-1] < time.time() + 1
     assert times == sorted(times)
-    content = run.summary_metadata[SESSION_START_INFO_TAG].plugin_data.content
-    settings = HParamsPluginData.FromString(content).session_start_info.hparams
-    assert settings["federation.num_clients"].number_value == 4
-    assert settings["method"].string_value == "drift"
 
 
 def test_a_resumed_run_has_each_round_once(experiment):
