@@ -51,8 +51,7 @@ def balanced_accuracy(predicted: np.ndarray, truth: np.ndarray) -> float:
 def auroc(probability: np.ndarray, truth: np.ndarray) -> float:
     """Area under the ROC curve: of two classes that of the second, of more the mean of one against the rest.
 
-    Equals scikit-learn's `roc_auc_score`, whose import would take a second of a run. Equal probabilities
-    share their mean rank.
+    Equals scikit-learn's `roc_auc_score`, whose import would take a second of a run.
 
     Args:
         probability: float [n, C]; NaN counts as 0.
@@ -73,8 +72,8 @@ def auroc(probability: np.ndarray, truth: np.ndarray) -> float:
     return float(np.mean(areas)) if areas else float("nan")
 
 
-# Measures of probabilities [n, C] against classes int [n]. A trained method's test metrics have all of them,
-# as `test_NAME`; `dataset.validation_measure` names the one that selects the state. `register` adds others.
+# Measures of probabilities [n, C] against classes int [n]: `test_NAME` of a method that trains, and values of
+# `dataset.validation_measure`.
 MEASURES: Registry[Callable[[np.ndarray, np.ndarray], float]] = Registry(
     "measure",
     {

@@ -30,8 +30,8 @@ _MEASURES = {
 }
 _CAPTION = (
     "Means over repeats, with 95 % intervals by bootstrap over test rows, where ± above is over seeds. "
-    "Macro F1 and balanced accuracy are means over the "
-    "classes that test rows have. {two}The calibration error is that of 15 bins of equal mass. "
+    "Macro F1 and balanced accuracy are means over the classes that test rows have. "
+    "{two}The calibration error is that of 15 bins of equal mass. "
 )
 _OF_CLIENTS = (
     "Accuracy on a client's test rows, or of its own model on all, mean over repeats; the CSV has the other "
@@ -69,12 +69,15 @@ def _counts(rows: Rows, num_classes: int, weights: np.ndarray) -> np.ndarray:
 
 
 def point_measures(rows: Rows, num_classes: int) -> dict[str, float]:
-    """Return all measures of some rows; of two classes the area, by the second one's probability."""
+    """Return all measures of some rows; of two classes the area, by confidences with a sign.
+
+    These order rows as the second class's probability does, also where a confidence is no probability.
+    """
     counts = _counts(rows, num_classes, np.ones((1, len(rows.row))))
     found = {name: float(values[0]) for name, values in measures_of(counts).items()}
     if num_classes == 2 and len(np.unique(rows.truth)) == 2:
-        second = np.where(rows.label == 1, rows.confidence, 1 - rows.confidence)
-        found["auroc"] = auroc(np.stack([1 - second, second], axis=1), rows.truth)
+        signed = rows.confidence * np.select([rows.label == 1, rows.label == 0], [1, -1], 0)
+        found["auroc"] = auroc(np.stack([-signed, signed], axis=1), rows.truth)
     is_right = rows.label == rows.truth
     found["calibration_error"] = expected_calibration_error(rows.confidence, is_right)
     return found
@@ -111,10 +114,8 @@ def quality_tables(run: Run, names: tuple[str, str]) -> Iterator[Table]:
     num_classes, methods = max(len(classes), size), methods_of([run])
     records, lines = list[dict[str, Any]](), []
     for method, repeats in of.items():
-        points, ends = (
-            [point_measures(r, num_classes) for r in repeats],
-            intervals(repeats, num_classes),
-        )
+        ends = intervals(repeats, num_classes)
+        points = [point_measures(rows, num_classes) for rows in repeats]
         support = int(np.mean([len(rows.row) for rows in repeats]))
         texts = {}
         for name in points[0]:

@@ -1,11 +1,7 @@
 """Training through the round loop: selection by validation, stages, and being killed at any moment."""
 
 import json
-import signal
-import subprocess
-import sys
 import threading
-import time
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +22,6 @@ from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.run.simulate import Selected
 from jaxfed.experiment.store.records import Run
 from jaxfed.experiment.store.workdir import open_workdir
-from jaxfed.federation.clients import Federation
-from jaxfed.federation.sampling import Sampling, sample_clients
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.parallel.prefetch import prefetched
@@ -251,63 +245,6 @@ def test_selection_from_round_0_on_survives_a_stop(config, tmp_path, monkeypatch
             np.testing.assert_array_equal(value, parts[name][leaf])
 
 
-def test_held_out_examples_are_nobodys(config):
-    federation = Simulation(config).federation(0)
-    held = [federation.points(client) for client in range(federation.num_clients)]
-    everything = np.concatenate([*held, federation.validation, federation.test])
-    np.testing.assert_array_equal(np.sort(everything), np.arange(600))
-    assert len(federation.test) == 120
-    assert len(federation.validation) == 48
-    assert federation.cohort([0]).x.shape[2:] == (8, 8, 1)
-    other = Simulation(config).federation(1)
-    assert not np.array_equal(other.validation, federation.validation)
-
-
-def test_normalization_is_that_of_the_clients_examples(config):
-    federation = Simulation(config).federation(0)
-    held = np.concatenate([federation.points(client) for client in range(federation.num_clients)])
-    mean, deviation = federation.normalization
-    np.testing.assert_allclose(mean, federation.x[held].mean(), rtol=1e-5)
-    np.testing.assert_allclose(deviation, federation.x[held].std(), rtol=1e-5)
-
-
-@pytest.mark.parametrize(("cohort_size", "expected"), [(1, 1), (4, 1), (10, 3), (18, 5)])
-def test_labeled_and_unlabeled_clients_in_proportion(config, cohort_size, expected):
-    """5 of 20 clients have labels; the rest of A.2's cohort comes from the others."""
-    config.federation.num_labeled_clients = 5
-    config.cohort_size = cohort_size
-    federation = Simulation(config).federation(0)
-    drawn = [sample_clients(config, federation, 0, number) for number in range(60)]
-    for clients in drawn:
-        assert len(set(clients)) == cohort_size
-        assert sum(client < 5 for client in clients) == expected
-    assert {client for clients in drawn for client in clients} >= set(range(5))
-
-
-def test_no_share_asks_for_more_clients_than_there_are():
-    for num_clients, num_labeled in ((n, m) for n in range(2, 10) for m in range(n + 1)):
-        counts = [int(number < num_labeled) for number in range(num_clients)]
-        federation = Federation.from_clients(
-            [(np.zeros((1, 1)), [count - 1]) for count in counts], num_classes=2
-        )
-        for size in range(1, num_clients):
-            drawn = sample_clients(Sampling(size, "proportional"), federation, 0, 1)
-            assert len(set(drawn)) == size
-            assert any(client < num_labeled for client in drawn) == (num_labeled > 0)
-
-
-@pytest.mark.parametrize(("cohort_size", "expected"), [(4, 4), (10, 5)])
-def test_cohorts_that_need_labels_have_them(config, cohort_size, expected):
-    """Clients without any would be idle; where fewer have labels than are wanted, all of those."""
-    config.federation.num_labeled_clients = 5
-    config.cohort_size = cohort_size
-    federation = Simulation(config).federation(0)
-    for number in range(1, 20):
-        clients = sample_clients(config, federation, 0, number, needs_labels=True)
-        assert sum(client < 5 for client in clients) == expected
-        assert len(set(clients)) == expected
-
-
 def test_which_methods_need_labels_when(config):
     config.training.labeled_only_rounds = 1
     federation = Simulation(config).federation(0)
@@ -406,44 +343,6 @@ def final_states(path):
     return states
 
 
-def count_lines(file):
-    return file.read_bytes().count(b"\n")
-
-
 def without_times(path):
     lines = (path / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
-
-
-@pytest.mark.slow
-def test_killed_ten_times_it_ends_with_the_same_bits(tmp_path):
-    """SIGKILL at random moments, resumed each time: parameters and lines of a run left alone."""
-    cache = tmp_path / "programs"
-
-    def command(workdir):
-        return [
-            *(sys.executable, "-m", "launch.run", f"--config={CONFIG}:smoke"),
-            f"--workdir={workdir}",
-            "--config.rounds=30",
-            "--config.checkpoint_every=3",
-            f"--config.execution.compilation_cache={cache}",
-        ]
-
-    subprocess.run(command(tmp_path / "whole"), check=True)
-    lines = tmp_path / "parts" / "metrics.jsonl"
-    rng = np.random.default_rng(0)
-    for target in np.sort(rng.choice(130, 10, replace=False)):  # of 150 lines
-        process = subprocess.Popen(command(tmp_path / "parts"))
-        while process.poll() is None and (not lines.exists() or count_lines(lines) < target):
-            time.sleep(0.002)
-        time.sleep(rng.uniform(0, 0.03))
-        process.kill()
-        assert process.wait() == -signal.SIGKILL
-    subprocess.run(command(tmp_path / "parts"), check=True)
-    assert without_times(tmp_path / "parts") == without_times(tmp_path / "whole")
-    whole, parts = final_states(tmp_path / "whole"), final_states(tmp_path / "parts")
-    assert whole.keys() == parts.keys()
-    for name, state in whole.items():
-        assert state.keys() == parts[name].keys()
-        for leaf, value in state.items():
-            np.testing.assert_array_equal(value, parts[name][leaf])

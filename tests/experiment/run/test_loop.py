@@ -230,17 +230,6 @@ def test_a_signal_outside_a_round_stops_at_once():
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_cohorts(config):
-    federation = Simulation(config).federation(0)
-    drawn = [sample_clients(config, federation, 0, number) for number in range(200)]
-    assert all(len(set(clients)) == 4 and clients == sorted(clients) for clients in drawn)
-    counts = np.bincount(np.concatenate(drawn), minlength=10)
-    assert counts.min() > 50  # expected 80, deviation 7
-    assert drawn[0] == sample_clients(config, federation, 0, 0)
-    config.cohort_size = 0
-    assert sample_clients(config, federation, 0, 0) == list(range(10))
-
-
 def test_rounds_that_need_labels_have_clients_with_labels(config, tmp_path, monkeypatch):
     """3 of 10 clients have labels; the method needs them in its first round."""
 
@@ -419,18 +408,6 @@ def test_protocols_tell_of_their_progress(config, tmp_path, monkeypatch):
         assert done == total
 
 
-def test_preprocessing(config):
-    raw = Simulation(config).federation(0).x
-    assert (raw.shape, raw.dtype, raw.max()) == ((1797, 64), np.float32, 1)
-    config.preprocessing.kind = "standardized"
-    federation = Simulation(config).federation(0)
-    part = federation.partition
-    trained_on = federation.x[np.concatenate([*part.labeled, *part.unlabeled])]
-    np.testing.assert_allclose(trained_on.mean(axis=0), 0, atol=1e-5)
-    tested_on = federation.x[np.concatenate([*part.new, federation.test])]
-    assert np.abs(tested_on.mean(axis=0)).max() > 0.01  # nobody has looked at them
-
-
 def test_pretrained_features_of_both_splits(config, monkeypatch):
     images = np.arange(60 * 4, dtype=np.uint8).reshape(60, 2, 2, 1)
     y = np.arange(60, dtype=np.int32) % 3
@@ -478,11 +455,3 @@ def test_variants_of_the_federation(config):
     config.federation.left_out_client = 2
     left_out = Simulation(config).federation(0)
     assert [len(new) > 0 for new in left_out.partition.new] == [client == 2 for client in range(10)]
-
-
-@pytest.mark.parametrize("partition", ["dirichlet", "classes_per_client", "table"])
-def test_partitions_use_every_example_once(config, partition):
-    config.federation.partition = partition
-    federation = Simulation(config).federation(0)
-    indices = np.concatenate([federation.points(client) for client in range(10)])
-    np.testing.assert_array_equal(np.sort(indices), np.arange(1797))

@@ -88,13 +88,13 @@ def test_the_area_is_scikit_learns(number):
     assert np.isnan(auroc(probability, np.zeros(60, int)))
 
 
-@MEASURES.register("sure_and_right")
-def sure_and_right(probability, truth):
+@MEASURES.register("right_and_sure")
+def right_and_sure(probability, truth):
     """A measure of one's own: the share of labels that are right, and surer than nine tenths."""
     return float(np.mean((probability.argmax(axis=1) == truth) & (probability.max(axis=1) > 0.9)))
 
 
-@pytest.mark.parametrize("measure", ["balanced_accuracy", "auroc", "sure_and_right"])
+@pytest.mark.parametrize("measure", ["balanced_accuracy", "auroc", "right_and_sure"])
 def test_a_run_selects_by_it(measure, capsys, tmp_path):
     result = jaxfed.run(
         "fedavg_xclp:smoke",
@@ -115,6 +115,6 @@ def test_a_run_selects_by_it(measure, capsys, tmp_path):
     assert last == max(values)
     assert lines["selected_round"].dropna().item() == lines["round"][int(np.argmax(values))]
     console, table = capsys.readouterr().out, run_table(read_run(tmp_path / "w"), "w")
-    assert "test_sure_and_right" in console
-    assert table.columns[1] == "Test sure and right"
-    assert ("validation sure and right" in console) == (measure == "sure_and_right")
+    assert "test_right_and_sure" in console
+    assert table.columns[1] == "Test right and sure"
+    assert ("validation right and sure" in console) == (measure == "right_and_sure")

@@ -155,22 +155,6 @@ def test_what_is_damaged_does_not_change_results(launch, whole, tmp_path, caplog
         assert results(workdir) == whole
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(("seconds", "saved"), [(10.0, (0,)), (0.0, (1, 2))])
-def test_killed_between_saves_by_the_clock_it_ends_with_the_same_numbers(
-    launch, whole, tmp_path, monkeypatch, seconds, saved
-):
-    monkeypatch.setattr(checkpoint_writer, "_MOST_LOST", seconds)
-    monkeypatch.setattr(checkpoint_writer, "LARGEST_SHARE", 1e9)
-    workdir, by_clock = tmp_path / "w", "--config.checkpoint_every=0"
-    interrupted(launch, workdir, by_clock)
-    assert len((workdir / "metrics.jsonl").read_text().splitlines()) == 3
-    assert len(list(workdir.glob("checkpoints/*.npz"))) in saved  # by when the writer was free
-    assert launch(workdir, by_clock) == (0, "")
-    assert results(workdir) == whole
-    assert (workdir / "checkpoints" / "12.npz").exists()  # whatever the clock says
-
-
 def test_metrics_that_fit_no_checkpoint_are_refused_at_once(launch, tmp_path):
     interrupted(launch, tmp_path / "w")
     (tmp_path / "w" / "metrics.jsonl").write_bytes(b"")
