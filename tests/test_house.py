@@ -70,7 +70,7 @@ def test_docstrings_begin_with_a_noun_or_a_verb():
 # Lines of each room, at most. A change that needs more takes them from another room.
 LINES = {
     ("algorithms",): 8_382,
-    ("training",): 6_769,
+    ("training",): 6_777,
     ("xclp",): 5_179,
     ("secure",): 6_700,
     ("kernels",): 4_602,
@@ -78,12 +78,12 @@ LINES = {
     ("models", "privacy"): 3_300,
     ("audit",): 2_300,
     ("data",): 5_533,
-    ("config", "settings", "registry", "errors"): 4_241,
-    ("experiment",): 3_198,
-    ("reports",): 2_484,
+    ("config", "settings", "registry", "errors"): 4_252,
+    ("experiment",): 3_152,
+    ("reports",): 2_546,
     ("flower",): 4_162,
-    ("host", "api"): 2_410,
-    ("federation",): 2_472,
+    ("host", "api"): 2_339,
+    ("federation",): 2_511,
     ("testing", "__init__", "paper_costs", "paper_numbers", "random_streams"): 700,
 }
 ALL_LINES, ALL_FILES, LINES_OF_TESTS = 64_309, 390, 64_469

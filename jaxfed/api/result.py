@@ -185,7 +185,7 @@ class Result:
             folder = self._files.preprocessing(repeat)
             steps = (*feature_steps(self.config, form, repeat, folder), *steps)
             encoding = form.row_encoding(self.config.seed + repeat)
-            form = DataForm.of(form.class_names, found.federation, encoding)
+            form = DataForm.of(tuple(form.names["classes"]), found.federation, encoding)
         return Predictor(self.config, name, repeat, form, found.state, steps)
 
     def simulated(self, method: str | None = None, repeat: int = 0) -> Simulated:

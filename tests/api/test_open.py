@@ -181,7 +181,7 @@ def test_data_that_are_gone_or_others_are_one_line(on_a_file):
         result.federation()
     table.write_text(text.replace("0.1", "0.2"))
     with pytest.raises(
-        jaxfed.UsageError, match=r"computed on other data: x is .* that data alone$"
+        jaxfed.UsageError, match=r"computed on other data: x is .*; bring the data back"
     ):
         result.federation()
     table.write_text(text)

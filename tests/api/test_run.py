@@ -72,7 +72,7 @@ def test_the_console_has_the_names_of_reports(tmp_path, monkeypatch):
     }
     arguments = [f"--config={DIGITS}:smoke", *(f"--config.{key}={told[key]}" for key in told)]
     invoke([*arguments, f"--workdir={tmp_path / 'b'}"])
-    assert shown == 2 * [{"client_knn": "Client kNN", "mine": "Client kNN, neighbors k 3"}]
+    assert shown == 2 * [{"client_knn": "Client kNN", "mine": "Client kNN (mine)"}]
 
 
 def test_tables(trained):

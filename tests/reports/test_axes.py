@@ -11,7 +11,7 @@ from jaxfed.reports import figures
     [
         ("test_accuracy", [0.7, 0.7001], 5),
         ("test_accuracy", [1.0, 1.0], 5.5),  # the axis ends at 100
-        ("test_accuracy", [0.0, 0.0], 5.5),
+        ("test_accuracy", [0.0, 0.0], 5),
         ("test_accuracy", [0.1, 0.9], 88),  # a wide axis stays as it is
         ("pseudo_labeled", [0.4, 0.4001], 0.1),
         ("train_loss", [2.0, 2.0001], 0.2),

@@ -86,7 +86,7 @@ def test_no_two_columns_are_named_alike(tmp_path):
     for number in (1, 2):
         keys = {"rounds": number, "preprocessing__rounds": 3 - number}
         make_run(tmp_path / str(number), **keys, learner__name=f"tree{number}")
-    (overview,) = build([tmp_path])[0].tables
+    overview, *_ = build([tmp_path])[0].tables
     assert overview.columns[:4] == ("run", "rounds", "rounds (preprocessing)", "learner")
 
 
@@ -213,5 +213,5 @@ def test_overview_says_what_differs_and_what_is_unfinished(tmp_path):
 def test_a_setting_of_all_runs_stands_before_one_of_a_single_run(tmp_path):
     make_run(tmp_path / "a", k0=50, k1=1)
     make_run(tmp_path / "b", k1=2)
-    (table,) = build([tmp_path])[0].tables
+    table, *_ = build([tmp_path])[0].tables
     assert table.columns[1:3] == ("k1", "k0")
