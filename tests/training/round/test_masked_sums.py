@@ -1,6 +1,8 @@
 """Sums of updates under masks: the plain mean's numbers, and nothing else at the server."""
 
+import dataclasses
 import functools
+import inspect
 
 import jax
 import network_in_process
@@ -93,6 +95,21 @@ def test_methods_that_need_each_update_are_refused(method):
         UsageError, match=rf"sums='masked_resilient': .*{REFUSED[method]}.*plaintext"
     ):
         arranged(method, settings=MASKED)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"shares_model": False}, "send no model"),
+        ({"after_mean": len}, "stores each client's upload"),
+    ],
+)
+def test_messages_that_no_sum_contains_are_refused(change, why):
+    """FedAvg's parts with one more message, or without the model."""
+    parts = inspect.unwrap(arranged("fedavg", settings=MASKED)[2].round).args[0]
+    other = dataclasses.replace(parts, messages=parts.messages._replace(**change))
+    with pytest.raises(UsageError, match=why):
+        masked_sums.check_masked(other)
 
 
 @pytest.mark.slow
