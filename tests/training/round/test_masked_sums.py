@@ -200,6 +200,13 @@ def test_the_audit_has_no_message_with_a_clients_model():
         assert {view.message for view in views} == messages
 
 
+@pytest.mark.parametrize("more", [{"upload": np.ones(2)}, {"weight": np.ones(2, np.float32)}])
+def test_an_update_with_an_upload_or_several_weights_enters_no_sum(more):
+    update = some_update(np.random.default_rng(0))._replace(**more)
+    with pytest.raises(UsageError, match="stores each client's upload, or takes several means"):
+        masked_sums.summand_of(update, True, {}, 0)
+
+
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, 2.0**23])
 def test_a_number_beyond_the_range_is_an_error(wrong):
     vectors = {k: np.full((2, 1), wrong if k == 1 else 0.5) for k in range(3)}
