@@ -83,8 +83,8 @@ class Dataset:
             the sorted names over both splits; None where the source has no such column.
         client_id_test: the same of the test split.
         client_names: names of the natural clients by their number; empty where the source has none.
-        subclass: int32 `[n]`, a finer class of each example, all of whose examples are of one class (the 100
-            classes of CIFAR-100, where `y` are its 20); None where the source has none.
+        subclass: int32 `[n]`, a finer class of each example (the 100 classes of CIFAR-100, where `y` are its
+            20); None where the source has none.
         subclass_test: the same of the test split.
         origin: note on the examples' origin for reports; mostly empty.
         has_gaps: True if x of a table has NaN for missing cells; `gaps` fills them.

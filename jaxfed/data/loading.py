@@ -112,8 +112,8 @@ def _load(name: str, root: str | Path | None, given: dict[str, Any]) -> Dataset:
     if packing.recognizes(folder):
         only()
         return packing.read(folder)
-    if folder.is_dir() and arrays.recognizes(folder.iterdir()):
-        return arrays.read_beside_table(folder, folder.iterdir(), **given)
+    if published is None and arrays.recognizes(files := arrays.files_in(folder)):
+        return arrays.read_beside_table(folder, files, **given)
     if tables.recognizes(folder):
         splits = tables.splits_of(folder)
         return tables.read(folder, splits, *only(*_TABLE_OPTIONS))

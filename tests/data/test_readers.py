@@ -289,13 +289,16 @@ TABLES = {
         HUB,
     ),
     "Hugging Face, a pattern": (HUB_FILES, "*.parquet", {}, HUB),
-    "Hugging Face, folders": (
-        {
-            f"s/{split}/0000.parquet": hub(*rows)
-            for split, rows in (("train", (1, 2)), ("test", (4,)), ("validation", (6, 7)))
-        },
-        *("s", {}, {"x": [[1], [2]], "x_test": [[4]]}),
-    ),
+    **{
+        f"Hugging Face, {train} and {test}": (
+            {
+                f"s/{split}/0000.parquet": hub(*rows)
+                for split, rows in ((train, (1, 2)), (test, (4,)), ("validation", (6, 7)))
+            },
+            *("s", {}, {"x": [[1], [2]], "x_test": [[4]]}),
+        )
+        for train, test in (("train", "test"), ("Training", "TEST"))
+    },
     "images in Parquet": (
         {
             "s/train-0.parquet": image_table([3, 5, 7], [1, 0, -1]),

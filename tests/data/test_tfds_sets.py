@@ -9,7 +9,7 @@ from tfds_files import prepared_tfds
 
 from jaxfed.config import base
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.data import load
+from jaxfed.data import Subclasses, load, partition
 from jaxfed.errors import UsageError
 
 STL_CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
@@ -108,13 +108,14 @@ def test_the_usual_labels_are_subclasses_of_coarser_ones(tmp_path, nested):
     assert load("pairs", root=str(tmp_path)).subclass is None
     data = load("pairs", root=str(tmp_path), label_key="coarse_label")
     assert data.num_classes == 3
+    np.testing.assert_array_equal(data.subclass, np.arange(24) % 6)
+    np.testing.assert_array_equal(data.subclass_test, np.arange(12)[::-1] % 6)
+    assert data.subclass.dtype == data.subclass_test.dtype == np.int32
     if nested:
         np.testing.assert_array_equal(data.y, np.arange(24) % 6 // 2)
-        np.testing.assert_array_equal(data.subclass, np.arange(24) % 6)
-        np.testing.assert_array_equal(data.subclass_test, np.arange(12)[::-1] % 6)
-        assert data.subclass.dtype == data.subclass_test.dtype == np.int32
-    else:
-        assert data.subclass is None
+        return
+    with pytest.raises(UsageError, match="has examples of several classes"):
+        partition(data.y, num_clients=3, scheme=Subclasses(data.subclass))
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,16 @@
     FOLDER/*.npy, FOLDER/*.csv         embeddings, say, and a table of their labels: row i is row i
     FOLDER/{train*,test*}.{npy,csv}    the same of two splits; files are chosen by name as those of tables are
 
-Rows of several files follow each other in the order of their names. An `.npz` file beside a table holds one
-array, or its examples are x. A table is any of `jaxfed.data.readers.tables`. A single `.npy` file of float32
-or bytes stays on disk.
+Rows of several files follow each other in the order of their names, part-2 before part-10; those of a list in
+its order. An `.npz` file beside a table holds one array, or its examples are x. A table is any of
+`jaxfed.data.readers.tables`. A single `.npy` file of float32 or bytes stays on disk.
 """
 
 from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,18 +138,28 @@ def _by_role(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
     return found
 
 
-def recognizes(files: Iterable[Path]) -> bool:
+def files_in(folder: Path) -> list[Path]:
+    """The files in a folder in the order of their names, numbers in them by value; none without a folder."""
+
+    def parts(file: Path) -> list[tuple[str, int]]:
+        found = re.split(r"(\d+)", file.name)
+        return [("", int(part)) if part.isdecimal() else (part, 0) for part in found]
+
+    return sorted(filter(Path.is_file, folder.iterdir()), key=parts) if folder.is_dir() else []
+
+
+def recognizes(files: Sequence[Path]) -> bool:
     """True if arrays are among the files, and a table beside them."""
     return all(_arrays_and_tables(files))
 
 
-def _arrays_and_tables(files: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    names = sorted(filter(Path.is_file, files))
-    arrays = [file for file in names if file.name.lower().endswith((".npy", ".npz"))]
-    return arrays, [file for file in names if file.name.lower().endswith(tables.ENDINGS)]
+def _arrays_and_tables(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    there = [file for file in files if file.is_file()]
+    arrays = [file for file in there if file.name.lower().endswith((".npy", ".npz"))]
+    return arrays, [file for file in there if file.name.lower().endswith(tables.ENDINGS)]
 
 
-def read_beside_table(path: Path, files: Iterable[Path], **options: Any) -> Dataset:
+def read_beside_table(path: Path, files: Sequence[Path], **options: Any) -> Dataset:
     """Read arrays and a table out of these files; `options` are those of `tables.read`."""
     arrays, labels = map(tables.splits_by_name, _arrays_and_tables(files))
     train = [_array(file) for file in arrays.train]

@@ -20,7 +20,7 @@ The files are
     A.csv, A.csv.gz, A.tsv, A.data, A.parquet
     'FOLDER/*.csv', 'FOLDER/*.parquet'               a pattern; files train*, test* and val* are the splits
     FOLDER/*.parquet, FOLDER/data/*.parquet          the same, as on Hugging Face: train-00000-of-....parquet
-    FOLDER/{train,test}/*.parquet
+    FOLDER/{train,test}/*.parquet                    in any case, and as training, testing, val
 
 All files have one schema. Cells of a CSV file are texts, and its first line names the columns.
 
@@ -134,16 +134,17 @@ def _chosen(splits: Mapping[str, list[Path]], files: Sequence[Path]) -> Splits:
 
 def recognizes(folder: Path) -> bool:
     """True for a folder in one of the layouts above."""
-    return any(_files_in(place) for place in (folder / "train", folder, folder / "data"))
+    return folder.is_dir() and bool(splits_of(folder).train)
 
 
 def splits_of(folder: Path) -> Splits:
-    """The files of a folder in one of the layouts above."""
-    if _files_in(folder / "train"):
-        places = sorted(filter(Path.is_dir, folder.iterdir()))
-        found = {place.name: _files_in(place) for place in places}
-        return _chosen(found, [file for files in found.values() for file in files])
-    return splits_by_name(_files_in(folder) or _files_in(folder / "data"))
+    """The files of a folder in one of the layouts above; none where it is in another."""
+    places = sorted(filter(Path.is_dir, folder.iterdir()))
+    found = {place.name.lower(): _files_in(place) for place in places}
+    if train := next((found[name] for name in TRAIN_NAMES if found.get(name)), []):
+        files = [file for files in found.values() for file in files]
+        return _chosen({**found, "train": train}, files)
+    return splits_by_name(_files_in(folder) or found.get("data", []))
 
 
 def _files_in(folder: Path) -> list[Path]:

@@ -56,13 +56,18 @@ def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
     )
     x, y = arrays["x-train"], arrays["y-train"]
     x_test = arrays.get("x-test", np.zeros((0, *x.shape[1:]), x.dtype))
+    subclasses: dict[str, Any] = {
+        f"subclass{suffix}": arrays[f"subclass-{split}"].astype(np.int32)
+        for split, suffix in (("train", ""), ("test", "_test"))
+        if f"subclass-{split}" in arrays
+    }
     return dataset_of(
         name,
         [(x, y), (x_test, arrays.get("y-test", y[:0]))],
         class_names=arrays["class_names"],
         clients=(arrays.get("client-train"), arrays.get("client-test")),
         origin=str(arrays["origin"]),
-        **_subclasses(arrays),
+        **subclasses,
     )
 
 
@@ -112,23 +117,6 @@ def _origin(name: str, builder: Any, example_key: str) -> str:
     if not first.startswith(_JPEG):
         return ""
     return f"{name} is a copy in JPEG, its pixels the original's only if that is JPEG, too"
-
-
-def _subclasses(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """`subclass` and `subclass_test`, if they exist and each subclass lies in one class."""
-    splits = [split for split in ("train", "test") if f"subclass-{split}" in arrays]
-    if not splits:
-        return {}
-    subclass, y = (
-        np.concatenate([arrays[f"{kind}-{split}"] for split in splits]).astype(np.int32)
-        for kind in ("subclass", "y")
-    )
-    class_of = np.zeros(subclass.max(initial=0) + 1, np.int32)
-    class_of[subclass] = y
-    if (class_of[subclass] != y).any():
-        return {}
-    train, test = np.split(subclass, [len(arrays["y-train"])])
-    return {"subclass": train, "subclass_test": test}
 
 
 def _builder(folder: Path) -> Any:

@@ -6,6 +6,7 @@ import pytest
 from jaxfed.data import load
 from jaxfed.data.encoding import encoder_of
 from jaxfed.data.mapped_rows import is_mapped
+from jaxfed.data.readers.arrays import files_in
 
 X = np.random.default_rng(0).normal(size=(8, 5)).astype(np.float32)
 TABLE = ["label,hospital,age", *(f"{'ab'[row % 2]},{'sn'[row // 4]},{row}" for row in range(8))]
@@ -20,9 +21,9 @@ def write_embeddings(folder, kind, dtype="f4"):
         np.save(folder / "features.npy", x)
         tables = [(folder / "labels.csv", TABLE)]
     elif kind == "several files":
-        np.save(folder / "part-0.npy", x[:3])
-        np.savez(folder / "part-1.npz", x[3:7])
-        np.savez(folder / "part-2.npz", x=x[7:], ids=np.arange(1))
+        np.save(folder / "part-1.npy", x[:3])
+        np.savez(folder / "part-2.npz", x[3:7])
+        np.savez(folder / "part-10.npz", x=x[7:], ids=np.arange(1))
         tables = [(folder / "a.csv", TABLE[:5]), (folder / "b.csv", TABLE[:1] + TABLE[5:])]
     else:
         np.save(folder / "train.npy", x[:6])
@@ -37,7 +38,7 @@ def write_embeddings(folder, kind, dtype="f4"):
 @pytest.mark.parametrize("kind", ["one file", "several files", "splits"])
 def test_arrays_beside_a_table(tmp_path, kind, dtype, caplog):
     folder = write_embeddings(tmp_path / "e", kind, dtype)
-    for source in (folder, list(folder.iterdir())):
+    for source in (folder, files_in(folder)):
         with caplog.at_level("WARNING"):
             data = load(source, client_key="hospital")
         train = 6 if kind == "splits" else 8
@@ -50,6 +51,13 @@ def test_arrays_beside_a_table(tmp_path, kind, dtype, caplog):
         assert (data.class_names, data.client_names) == (("a", "b"), ("n", "s"))
         assert "columns beside the arrays are no features: 'age'" in caplog.text
         np.testing.assert_array_equal(encoder_of(data)(X.astype(dtype)[:2]), data.x[:2])
+
+
+def test_rows_of_a_list_are_in_its_order(tmp_path):
+    files = files_in(write_embeddings(tmp_path / "e", "several files"))
+    data = load([*files[::-1]])
+    np.testing.assert_array_equal(data.x, [*X[7:], *X[3:7], *X[:3]])
+    np.testing.assert_array_equal(data.y, [*(np.arange(4, 8) % 2), *(np.arange(4) % 2)])
 
 
 def test_an_array_of_float32_stays_on_disk(tmp_path):

@@ -5,7 +5,9 @@ import json
 
 import numpy as np
 import pandas
+import pyarrow as pa
 import pytest
+from hf_files import class_label, described, image_table, png, write_parquet
 from PIL import Image
 
 from jaxfed.data import load
@@ -68,15 +70,6 @@ def test_an_index_as_pandas_and_csv_read_one_is_no_column(table, row):
     assert encoder(table)(row).shape == (1, 4)
 
 
-def test_gaps_have_the_medians_of_training_rows(table):
-    gaps = table.gaps(np.array([True, True, True, False]))
-    encoding = RowEncoding(encoder(table), gaps)
-    frame = pandas.read_csv(io.StringIO(TABLE), sep=";", skipinitialspace=True)
-    np.testing.assert_array_equal(encoding(frame), gaps.filled(table.x))
-    assert gaps.medians == (-999.25,)
-    assert encoding({"size": None, "color": "red"}).tolist() == [[-999.25, 0, 0, 1, 1]]
-
-
 def arrays(shape, dtype=np.float32):
     x = np.arange(2 * np.prod(shape)).reshape(2, *shape).astype(dtype)
     y = np.array([0, 1], np.int32)
@@ -127,3 +120,79 @@ def test_image_files_bytes_and_images(images):
         np.testing.assert_array_equal(encode(form), data.x)
     np.testing.assert_array_equal(encode(files[1]), data.x[1:2])
     assert encode([]).shape == (0, 8, 8, 3)
+
+
+COLUMNS = {
+    "id": [3, 1, 2, 0],
+    "price": pa.array([0.1, None, 2.5, -3], pa.float16()),
+    "ill": [True, False, None, True],
+    "shape": [1, 0, None, 1],
+    "note": ["a", "b", "c", None],
+    "label": ["x", "y", "x", None],
+}
+FEATURES = {"shape": class_label("round", "flat")}
+NAMES = ("price", "ill=", "ill=False", "ill=True")
+NAMES += ("shape=", "shape=flat", "shape=round")
+ROW = {"price": np.float16(0.1), "ill": True, "shape": 1}
+
+
+@pytest.fixture
+def parquet(tmp_path):
+    return write_parquet(tmp_path / "a.parquet", described(pa.table(COLUMNS), FEATURES))
+
+
+@pytest.fixture
+def parquet_table(parquet):
+    return load(parquet, drop=["note"])
+
+
+def test_rows_of_a_parquet_table_in_every_form(parquet, parquet_table):
+    encode = encoder(parquet_table)
+    frame = pandas.read_parquet(parquet)
+    dicts = pa.table(COLUMNS).to_pylist()
+    named = [{**row, "shape": {1: "flat", 0: "round", None: None}[row["shape"]]} for row in dicts]
+    for form in (frame, frame[["ill", "price", "shape"]], dicts, named):
+        np.testing.assert_array_equal(encode(form), parquet_table.x)
+    np.testing.assert_array_equal(encode(frame.iloc[2]), parquet_table.x[2:3])
+    np.testing.assert_array_equal(encode(ROW), parquet_table.x[:1])
+    assert encode.names == NAMES
+    assert encode([]).shape == (0, 7)
+
+
+def test_classes_whose_names_are_other_numbers(tmp_path):
+    columns = {"digit": [1, 0, 1], "label": [0, 1, 0]}
+    features = {"digit": class_label("5", "7")}
+    file = write_parquet(tmp_path / "a.parquet", described(pa.table(columns), features))
+    encode = encoder(load(file))
+    np.testing.assert_array_equal(encode([{"digit": 1}, {"digit": "5"}]), [[7], [5]])
+
+
+def test_gaps_of_both_splits_have_the_medians_of_training_rows(tmp_path):
+    def split(name, *values, only=(1.0, 2.0)):
+        columns = {"f": pa.array(values, pa.float64()), "g": only[: len(values)]}
+        columns["label"] = ["a", "b", "a", "b"][: len(values)]
+        write_parquet(tmp_path / "set" / f"{name}.parquet", columns)
+
+    split("train", 1, None, 5, 9, only=[1.0, 2.0, 3.0, 4.0])
+    split("test", None, 2, only=[None, 8.0])
+    data = load(tmp_path / "set")
+    gaps = data.gaps(np.array([True, True, True, False]))
+    expected = [[1, 1, 0, 0], [3, 2, 1, 0], [5, 3, 0, 0], [9, 4, 0, 0]]
+    np.testing.assert_array_equal(gaps.filled(data.x), expected)
+    x_test = gaps.filled(data.x_test)
+    np.testing.assert_array_equal(x_test, [[3, 2, 1, 1], [2, 8, 0, 0]])
+    assert gaps == ((0, 1), (3.0, 2.0))
+    encoding = RowEncoding(encoder(data), gaps)
+    rows = pandas.read_parquet(tmp_path / "set" / "test.parquet")
+    np.testing.assert_array_equal(encoding(rows), x_test)
+
+
+def test_images_of_a_parquet_table(tmp_path):
+    file = write_parquet(tmp_path / "a.parquet", image_table([3, 5], [1, 0], size=(5, 4)))
+    data = load(file, image_size=3)
+    encode = encoder(data)
+    cells = pandas.read_parquet(file)["image"]
+    for form in (cells, cells.tolist(), [cell["bytes"] for cell in cells], data.x):
+        np.testing.assert_array_equal(encode(form), data.x)
+    for one in (png(5, size=(5, 4)), cells[1]):
+        np.testing.assert_array_equal(encode(one), data.x[1:])
