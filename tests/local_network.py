@@ -1,7 +1,7 @@
 """A network within this process, with time that only tests move, and faults by plan.
 
-`LocalNetwork` is what an exchange needs; `LocalGrid` (in local_grid.py) is the same as Flower's grid. Seconds
-and codes are those that were measured with Flower 1.42 over real processes.
+`LocalNetwork` is what an exchange needs; `LocalGrid` (in test_grid_messages.py) is the same as Flower's grid.
+Seconds and codes are those that were measured with Flower 1.42 over real processes.
 """
 
 from collections import defaultdict

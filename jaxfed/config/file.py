@@ -12,7 +12,6 @@ An exception inside a file is a bug in it and keeps its traceback.
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,14 +41,13 @@ def read(spec: str) -> ConfigDict:
     get_config = getattr(load_module(path), "get_config", None)
     if not callable(get_config):
         raise UsageError(f"--config={spec}: {path} defines no get_config(variant)")
-    given = (variant,) if variant else ()
-    signature = inspect.signature(get_config)
     try:
-        signature.bind(*given)
-    except TypeError:
-        wrong = f"{path} has get_config{signature}, which does not take {given}"
-        raise UsageError(f"--config={spec}: {wrong}; use get_config(variant='')") from None
-    config = get_config(*given)
+        config = get_config(variant) if variant else get_config()
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next:
+            raise  # from inside the function
+        wrong = f"--config={spec}: {error}; use get_config(variant='')"
+        raise UsageError(wrong) from None
     if not isinstance(config, ConfigDict):
         wrong = f"get_config of {path} returned {type(config).__name__}"
         raise UsageError(f"--config={spec}: {wrong}; a ml_collections.ConfigDict is needed")

@@ -1,4 +1,4 @@
-"""What is held out, and of which examples: by config.seed or by the repeat's, stratified by class."""
+"""Examples of a config: what depends on the repeat, whose names clients have, what a run warns of."""
 
 from contextlib import nullcontext
 
@@ -18,28 +18,6 @@ def said(monkeypatch):
     lines = []
     monkeypatch.setattr(logging, "warning", lambda text, *values: lines.append(text % values))
     return lines
-
-
-def new_points(federation):
-    return np.sort(np.concatenate(federation.partition.new))
-
-
-@pytest.mark.parametrize("rows", ["by_repeat", "shared"])
-@pytest.mark.parametrize("test", ["clients", "central"])
-def test_a_test_split_is_drawn_by_repeat_or_once(tmp_path, test, rows):
-    keys = {"federation.test": test, "dataset.test_fraction": 1 / 6, "dataset.test_rows": rows}
-    ours = simulation(tmp_path, 0, **keys)
-    splits = []
-    for federation in map(ours.federation, range(3)):
-        assert len(federation.test) == (30 if test == "central" else 0)
-        points = federation.test if test == "central" else new_points(federation)
-        np.testing.assert_array_equal(classes_of(federation, points), 10)
-        splits.append(federation.x[points])
-    for other in splits[1:]:
-        assert np.array_equal(splits[0], other) == (rows == "shared")
-    others = simulation(tmp_path, 0, seed=1, **keys).federation(1)
-    points = others.test if test == "central" else new_points(others)
-    assert np.array_equal(others.x[points], splits[1]) == (rows == "by_repeat")
 
 
 @pytest.mark.parametrize("rows", ["by_repeat", "shared"])
@@ -84,31 +62,6 @@ def test_cohorts_have_room_for_the_clients_of_all_repeats(tmp_path, num_repeats)
     expected = largest if num_repeats == 1 else [max(largest)] * 3
     assert [federation.capacity for federation in federations] == expected
     assert [ours.dealt(seed).cohort().mask.shape[1] for seed in range(3)] == expected
-
-
-@pytest.mark.parametrize("num_test", [0, 30])
-def test_the_validation_split_is_stratified_and_each_repeats_own(tmp_path, num_test):
-    ours = simulation(
-        tmp_path,
-        num_test,
-        **{"federation.test": "central", "dataset.validation_fraction": 0.1},
-    )
-    federations = [ours.federation(seed) for seed in range(3)]
-    for federation in federations:
-        held = np.concatenate([federation.points(client) for client in range(4)])
-        per_class = (60 if num_test else 48) * 0.1
-        found = classes_of(federation, federation.validation)
-        assert np.abs(found - per_class).max() < 1
-        everything = np.concatenate([held, federation.validation, federation.test])
-        np.testing.assert_array_equal(np.sort(everything), np.arange(180 + num_test))
-    assert (federations[0].validation != federations[1].validation).any()
-
-
-def test_parts_of_a_set_are_stratified(tmp_path):
-    ours = simulation(tmp_path, 90, **{"dataset.train_size": 36, "dataset.test_size": 30})
-    federation = ours.federation(0)
-    np.testing.assert_array_equal(np.bincount(federation.y[:36]), 12)
-    np.testing.assert_array_equal(np.bincount(federation.y[36:]), 10)
 
 
 def test_natural_clients_hold_out_their_own_share(tmp_path):
@@ -245,19 +198,6 @@ def test_points_of_unknown_class_are_somebodys_unlabeled_ones(tmp_path, case):
         assert len(federation.validation) == round(0.1 * 0.8 * num_known)
 
 
-def test_a_test_split_without_clients_is_for_all_of_them(tmp_path):
-    for name in ("train-north", "train-south", "test"):
-        (tmp_path / f"{name}.csv").write_text("a,label\n" + "1,x\n2,y\n" * 10)
-    config = base.get_config()
-    config.dataset.name, config.dataset.client_key = str(tmp_path / "*.csv"), "file"
-    config.federation.partition, config.federation.num_clients = "natural", 0
-    words = r"test='clients': the test split of .* has no client_id, .*; use 'central', or give"
-    with pytest.raises(UsageError, match=rf"^config\.federation\.{words}"):
-        Simulation(config).warn()
-    config.federation.test = "central"
-    Simulation(config).warn()
-
-
 @pytest.mark.parametrize("method", ["fedavg", "fixmatch"])
 def test_levels_of_images_are_those_of_their_augmentation(tmp_path, method):
     """Before anything is computed; levels of other augmentations do not count."""
@@ -304,13 +244,3 @@ def test_classes_of_the_test_split_alone_are_named(tmp_path, said):
     assert line.endswith(
         "10 of 30 test examples count as wrong: no training example is of class '2'"
     )
-
-
-def test_mixtures_are_dealt_by_their_own_keys(tmp_path):
-    keys = {"federation.partition": "dirichlet_mixture", "federation.dirichlet_alpha": 1e-3}
-    sizes = {}
-    for share in (0.0, 1.0):
-        given = keys | {"federation.dirichlet_share": share, "federation.dirichlet_alpha_rest": 1e6}
-        federation = simulation(tmp_path, 30, **given).federation(0)
-        sizes[share] = [len(points) for points in federation.partition.unlabeled]
-    assert np.ptp(sizes[0.0]) < 10 < np.ptp(sizes[1.0])

@@ -28,27 +28,6 @@ def held_by_clients(federation):
 POOLED = {"dataset.pooled": True, "dataset.test_size": 15, "dataset.validation_fraction": 1 / 9}
 
 
-def test_a_pooled_set_is_split_anew(tmp_path):
-    """150 examples, 40 + 60 + 50: a tenth of each class to test on, a ninth of the others to validate on."""
-    ours = simulation(tmp_path, **POOLED, **{"dataset.test_rows": "shared"})
-    ours.warn()
-    tests = []
-    for repeat in range(3):
-        federation = ours.federation(repeat)
-        held = held_by_clients(federation)
-        assert (len(held), len(federation.validation), len(federation.test)) == (120, 15, 15)
-        assert classes_of(federation, federation.test) == [4, 6, 5]
-        assert classes_of(federation, held) == [32, 48, 40]
-        everything = np.concatenate([held, federation.validation, federation.test])
-        np.testing.assert_array_equal(np.sort(everything), np.arange(150))
-        tests.append(np.sort(federation.x[federation.test, 0]))
-    np.testing.assert_array_equal(tests[0], tests[1])
-    np.testing.assert_array_equal(tests[0], tests[2])
-    assert tests[0].min() < 120 <= tests[0].max()  # of both splits
-    other = simulation(tmp_path, seed=1, **POOLED).federation(1)
-    assert (np.sort(other.x[other.test, 0]) != tests[0]).any()
-
-
 def test_numbers_of_a_pooled_set_are_those_of_its_own_splits(tmp_path):
     ours = simulation(tmp_path, **POOLED, **{"dataset.train_size": 60})
     federation = ours.federation(0)
@@ -56,12 +35,6 @@ def test_numbers_of_a_pooled_set_are_those_of_its_own_splits(tmp_path):
     assert len(ours.numbers) == 60 + 15
     assert len(federation.test) == 15
     assert len(held_by_clients(federation)) == 60 - round(60 / 9)
-
-
-def test_without_a_test_size_a_share_of_a_pooled_set_is_held_out(tmp_path):
-    keys = {"dataset.pooled": True, "dataset.test_fraction": 0.2}
-    federation = simulation(tmp_path, **keys).federation(0)
-    assert classes_of(federation, federation.test) == [8, 12, 10]
 
 
 def test_a_set_without_a_split_of_its_own_is_pooled_already(tmp_path):
@@ -84,16 +57,6 @@ def test_clients_of_their_own_are_pooled_with_the_examples(tmp_path):
         site = np.where(numbers < 120, numbers % 4, (numbers - 120) % 4)
         np.testing.assert_array_equal(site, client)
     assert sum(map(len, federation.partition.new)) == 15
-
-
-def test_balanced_parts_have_as_many_of_each_class(tmp_path):
-    keys = POOLED | {"dataset.balanced": True, "dataset.train_size": 90}
-    federation = simulation(tmp_path, **keys).federation(0)
-    assert classes_of(federation, slice(None)) == [35, 35, 35]
-    assert classes_of(federation, federation.test) == [5, 5, 5]
-    whole = simulation(tmp_path, **{"dataset.balanced": True}).federation(0)
-    assert classes_of(whole, slice(0, 90)) == [30, 30, 30]
-    assert classes_of(whole, whole.test) == [10, 10, 10]
 
 
 @pytest.mark.parametrize("balanced", [False, True])

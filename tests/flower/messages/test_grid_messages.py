@@ -6,11 +6,11 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from local_grid import LocalGrid
-from local_network import FAULTS
+from flwr.supercore.task_identity import TaskIdentity
+from local_network import FAULTS, LocalNetwork
 
 from jaxfed.flower.client import client_step
 from jaxfed.flower.messages import grid_messages
@@ -24,6 +24,7 @@ from jaxfed.flower.messages.network import Outgoing
 from jaxfed.flower.messages.records import BadMessage, encode
 from jaxfed.flower.server.exchange import Exchange
 
+SUPERLINK = 1
 NODES = {0: 70, 1: 50}
 RECORDS = {
     "arrays": {"a": np.ones((2, 3), np.float32), "b": b"\0", "c": 1},
@@ -31,6 +32,79 @@ RECORDS = {
     "empty array": {"a": np.zeros((0, 2))},
     "nothing": {},
 }
+
+
+class LocalGrid:
+    """Flower's `Grid`: `push_messages`, `pull_messages` and `get_node_ids`.
+
+    Args:
+        clients: client apps by node, functions of a Message that return a Message.
+        faults: as of `LocalNetwork`.
+    """
+
+    def __init__(self, clients, faults=None, clock=None):
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, SUPERLINK, 1
+        self._apps = dict(clients)
+        self._requests = {}  # by identifier
+        self._current = None
+        self.network = LocalNetwork(
+            {node: self._app_of(node) for node in self._apps}, faults=faults, clock=clock
+        )
+
+    def get_node_ids(self):
+        return self.network.nodes()
+
+    def push_messages(self, messages):
+        return [self._push(message) for message in messages]
+
+    def pull_messages(self, message_ids):
+        pulled = []
+        for identifier in message_ids:
+            request = self._requests[identifier]
+            for event in self.network.due(identifier):
+                if event.record == {}:
+                    raise ValueError("a message without its objects")
+                if event.record is None:
+                    # The text of a client's exception, which nobody may print.
+                    content = Error(event.code, "ValueError: SECRET")
+                else:
+                    content = to_record_dict(event.record)
+                reply = Message(content, reply_to=request)
+                reply.metadata.__dict__["_src_node_id"] = event.node
+                pulled.append(reply)
+        return pulled
+
+    def _push(self, message):
+        metadata = message.metadata
+        assert metadata.message_type == "query"
+        self._current = message
+        (identifier,) = self.network.send(
+            [
+                Outgoing(
+                    metadata.dst_node_id,
+                    from_record_dict(message.content),
+                    metadata.ttl,
+                    metadata.group_id,
+                )
+            ]
+        )
+        if identifier:
+            metadata.__dict__["_message_id"] = identifier
+            self._requests[identifier] = message
+        return identifier
+
+    def _app_of(self, node):
+        def client(record):
+            given = self._current.metadata
+            request = Message(
+                to_record_dict(record),
+                *(given.dst_node_id, given.message_type),
+                ttl=given.ttl,
+                group_id=given.group_id,
+            )
+            return from_record_dict(self._apps[node](request).content)
+
+        return client
 
 
 class Counter:
