@@ -16,16 +16,8 @@ from __future__ import annotations
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
-from jaxfed.xclp.heads import ClientSums, symmetric, upper
-from jaxfed.xclp.one_shot.linear_heads import (
-    Fit,
-    HeadSettings,
-    Points,
-    fitted,
-    head_method,
-    of_clients,
-    summed_labels,
-)
+from jaxfed.xclp.heads import ClientSums, summed_moments
+from jaxfed.xclp.one_shot.linear_heads import Fit, HeadSettings, Points, fitted, head_method
 
 
 @method(
@@ -43,8 +35,6 @@ def fed3r(*, num_classes: int, p: HeadSettings) -> FederatedAlgorithm:
     """
 
     def fit(points: Points, sums: ClientSums) -> Fit:
-        moments = of_clients(points, sums.num_clients, lambda z, y: upper(z.T @ z))
-        gram = symmetric(sums("second_moments", moments), points.z.shape[1])
-        return fitted(gram, *summed_labels(points, sums), points, sums, p)
+        return fitted(summed_moments(sums, *points), points, sums, p)
 
     return head_method(fit, num_classes=num_classes, p=p, owner="fed3r")

@@ -24,15 +24,8 @@ import numpy as np
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
-from jaxfed.xclp.heads import ClientSums
-from jaxfed.xclp.one_shot.linear_heads import (
-    Fit,
-    HeadSettings,
-    Points,
-    fitted,
-    head_method,
-    of_clients,
-)
+from jaxfed.xclp.heads import ClientSums, Moments
+from jaxfed.xclp.one_shot.linear_heads import Fit, HeadSettings, Points, fitted, head_method
 
 
 @method(
@@ -51,14 +44,15 @@ def fedcof(*, num_classes: int, p: HeadSettings) -> FederatedAlgorithm:
     """
 
     def fit(points: Points, sums: ClientSums) -> Fit:
-        counts = np.array(of_clients(points, sums.num_clients, lambda z, y: y.sum(axis=0)))
-        by_class = np.array(of_clients(points, sums.num_clients, lambda z, y: y.T @ z))
+        clients = points.z.items()
+        counts = np.array([points.y[j].sum(axis=0) for j, _ in clients])
+        by_class = np.array([points.y[j].T @ z for j, z in clients], np.float32)
         sums.communication.up("class_means", 4 * (by_class.size + counts.size))
-        means = (by_class / np.maximum(counts, 1)[..., None]).astype(np.float32).astype(float)
-        total, of_class = counts.sum(axis=0), np.einsum("kc,kcd->dc", counts, means)
-        centers = (of_class / np.maximum(total, 1)).T
-        own = points.z - points.y @ centers
-        return fitted(covariance(means, counts), of_class, total, points, sums, p, own)
+        means, total = by_class / np.maximum(counts, 1)[..., None], counts.sum(axis=0)
+        moments = Moments(covariance(means, counts), by_class.sum(axis=0, dtype=float).T, total)
+        z, y = points.joint()
+        own = z - y @ (moments.by_class / np.maximum(total, 1)).T
+        return fitted(moments, points, sums, p, own)
 
     return head_method(fit, num_classes=num_classes, p=p, owner="fedcof")
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
-from jaxfed.xclp.heads import ClientSums, logits_of
-from jaxfed.xclp.one_shot.linear_heads import Fit, HeadSettings, Points, head_method, summed_labels
+from jaxfed.xclp.heads import ClientSums, logits_of, summed_labels
+from jaxfed.xclp.one_shot.linear_heads import Fit, HeadSettings, Points, head_method
 
 
 @method(
@@ -33,9 +33,8 @@ def fedncm(*, num_classes: int, p: HeadSettings) -> FederatedAlgorithm:
     """Class means as a head; keywords are fields of `jaxfed.xclp.one_shot.linear_heads.HeadSettings`."""
 
     def fit(points: Points, sums: ClientSums) -> Fit:
-        by_class, counts = summed_labels(points, sums)
+        by_class, counts = summed_labels(sums, *points)
         sums.communication.down("weights", 4 * sums.num_clients * by_class.size)
-        weights = logits_of(by_class, by_class / counts.clip(1), counts > 0.5)
-        return Fit(weights, counts, {})
+        return Fit(logits_of(by_class, by_class, counts), counts, {})
 
     return head_method(fit, num_classes=num_classes, p=p, owner="fedncm")

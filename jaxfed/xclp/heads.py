@@ -40,7 +40,7 @@ from jaxfed.xclp.steps.row_sums import Scores
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
 
-_HALF = 0.5  # of a label
+_NO_LABEL = 1e-6  # weight
 HowToSum = Literal["plaintext", "masked", "masked_resilient"]
 
 
@@ -147,55 +147,77 @@ def symmetric(numbers: np.ndarray, dim: int) -> np.ndarray:
     return gram + np.triu(gram, 1).T
 
 
-def left_out(
-    system: np.ndarray,
-    by_class: np.ndarray,
-    z: np.ndarray,
-    y: np.ndarray,
-    own: np.ndarray | None = None,
-) -> np.ndarray:
-    """Scores z^T (A - r r^T)^-1 (B - z y^T) of each labeled point z, y, float64 [n, C].
+class Moments(NamedTuple):
+    """G, float64 [d, d], B, [d, C], and the numbers of labels or their weights by class, [C]."""
 
-    `own` has the r, [n, d], by default the z.
-    By Sherman and Morrison from A^-1, A = G + lambda I: no system is solved again.
-    """
-    own = z if own is None else own
-    solved = np.linalg.solve(system, np.hstack([z.T, own.T]))
-    of_z, of_own = np.split(solved.T, 2)  # A^-1 z and A^-1 r
+    gram: np.ndarray
+    by_class: np.ndarray
+    counts: np.ndarray
 
-    def inner(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return np.einsum("nd,nd->n", a, b)[:, None]
+    @property
+    def known(self) -> np.ndarray:
+        """Classes with labels, bool [C]; masked sums of zeros are zeros but for their fixed point."""
+        return np.asarray(self.counts > _NO_LABEL)
 
-    scores = of_z @ by_class - inner(of_z, z) * y
-    step = of_own @ by_class - inner(of_own, z) * y
-    rest = np.maximum(1 - inner(of_own, own), 1e-9)
-    return np.asarray(scores + inner(of_own, z) / rest * step)
+    def logits(self, strength: float) -> np.ndarray:
+        """Weights of the head with this lambda, [d, C]."""
+        raw = np.linalg.solve(self.system(strength), self.by_class)
+        return logits_of(raw, self.by_class, self.counts)
+
+    def system(self, strength: float) -> np.ndarray:
+        """A = G + lambda I."""
+        return self.gram + strength * np.eye(len(self.gram))
+
+    def left_out(
+        self, strength: float, z: np.ndarray, y: np.ndarray, own: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Probabilities of labeled points z [n, d], y [n, C], each by a head without it.
+
+            z^T (A - r r^T)^-1 (B - z y^T)        by Sherman and Morrison from A^-1
+
+        `own` has the r, [n, d]; None: the z. Columns are scaled as those of all labels.
+        """
+        own = z if own is None else own
+        solved = np.linalg.solve(self.system(strength), np.hstack([self.by_class, z.T, own.T]))
+        raw, of_both = solved[:, : y.shape[1]], solved[:, y.shape[1] :].T
+        of_z, of_own = np.split(of_both, 2)  # A^-1 z and A^-1 r
+
+        def inner(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+            return np.einsum("nd,nd->n", a, b)[:, None]
+
+        scores = of_z @ self.by_class - inner(of_z, z) * y
+        step = of_own @ self.by_class - inner(of_own, z) * y
+        scores += inner(of_own, z) / np.maximum(1 - inner(of_own, own), 1e-9) * step
+        scaled = logits_of(raw, self.by_class, self.counts)
+        lengths, scale = (np.linalg.norm(columns, axis=0) for columns in (raw, scaled))
+        logits = scores * scale / np.where(lengths > 0, lengths, 1)
+        return softmax(logits, self.counts - y > _NO_LABEL)
 
 
-def left_out_answers(
-    system: np.ndarray,
-    by_class: np.ndarray,
-    counts: np.ndarray,
-    z: np.ndarray,
-    y: np.ndarray,
-    own: np.ndarray | None = None,
-) -> np.ndarray:
-    """Probabilities of labeled points, each by a head without it, whose columns are scaled as those of all.
-
-    `counts` are the numbers of labels of each class, [C]; further arguments as `left_out`.
-    """
-    raw = np.linalg.solve(system, by_class)
-    logits = logits_of(raw, by_class / np.maximum(counts, 1), counts > _HALF)
-    lengths, scaled = (np.linalg.norm(columns, axis=0) for columns in (raw, logits))
-    scores = left_out(system, by_class, z, y, own)
-    return softmax(scores * scaled / np.where(lengths > 0, lengths, 1), counts - y > _HALF)
+def summed_moments(
+    sums: ClientSums, z: Mapping[int, np.ndarray], y: Mapping[int, np.ndarray]
+) -> Moments:
+    """Moments of clients' points z [n_j, d], by labels y [n_j, C], one-hot times the points' weights."""
+    moments = {j: upper((own * y[j].sum(axis=1, keepdims=True)).T @ own) for j, own in z.items()}
+    dim = next(iter(z.values())).shape[1]
+    gram = symmetric(sums("second_moments", moments), dim)
+    return Moments(gram, *summed_labels(sums, z, y))
 
 
-def logits_of(raw: np.ndarray, means: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Columns of unit length, scaled as answers need it; class means [d, C] without those of no label."""
-    norms = np.linalg.norm(raw, axis=0)
+def summed_labels(
+    sums: ClientSums, z: Mapping[int, np.ndarray], y: Mapping[int, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """B, [d, C], and the sums of labels by class, [C]; arguments as `summed_moments`."""
+    own = {j: np.vstack([z[j].T @ y[j], y[j].sum(axis=0)]) for j in z}
+    total = sums("class_sums", own)
+    return total[:-1], total[-1]
+
+
+def logits_of(raw: np.ndarray, by_class: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Columns of unit length, scaled as answers need it: by the class means' scores."""
+    norms, known = np.linalg.norm(raw, axis=0), counts > _NO_LABEL
     weights = raw / np.where(norms > 0, norms, 1)
-    of_means = (means.T @ weights)[np.ix_(known, known)]
+    of_means = (by_class[:, known] / counts[known]).T @ weights[:, known]
     scale = np.sqrt(np.mean(of_means**2)) if known.any() else 1.0
     return np.asarray(weights * 10 / (3 * (scale or 1.0)))
 
@@ -230,46 +252,32 @@ def smoothed(
     )
     sums = ClientSums(len(clients), p.head_sums, session)
     z = {j: unit_rows(vectors[j], mean) for j in clients}
-    moments, by_class = {}, {}
+    targets = {}
     for j in clients:
         y, weight = points.labels[j], predictions[j].confidences.astype(np.float64)
         target = np.where(y.any(axis=1), y.argmax(axis=1), predictions[j].labels)
-        targets = weight[:, None] * one_hot_labels(target, p.num_classes)
-        moments[j] = upper((z[j] * weight[:, None]).T @ z[j])
-        by_class[j] = np.vstack([z[j].T @ targets, targets.sum(axis=0)])
-    gram, total = symmetric(sums("second_moments", moments), dim), sums("class_sums", by_class)
-    head = _ridge(gram, total, sum(map(len, z.values())), mean, p)
+        targets[j] = weight[:, None] * one_hot_labels(target, p.num_classes)
+    found = summed_moments(sums, z, targets)
+    num_points, weight = sum(map(len, z.values())), found.counts.sum()
+    relative = found._replace(gram=found.gram * (num_points / (weight or 1)))
+    weights = relative.logits(p.head_regularization)
+    head = Head(weights.astype(np.float32), found.known, mean)
     sums.communication.down("weights", 4 * len(clients) * dim * p.num_classes)
 
-    answers = {}
+    answers = {j: np.zeros_like(y) for j, y in points.labels.items()}
     for j in clients:
         y = points.labels[j]
-        answers[j] = np.where(y.any(axis=1, keepdims=True), y, head.answers(z[j])).astype(
-            np.float32
-        )
+        own = np.where(y.any(axis=1, keepdims=True), y, head.answers(z[j]))
+        answers[j] = own.astype(np.float32)
     again = PropagationMatrix(matrix.graph, replace(p, alpha=p.head_alpha))
-    contributions = INFLUENCE[p.influence](again, _all(answers, points), points.rows, session)
+    contributions = INFLUENCE[p.influence](again, answers, points.rows, session)
     nothing = {j: np.zeros((0, p.num_classes), np.float32) for j in points.rows}
-    found = ROW_SUMS[p.row_sums](
+    rows = ROW_SUMS[p.row_sums](
         contributions, nothing, points.rows, session, execution, **p.masking
     )
-    _count_answers(sums.communication, sum(map(len, z.values())), len(clients), p)
-    scores = {j: Scores(own, own) for j, (own, _) in found.items()}
+    _count_answers(sums.communication, num_points, len(clients), p)
+    scores = {j: Scores(own, own) for j, (own, _) in rows.items()}
     return Smoothed(head, scores, contributions.accuracy, sums.communication)
-
-
-def _ridge(gram: np.ndarray, total: np.ndarray, n: int, mean: np.ndarray, p: Parameters) -> Head:
-    by_class, mass = total[:-1], total[-1]
-    known = np.asarray(mass > 1e-6)  # masked sums of zeros are zeros but for their fixed point
-    scale = n / mass.sum() if known.any() else 1.0
-    raw = np.linalg.solve(gram * scale + p.head_regularization * np.eye(len(gram)), by_class)
-    weights = logits_of(raw, by_class / np.where(known, mass, 1), known)
-    return Head(weights.astype(np.float32), known, mean)
-
-
-def _all(answers: Mapping[int, np.ndarray], points: GraphPoints) -> dict[int, np.ndarray]:
-    """Answers of all clients of the graph; zeros of those that have left."""
-    return {j: answers.get(j, np.zeros_like(y)) for j, y in points.labels.items()}
 
 
 def _count_answers(

@@ -43,8 +43,7 @@ from jaxfed.xclp.heads import (
     ClientSums,
     Head,
     HowToSum,
-    left_out_answers,
-    logits_of,
+    Moments,
     unit_rows,
 )
 from jaxfed.xclp.one_shot.transduction import Transduction, client_arrays, padded, transductive
@@ -78,11 +77,14 @@ class HeadSettings:
 
 
 class Points(NamedTuple):
-    """The labeled points of a cohort: z, float64 [n, d], one-hot y, float64 [n, C], and owner, int [n]."""
+    """The labeled points by client: z, float64 [n_j, d], and one-hot y, float64 [n_j, C]."""
 
-    z: np.ndarray
-    y: np.ndarray
-    owner: np.ndarray
+    z: dict[int, np.ndarray]
+    y: dict[int, np.ndarray]
+
+    def joint(self) -> tuple[np.ndarray, np.ndarray]:
+        """All z and y."""
+        return np.concatenate(list(self.z.values())), np.concatenate(list(self.y.values()))
 
 
 class Fit(NamedTuple):
@@ -94,42 +96,38 @@ class Fit(NamedTuple):
 
 
 def fitted(
-    gram: np.ndarray,
-    by_class: np.ndarray,
-    counts: np.ndarray,
+    moments: Moments,
     points: Points,
     sums: ClientSums,
     p: HeadSettings,
     own: np.ndarray | None = None,
 ) -> Fit:
-    """The head of G [d, d], B [d, C] and n [C], with lambda given or chosen by leave-one-out.
+    """The head of these moments, with lambda given or chosen by leave-one-out.
 
     `own`: r of each labeled point, [n, d], whose r r^T is its part of G; None: z.
 
     Cost: d^3 operations and the system's d^2 numbers for every candidate.
     """
-    dim, num_classes = by_class.shape
+    (dim, num_classes), counts = moments.by_class.shape, moments.counts
     candidates = (p.regularization,) if p.regularization else STRENGTHS
-    known, means = counts > 0.5, by_class / np.maximum(counts, 1)
-    labels, halves, found = points.y.argmax(axis=1), [], []
-    for strength in candidates:
-        system = gram + strength * np.eye(dim)
-        found.append(logits_of(np.linalg.solve(system, by_class), means, known))
-        if not p.regularization:
-            answers = left_out_answers(system, by_class, counts, points.z, points.y, own)
-            halves.append(half_hits(answers, labels))
+    found = [moments.logits(strength) for strength in candidates]
     if p.regularization:
         sums.communication.down("weights", 4 * sums.num_clients * dim * num_classes)
         return Fit(found[0], counts, {"regularization": p.regularization})
     sent = dim * (dim + 1) // 2 + (dim + 1) * num_classes
     sums.communication.down("moments", 4 * sums.num_clients * sent)
     num_groups = num_classes if p.select_measure == "balanced_accuracy" else 1
-    clients = [points.owner == j for j in range(sums.num_clients)]
-    total = sums(
-        "hits", [counts_of_hits([h[of] for h in halves], labels[of], num_groups) for of in clients]
-    )
-    hits, squares, labels = np.split(total, 3, axis=1)
-    tally = Sums(hits, squares, labels[0])
+    z, y = points.joint()
+    ends = np.cumsum([len(own) for own in points.z.values()])[:-1]
+    hits = [half_hits(moments.left_out(s, z, y, own), y.argmax(axis=1)) for s in candidates]
+    of_clients = zip(*(np.split(own, ends) for own in hits), strict=True)
+    answers = [own.argmax(axis=1) for own in points.y.values()]
+    counted = [
+        counts_of_hits([*own], answer, num_groups)
+        for own, answer in zip(of_clients, answers, strict=True)
+    ]
+    halves, squares, labels = np.split(sums("hits", counted), 3, axis=1)
+    tally = Sums(halves, squares, labels[0])
     best, quality = 0, None
     if tally.labels.any():
         qualities = tally.qualities(p.select_measure)
@@ -153,14 +151,9 @@ def head_method(
         require(24 * dim**2, f"matrices of {dim} x {dim} features", key=owner, value=dim)
         sums = ClientSums(len(vectors), p.sums)
         mean = sums.mean(vectors) if p.center else np.zeros(dim, np.float32)
-        of = [np.flatnonzero(y >= 0) for y in labels]
-        points = Points(
-            np.concatenate([unit_rows(v[rows], mean) for v, rows in zip(vectors, of, strict=True)]),
-            np.concatenate(
-                [one_hot_labels(y[rows], num_classes) for y, rows in zip(labels, of, strict=True)]
-            ).astype(np.float64),
-            np.repeat(np.arange(len(of)), [len(rows) for rows in of]),
-        )
+        one_hot = [one_hot_labels(y[y >= 0], num_classes).astype(np.float64) for y in labels]
+        z = [unit_rows(v[y >= 0], mean) for v, y in zip(vectors, labels, strict=True)]
+        points = Points(dict(enumerate(z)), dict(enumerate(one_hot)))
         made = fit(points, sums)
         head = Head(made.weights.astype(np.float32), made.counts > 0.5, mean)
         answers = [head(v) for v in vectors]
@@ -193,19 +186,3 @@ def labeled(answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     confidence = answers.max(axis=1, initial=0)
     label = np.where(confidence > 0, answers.argmax(axis=1), UNLABELED)
     return label.astype(np.int32), confidence.astype(np.float32)
-
-
-def of_clients(
-    points: Points, num_clients: int, of: Callable[[np.ndarray, np.ndarray], np.ndarray]
-) -> list[np.ndarray]:
-    """Values `of(z, y)` of every client's own labeled points."""
-    return [
-        of(points.z[own], points.y[own]) for own in (points.owner == j for j in range(num_clients))
-    ]
-
-
-def summed_labels(points: Points, sums: ClientSums) -> tuple[np.ndarray, np.ndarray]:
-    """B, [d, C], and n, [C]: sums of the labeled points by class, and their numbers."""
-    own = of_clients(points, sums.num_clients, lambda z, y: np.vstack([z.T @ y, y.sum(axis=0)]))
-    total = sums("class_sums", own)
-    return total[:-1], np.rint(total[-1])

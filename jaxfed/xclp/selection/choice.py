@@ -66,7 +66,7 @@ import numpy as np
 from jaxfed.federation.communication import Communication
 from jaxfed.kernels.devices import padded_to
 from jaxfed.privacy import randomized_response
-from jaxfed.xclp.heads import ClientSums, left_out_answers, symmetric, unit_rows, upper
+from jaxfed.xclp.heads import ClientSums, summed_moments, unit_rows
 from jaxfed.xclp.selection.leave_one_out import (
     Labeled,
     half_hits,
@@ -373,28 +373,17 @@ def with_head(
     of = {j: y.any(axis=1) for j, y in labels.items()}
     zero = np.zeros(vectors[0].shape[1], np.float32)
     z = {j: unit_rows(vectors[j][own], zero) for j, own in of.items()}
+    y = {j: labels[j][own] for j, own in of.items()}
     sums = ClientSums(len(of), "plaintext")
-    by_class = {
-        j: np.vstack([z[j].T @ labels[j][own], labels[j].sum(axis=0)]) for j, own in of.items()
-    }
-    gram = symmetric(
-        sums("second_moments", {j: upper(own.T @ own) for j, own in z.items()}), len(zero)
-    )
-    total = sums("class_sums", by_class)
-    points = (
-        np.concatenate(list(z.values())),
-        np.concatenate([labels[j][own] for j, own in of.items()]),
-    )
-    ridge = left_out_answers(gram + np.eye(len(gram)), total[:-1], total[-1], *points)
+    moments = summed_moments(sums, z, y)
+    ridge = moments.left_out(1.0, *(np.concatenate(list(own.values())) for own in (z, y)))
     num_groups = p.num_classes if p.select_measure == "balanced_accuracy" else 1
     hits = [
         half_hits(ridge, graph.answers),
         half_hits(left_out_scores(graph, choice.p), graph.answers),
     ]
     halves, squares, number = np.split(counts_of_hits(hits, graph.answers, num_groups), 3, axis=1)
-    sums.communication.down(
-        "moments", 4 * len(of) * (len(gram) * (len(gram) + 1) // 2 + total.size)
-    )
+    sums.communication.down("moments", sum(sums.communication.upload.values()))
     sums.communication.up("hits", 24 * num_groups * len(of))
     tally = Sums(halves, squares, number[0])
     takes = bool(halves[0].any()) and not tally.is_clear(1, p.select_measure)
