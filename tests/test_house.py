@@ -75,18 +75,18 @@ LINES = {
     ("secure",): 6_600,
     ("kernels",): 4_602,
     ("learners", "estimators"): 2_008,
-    ("models", "privacy"): 3_300,
+    ("models", "privacy"): 4_108,
     ("audit",): 2_300,
     ("data",): 5_532,
-    ("config", "settings", "registry", "errors"): 4_252,
+    ("config", "settings", "registry", "errors"): 4_296,
     ("experiment",): 3_152,
     ("reports",): 2_546,
-    ("flower",): 4_162,
+    ("flower",): 4_172,
     ("host", "api"): 2_339,
     ("federation",): 2_511,
     ("testing", "__init__", "paper_costs", "paper_numbers", "random_streams"): 700,
 }
-ALL_LINES, ALL_FILES, LINES_OF_TESTS = 64_309, 390, 64_469
+ALL_LINES, ALL_FILES, LINES_OF_TESTS = 65_087, 391, 64_469
 
 
 def test_no_room_grows():

@@ -32,7 +32,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.config.networks import check_size, initial_model, make_model
+from jaxfed.config.networks import trained_network
 from jaxfed.config.sections import MIXED, WITH_MOMENTUM, TrainingSection, section_of
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
@@ -162,7 +162,7 @@ class Ingredients:
         return PrototypeTask(
             federation.num_classes,
             federation.max_labels,
-            partial(make_model, self.config, federation, head=False),
+            lambda: trained_network(self.config, federation, self.repeat, head=False)[0],
             # On a network no party knows this number for all clients.
             federation.max_labels_of_a_class if federation.census is None else 0,
         )
@@ -189,8 +189,7 @@ class Ingredients:
         wanted = section_of(config, "training")
         for key in AUGMENTATIONS[: 1 + self.needed.two_views]:
             _check_augmentation(config, key, federation.x)
-        model = make_model(config, federation, private=self.needed.private)
-        check_size(config, model)
+        model, start = trained_network(config, federation, self.repeat, private=self.needed.private)
         batches = _batches(wanted, federation)
         of_labels = _at_most(wanted.batch_size, federation.max_labels)
         of_server = _at_most(wanted.server_batch_size, len(federation.server))
@@ -223,7 +222,7 @@ class Ingredients:
             execution=self._client_execution(),
             labeled_only_rounds=wanted.labeled_only_rounds,
             training_cohort_size=wanted.training_cohort_size,
-            initial_model=initial_model(config, model, self.repeat),
+            initial_model=start,
             is_shared=True,
         )
 

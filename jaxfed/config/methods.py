@@ -52,7 +52,7 @@ _KEYS_OF = {  # field of `LocalTraining` or `ServerTraining` -> keys of `trainin
 _OF_LEARNING_NETWORKS = (
     *("optimizer", "learning_rate", "schedule", "schedule_rounds", "momentum", "nesterov"),
     *("weight_decay", "batches", "batch_size", "loss", "class_weights", "augmentation"),
-    "initial_model",
+    *("initial_model", "trainable", "lora_rank", "lora_alpha", "lora_factors"),
 )
 _NOT_KEYWORDS = ("algorithm", "training")  # keys of a section that are no keywords of the factory
 

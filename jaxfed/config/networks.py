@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax import nnx
 from ml_collections import ConfigDict
 
 from jaxfed.config.keys import refused
@@ -22,7 +23,7 @@ from jaxfed.config.methods import (
     uses_training,
     with_own_training,
 )
-from jaxfed.errors import UsageError
+from jaxfed.errors import UsageError, section
 from jaxfed.federation.census import feature_sums, mean_and_deviation
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import num_bytes_of
@@ -31,9 +32,10 @@ from jaxfed.host.checkpoint import Checkpoint, Checkpoints
 from jaxfed.host.location import location
 from jaxfed.host.storage import file_checksum
 from jaxfed.models import MODELS, Model
-from jaxfed.models.efficientnet import NETWORKS, Network
+from jaxfed.models.efficientnet import NETWORKS
+from jaxfed.models.encoders import Encoder, find_encoder
 from jaxfed.models.model import DTYPES, in_precision, normalized, of_first_row
-from jaxfed.models.pretrained import find_weights, read_weights
+from jaxfed.models.trainable import partly_trained
 from jaxfed.random_streams import Stream
 
 PRETRAINED = "pretrained"
@@ -71,6 +73,34 @@ def make_model(
     return of_first_row(model) if config.preprocessing.views else model
 
 
+def trained_network(
+    config: ConfigDict,
+    federation: Federation,
+    repeat: int,
+    *,
+    head: bool = True,
+    private: bool = False,
+) -> tuple[Model, nnx.State | None]:
+    """Return the model of the part that `training.trainable` trains, and the state it starts from, or None.
+
+    The rest of the network is that of `training.initial_model`, else drawn by the seed of the repeat, which
+    every party has. Arguments and errors as those of `make_model`.
+    """
+    model, wanted = make_model(config, federation, head=head, private=private), config.training
+    check_size(config, model)
+    start = initial_model(config, model, repeat) if head else None  # stored networks have one
+    if wanted.trainable == "all":
+        return model, start
+    options = ("lora_rank", "lora_alpha", "lora_factors")
+    draw = jax.random.fold_in(jax.random.key(config.seed + repeat), Stream.FROZEN_WEIGHTS)
+    whole = jax.jit(model.init)(draw) if start is None else start
+    with section("config.training", ("trainable",)), section("config.model", ("name",)):
+        model, part = partly_trained(
+            model, whole, wanted.trainable, key=draw, **{key: wanted[key] for key in options}
+        )
+    return model, None if start is None else part(start)
+
+
 def check_size(config: ConfigDict, model: Model) -> None:
     """Refuse a model whose parameters exceed the memory; nothing is computed."""
     num_bytes = num_bytes_of(jax.eval_shape(model.init, jax.random.key(0)))
@@ -95,8 +125,7 @@ def _normalization(
     `private`: those of the public examples. Without any, they are 1/2 and 1/2 for images, else 0 and 1.
     """
     if config.training.initial_model == PRETRAINED:
-        network = _pretrained_network(config)
-        return np.asarray(network.mean) / 255, np.asarray(network.deviation) / 255
+        return _pretrained(config).scaling
     x = federation.x
     if private and len(federation.public):
         public_sums = feature_sums(x, federation.public)
@@ -119,10 +148,8 @@ def starts_from_state(config: ConfigDict) -> bool:
 def initial_model(config: ConfigDict, model: Model, repeat: int) -> Any:
     """Return the parameters that training starts from; None for new ones."""
     if config.training.initial_model == PRETRAINED:
-        _pretrained_network(config)
-        file = _released_weights(config, config.model.name)
         key = jax.random.fold_in(jax.random.key(config.seed + repeat), Stream.NEW_HEAD)
-        return read_weights(file, model.init(key), new_head=True)
+        return _pretrained(config).read(model.init(key), new_head=True)
     if not starts_from_state(config):
         return None
     template = jax.eval_shape(model.init, jax.random.key(0))
@@ -167,31 +194,35 @@ def _saved_model(config: ConfigDict, repeat: int) -> Checkpoint:
     return saved
 
 
-def _pretrained_network(config: ConfigDict) -> Network:
-    if config.model.name not in NETWORKS:
-        wrong = f"there are no weights for model.name={config.model.name!r}"
-        allowed = f"set model.name to one of {', '.join(map(repr, NETWORKS))}"
+def _pretrained(config: ConfigDict) -> Encoder:
+    """Return the released network that the config trains."""
+    name = config.model.name
+    folder = config.model.get("folder", "") if name == "vit" else ""
+    if name not in NETWORKS and not folder:
+        wrong = f"there are no weights for model.name={name!r}"
+        names = ", ".join(map(repr, NETWORKS))
+        allowed = f"set model.name to one of {names}, or to 'vit' with a model.folder"
         raise refused(config, _INITIAL, wrong, allowed)
-    return NETWORKS[config.model.name]
-
-
-def _released_weights(config: ConfigDict, network: str) -> Path:
-    return find_weights(network, config.preprocessing.weights or None, config.dataset.root or None)
+    return find_encoder(
+        folder or name, config.preprocessing.weights or None, config.dataset.root or None
+    )
 
 
 def checksums(config: ConfigDict) -> dict[str, str]:
     """Return config key (with the repeat, for states) -> size and checksum of each file in use."""
-    files, models = {}, dict[str, ConfigDict]()
+    files, models = dict[str, Path](), dict[str, ConfigDict]()
     for name in chosen(config):
         if uses_training(config, name):
             models[training_key(config, name, "initial_model")] = with_own_training(config, name)
     if config.preprocessing.kind == "federated_features":
         models[_INITIAL] = config
     if config.preprocessing.kind == "pretrained":
-        files["preprocessing.weights"] = _released_weights(config, config.preprocessing.network)
+        wanted = config.preprocessing
+        encoder = find_encoder(wanted.network, wanted.weights or None, config.dataset.root or None)
+        files |= encoder.named_files("preprocessing.network", "preprocessing.weights")
     for key, seen in models.items():
         if seen.training.initial_model == PRETRAINED:
-            files[key] = _released_weights(config, config.model.name)
+            files |= _pretrained(seen).named_files("model.folder", key)
         for repeat, saved in saved_models(seen).items():
             files[f"{key} of repeat {repeat}"] = saved.file
     return {key: file_checksum(file) for key, file in files.items()}

@@ -32,6 +32,7 @@ from jaxfed.federation.sampling import SAMPLINGS
 from jaxfed.learners import LEARNERS
 from jaxfed.models import MODELS
 from jaxfed.models.model import DTYPES
+from jaxfed.models.trainable import LoraFactors, Trainable
 from jaxfed.paper_numbers import PAPER_TABLES
 from jaxfed.settings import (
     Allowed,
@@ -76,6 +77,7 @@ _PRETRAINED = when("kind", "pretrained")
 _BY_FEDAVG = when("kind", "federated_features")
 _MIXTURE = when("partition", "dirichlet_mixture")
 _ADAPTIVE = when("server_optimizer", *SECOND_MOMENTS)
+_LORA = when("trainable", "lora")
 _AT_SERVER = when("federation.labels_at", "server")
 METHOD = Annotated[str, Allowed(bool, "names of methods, or of sections with the key `algorithm`")]
 AUGMENTATION = Annotated[
@@ -184,7 +186,7 @@ class PreprocessingSection(Section):
         kind: preprocessing of all examples.
         rounds: FedAvg rounds that train the model whose features are used.
         cohort_size: clients in each of these rounds.
-        network: network trained on ImageNet.
+        network: 'efficientnet_lite0', 'efficientnet_b0', or a folder with a Vision Transformer's weights.
         weights: file of weights, also of initial_model='pretrained'; '': NETWORK.safetensors of the data.
         image_size: pixels a side of this network's input.
         components: principal components of the training images' features that are kept.
@@ -196,7 +198,7 @@ class PreprocessingSection(Section):
     cohort_size: Annotated[int, Ge(0), Note("0 is all clients"), _BY_FEDAVG] = 0
     network: Annotated[str, _PRETRAINED] = "efficientnet_lite0"
     weights: str = ""
-    image_size: Annotated[int, Ge(0), Note("0 is what the network was trained on"), _PRETRAINED] = 0
+    image_size: Annotated[int, Ge(0), Note("0 is the network's own"), _PRETRAINED] = 0
     components: Annotated[int, Ge(0), Note("0 keeps all features"), _PRETRAINED] = 0
     views: Annotated[int, Ge(0), Note("0 augments nothing"), _PRETRAINED] = 0
 
@@ -351,6 +353,10 @@ class TrainingSection(Section):
         labeled_only_rounds: first rounds (stage 1), which train on given labels alone.
         training_cohort_size: clients of a cohort that train; the others only take part in the labeling.
         initial_model: WORKDIR/states/METHOD-{repeat} (-last: the last state) of a run, or 'pretrained'.
+        trainable: part of the network that is trained, sent and stored (`jaxfed.models.trainable`).
+        lora_rank: r of the low-rank update A B of each dense layer.
+        lora_alpha: the update's factor is alpha / rank.
+        lora_factors: factors that are trained; 'b': A stays as drawn, and means of A B are exact.
         sums: how the server gets the clients' mean; 'masked_resilient': as a sum under masks that clients
             may leave at any stage, and no client's model.
         presence: clients that leave the sum in every round, as '3@upload' or '20%@survivors'.
@@ -388,6 +394,10 @@ class TrainingSection(Section):
     labeled_only_rounds: CountOrZero = Training.labeled_only_rounds
     training_cohort_size: Annotated[int, Ge(0), Note("0 is all")] = Training.training_cohort_size
     initial_model: str = ""
+    trainable: Trainable = "all"
+    lora_rank: Annotated[Count, _LORA] = 8
+    lora_alpha: Annotated[Positive, _LORA] = 16.0
+    lora_factors: Annotated[LoraFactors, _LORA] = "both"
     sums: ModelSums = "plaintext"
     presence: Annotated[
         tuple[str, ...],

@@ -20,9 +20,7 @@ from flax import nnx
 
 from jaxfed.data.cache import cached_arrays
 from jaxfed.errors import UsageError
-from jaxfed.models import Model
-from jaxfed.models.efficientnet import IMAGE_SIZE, NUM_FEATURES, efficientnet, find_network, prepare
-from jaxfed.models.pretrained import find_weights, read_weights
+from jaxfed.models.encoders import Encoder, find_encoder
 
 SHARD_SIZE = 2000  # images a file of the cache
 _FORMAT = 1  # raised whenever the same settings would give other features
@@ -37,22 +35,23 @@ def pretrained_features(
     image_size: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> np.ndarray:
-    """Compute each image's features: the mean over pixels of the network's last activation.
+    """Compute each image's features by a pretrained network.
 
-    Grey images are repeated over RGB; every image is resized whole (bicubic) to the square that the
-    network expects and normalized as it expects, see `jaxfed.models.efficientnet.prepare`.
+    Grey images are repeated over RGB. For an EfficientNet every image is resized whole (bicubic) to a square
+    (`jaxfed.models.efficientnet.prepare`); for a folder as its preprocessor_config.json says.
 
     Args:
         images: [n, h, w, 1 or 3]; uint8, or float in 0 to 1.
-        network: a key of `jaxfed.models.efficientnet.NETWORKS`.
-        weights: path of a safetensors file; None is what `find_weights` finds.
-        root: data root, where weights are looked for.
-        image_size: pixels a side; None is the network's own, 224. Fewer pixels cost
+        network: a key of `jaxfed.models.efficientnet.NETWORKS`; or a folder with the weights of a Vision
+            Transformer, as Hugging Face lays it out (`jaxfed.models.vision_transformer`).
+        weights: path of a safetensors file of an EfficientNet; None is what `find_weights` finds.
+        root: data root, where these weights are looked for.
+        image_size: pixels a side of whole images; None is the network's own. Fewer pixels cost
             proportionally less, and give other features.
         progress: called with the number of images done, after every 2,000.
 
     Returns:
-        float32 [n, 1280].
+        float32 [n, d]; d is 1280 for an EfficientNet.
 
     Raises:
         UsageError: images, sizes, names or a weights file that cannot be used.
@@ -61,21 +60,19 @@ def pretrained_features(
     the features, and some tens of MB.
     """
     check_images(images)
-    find_network(network)
-    size, path = image_size or IMAGE_SIZE, find_weights(network, weights, root)
-    key = _cache_key(images, network, size, path)
+    encoder = find_encoder(network, weights, root, image_size)
+    key = _cache_key(images, encoder)
     rows = min(SHARD_SIZE, len(images))
     # Built and compiled only where something is missing.
-    extract = functools.cache(lambda: _extractor(network, path, size, rows))
-    shards = [np.zeros((0, NUM_FEATURES), np.float32)]
+    extract = functools.cache(lambda: _extractor(encoder, rows))
+    shards = [np.zeros((0, encoder.num_features), np.float32)]
     for start in range(0, len(images), SHARD_SIZE):
         some = images[start : start + SHARD_SIZE]
 
         def make(target: Path, some: np.ndarray = some) -> None:
             np.save(target / "x.npy", extract()(some))
 
-        name = f"features-{network}-{size}"
-        shards.append(cached_arrays(name, f"{key}-{start:06d}", make)["x"])
+        shards.append(cached_arrays(f"features-{encoder.name}", f"{key}-{start:06d}", make)["x"])
         progress(start + len(some))
     return np.concatenate(shards)
 
@@ -91,10 +88,9 @@ def extraction(
 
     The function gives the features of `pretrained_features`, whose arguments these are; it keeps none.
     """
-    rows = _batch_size()
-    model, compute = _program(network, image_size or IMAGE_SIZE, rows)
-    template = jax.eval_shape(model.init, jax.random.key(0))
-    state = read_weights(find_weights(network, weights, root), template)
+    rows, encoder = _batch_size(), find_encoder(network, weights, root, image_size)
+    template, compute = _program(encoder, rows)
+    state = encoder.read(template)
 
     def features(state: nnx.State, images: jax.Array) -> jax.Array:
         return compute(state, images if images.dtype == jnp.uint8 else images * jnp.float32(255))
@@ -125,14 +121,11 @@ def check_images(images: np.ndarray) -> None:
         raise UsageError(f"float images range over {low:g} to {high:g}; allowed: 0 to 1")
 
 
-def _extractor(
-    network: str, path: Path, size: int, num_rows: int
-) -> Callable[[np.ndarray], np.ndarray]:
+def _extractor(encoder: Encoder, num_rows: int) -> Callable[[np.ndarray], np.ndarray]:
     """Function of at most num_rows images -> features; all calls have one shape, so it compiles once."""
     batch_size = min(_batch_size(), num_rows)
-    model, compute = _program(network, size, batch_size)
-    template = jax.eval_shape(model.init, jax.random.key(0))
-    state = jax.device_put(read_weights(path, template))
+    template, compute = _program(encoder, batch_size)
+    state = jax.device_put(encoder.read(template))
     num_rows = -(-num_rows // batch_size) * batch_size
 
     def extract(images: np.ndarray) -> np.ndarray:
@@ -146,34 +139,36 @@ def _extractor(
 
 @functools.cache
 def _program(
-    network: str, size: int, batch_size: int
-) -> tuple[Model, Callable[[nnx.State, np.ndarray | jax.Array], jax.Array]]:
-    """Model and compiled extraction program, cached across sets of images."""
-    model = efficientnet(network)
+    encoder: Encoder, batch_size: int
+) -> tuple[nnx.State, Callable[[nnx.State, np.ndarray | jax.Array], jax.Array]]:
+    """Shapes of the state and compiled extraction program, cached across sets of images."""
+    model = encoder.model()
 
     @jax.jit
     def compute(state: nnx.State, images: jax.Array) -> jax.Array:
         # Batches one after another inside one program: they reuse the same buffers, still in cache.
         def batch(batch_images: jax.Array) -> jax.Array:
-            return model.features(state, prepare(batch_images, find_network(network), size))
+            return model.features(state, encoder.prepared(batch_images))
 
         batches = images.reshape(-1, batch_size, *images.shape[1:])
         return jax.lax.map(batch, batches).reshape(len(images), -1)
 
-    return model, compute
+    return jax.eval_shape(model.init, jax.random.key(0)), compute
 
 
-def _cache_key(images: np.ndarray, network: str, size: int, weights: Path) -> str:
-    with weights.open("rb") as file:
-        weights_digest = hashlib.file_digest(file, "sha256").hexdigest()
+def _cache_key(images: np.ndarray, encoder: Encoder) -> str:
+    digests = []
+    for path in encoder.files:
+        with path.open("rb") as file:
+            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
     settings = {
         "format": _FORMAT,
         "images": hashlib.sha256(np.ascontiguousarray(images).data).hexdigest(),
         "shape": list(images.shape),
         "dtype": images.dtype.str,
-        "network": network,
-        "weights": weights_digest,
-        "image_size": size,
+        "network": "" if encoder.form else encoder.network,
+        "weights": " ".join(digests),
+        "image_size": encoder.image_size,
         "shard_size": SHARD_SIZE,
     }
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]

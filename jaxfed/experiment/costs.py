@@ -46,7 +46,7 @@ from ml_collections import ConfigDict
 from jaxfed.config import methods
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.config.networks import make_model
+from jaxfed.config.networks import trained_network
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
@@ -153,7 +153,7 @@ def _draws_episodes(keywords: dict[str, Any]) -> bool:
 def _setting(config: ConfigDict, name: str, cohort: Federation) -> CostSetting:
     """Return the variables of the paper's formulas."""
     keywords = methods.all_keywords(config, name)
-    model = make_model(config, cohort, head=not _draws_episodes(keywords))
+    model, _ = trained_network(config, cohort, 0, head=not _draws_episodes(keywords))
     state = jax.eval_shape(model.init, jax.random.key(0))
     image = jax.ShapeDtypeStruct((1, *cohort.x.shape[1:]), jnp.float32)
     sizes = ([len(own) for own in part] for part in cohort.partition[:2])
@@ -195,7 +195,7 @@ def answer_costs(config: ConfigDict) -> dict[str, Any]:
         )
     size = parameters = None
     if any(methods.uses_training(config, name) for name in methods.chosen(config)):
-        model = jax.eval_shape(make_model(config, federation).init, jax.random.key(0))
+        model = jax.eval_shape(trained_network(config, federation, 0)[0].init, jax.random.key(0))
         parameters = num_bytes_of(model)
         size = sum(leaf.size for leaf in jax.tree.leaves(model))
     rows = []

@@ -1,6 +1,6 @@
 """Flax models by name, each built for a shape of inputs and a number of classes.
 
-    model = MODELS[name](input_shape, num_classes, convolution="auto", **options)
+    model = MODELS[name](input_shape, num_classes, **options)
     state = model.init(jax.random.key(0))
     logits = model.apply(state, x)
 
@@ -10,7 +10,7 @@ Options are documented in each network's function. `from_flax` converts any othe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from jaxfed.registry import Place, Registry, imported_on_use
@@ -30,6 +30,7 @@ def _in(file: str, name: str = "") -> Place:
 _OWN: dict[str, Place] = {
     "mlp": _in("mlp"),
     "linear_mlp": _in("mlp", "linear_mlp"),
+    "vit": _in("vision_transformer", "vit"),
     **{
         name: _in("convolutional", name)
         for name in ("cnn", "cnn13", "resnet9", "resnet18", "cifar_resnet8", "fedct_cifar10")
@@ -43,10 +44,9 @@ _OWN: dict[str, Place] = {
 MODELS: Registry[Callable[..., Model]] = Registry("network", _OWN)
 
 
-def options_of(name: str) -> dict[str, Setting]:
-    """Return option -> setting of a network; `convolution` belongs to the execution."""
-    found = settings_of(MODELS[name])
-    return {option: one for option, one in found.items() if option != "convolution"}
+def options_of(name: str) -> Mapping[str, Setting]:
+    """Return option -> setting of a network."""
+    return settings_of(MODELS[name])
 
 
 _FILES = {"Model": "model", "from_flax": "flax_modules"}

@@ -30,7 +30,6 @@ from jaxfed.models.layers import (
     KERAS_INIT,
     PYTORCH_INIT,
     Activation,
-    Convolution,
     Identity,
     Layers,
     Norm,
@@ -67,7 +66,6 @@ def cnn(
     norm: Norm = "none",
     groups: Count = 8,
     momentum: Share = 0.9,
-    convolution: Convolution = "auto",
 ) -> Model:
     """Convolution, norm, ReLU and max-pool 2 for each of `channels`; a dense ReLU layer of features, or none.
 
@@ -80,7 +78,6 @@ def cnn(
         norm: "none", "batch" or "group".
         groups: of "group".
         momentum: of the running statistics; 0 keeps the last batch's (ProtoFSSL's "sBN" in code).
-        convolution: see `jaxfed.models.layers.find_convolution`.
 
     Cost: 206,922 parameters and 1.2e6 multiply-adds for an image of 28 x 28 and 10 classes.
     """
@@ -90,7 +87,6 @@ def cnn(
     return _model(
         lambda layers: _CNN(layers, (in_channels, *channels), num_pixels, hidden, num_classes),
         by_example=norm != "batch",
-        convolution=convolution,
         norm_kind=norm,
         groups=groups,
         momentum=momentum,
@@ -133,7 +129,6 @@ def cnn13(
     normalize_features: bool = False,
     norm: Norm = "batch",
     groups: Count = 32,
-    convolution: Convolution = "auto",
 ) -> Model:
     """The 13-layer CNN of XCLP's Section 4.2 (appendix A.2).
 
@@ -152,7 +147,6 @@ def cnn13(
             the authors' code (`isL2`). The paper's text has no such step.
         norm: "batch" as in the paper, "group" or "none".
         groups: of "group".
-        convolution: see `jaxfed.models.layers.find_convolution`.
 
     Cost: 3,125,908 parameters for 10 classes and 0.73e9 multiply-adds for an image of 32 x 32. Biases before
     BatchNorm have no effect; the authors' network has them.
@@ -160,7 +154,6 @@ def cnn13(
     *_, channels = image_shape("cnn13", input_shape, smallest=12)
     return _model(
         lambda layers: _CNN13(layers, channels, num_classes, normalize_features),
-        convolution=convolution,
         norm_kind=norm,
         groups=groups,
     )
@@ -201,7 +194,6 @@ def resnet9(
     groups: Count = 32,
     momentum: Share = 0.99,
     pools: Sequence[Count] = (2, 2, 2, 4),
-    convolution: Convolution = "auto",
 ) -> Model:
     """The ResNet-9 of ProtoFSSL's Table 6 and of FedMatch.
 
@@ -219,7 +211,6 @@ def resnet9(
         groups: of "group".
         momentum: of the running statistics; 0 keeps the last batch's (ProtoFSSL's "sBN" in code).
         pools: sides of the four pools. STL-10 of 96 x 96 takes (3, 2, 4, 4) in ProtoFSSL's code.
-        convolution: see `jaxfed.models.layers.find_convolution`.
 
     Cost: 0.38e9 multiply-adds for an image of 32 x 32.
     """
@@ -230,7 +221,6 @@ def resnet9(
     num_features = 512 * (height // scale) * (width // scale)
     return _model(
         lambda layers: _ResNet9(layers, channels, tuple(pools), num_features, num_classes),
-        convolution=convolution,
         kernel_init=KERAS_INIT,
         norm_kind=norm,
         groups=groups,
@@ -286,7 +276,6 @@ def resnet18(
     norm: Norm = "batch",
     groups: Count = 32,
     momentum: Share = 0.9,
-    convolution: Convolution = "auto",
 ) -> Model:
     """A ResNet-18.
 
@@ -309,7 +298,6 @@ def resnet18(
         norm: "batch" as in the papers, "group" or "none".
         groups: of "group".
         momentum: of the running statistics; 0 keeps the last batch's (ProtoFSSL's "sBN" in code).
-        convolution: see `jaxfed.models.layers.find_convolution`.
 
     Cost: 11.2e6 parameters; 0.56e9 multiply-adds an image of 32 x 32 with the CIFAR stem, 0.3e9 for
     84 x 84 with the other.
@@ -318,7 +306,6 @@ def resnet18(
     blocks = (64, 64, 128, 128, 256, 256, 512, 512)
     return _model(
         partial(_ResNet, channels, num_classes, blocks, stem, pool, normalize_features),
-        convolution=convolution,
         kernel_init=HE_FAN_OUT_INIT,
         norm_kind=norm,
         groups=groups,
@@ -333,7 +320,6 @@ def cifar_resnet8(
     norm: Norm = "batch",
     groups: Count = 32,
     momentum: Share = 0.9,
-    convolution: Convolution = "auto",
 ) -> Model:
     """The ResNet-8 of SAGE (CVPR 2025) and ProxyFL: the CIFAR stem and blocks of 64, 128 and 256 channels.
 
@@ -343,7 +329,6 @@ def cifar_resnet8(
     *_, channels = image_shape("cifar_resnet8", input_shape)
     return _model(
         partial(_ResNet, channels, num_classes, (64, 128, 256), "cifar", "mean", False),
-        convolution=convolution,
         kernel_init=HE_FAN_OUT_INIT,
         norm_kind=norm,
         groups=groups,
@@ -426,7 +411,6 @@ def _fedct(
     *,
     norm: Norm = "batch",
     groups: Count = 32,
-    convolution: Convolution = "auto",
 ) -> Model:
     """FedCT's networks: stages of 3 x 3 convolutions, max-pool 2 and dropout; then dense layers.
 
@@ -450,14 +434,12 @@ def _fedct(
         num_classes: C or None.
         norm: "batch" as in the paper, "group" or "none".
         groups: of "group".
-        convolution: see `jaxfed.models.layers.find_convolution`.
     """
     scale = 2 ** len(plan.stages)
     height, width, channels = image_shape("this network", input_shape, smallest=scale)
     num_pixels = (height // scale) * (width // scale)
     return _model(
         lambda layers: _FedCT(plan, layers, channels, num_pixels, num_classes),
-        convolution=convolution,
         norm_kind=norm,
         groups=groups,
     )

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.errors import UsageError
-from jaxfed.models.layers import HE_FAN_OUT_INIT, Convolution, Layers, dropout, image_shape
+from jaxfed.models.layers import HE_FAN_OUT_INIT, Layers, dropout, image_shape
 from jaxfed.models.model import Model, from_module
 
 IMAGE_SIZE = 224  # pixels a side of the images that the released weights were trained with
@@ -130,9 +130,7 @@ def prepare(images: jax.Array, network: Network, image_size: int | None = None) 
     return (resized - mean) / deviation
 
 
-def efficientnet(
-    name: str, *, num_classes: int | None = 1000, convolution: Convolution = "auto"
-) -> Model:
+def efficientnet(name: str, *, num_classes: int | None = 1000) -> Model:
     """Build the network of that name, for images as `prepare` makes them, of any size.
 
     In training there is dropout before the classifier, and stochastic depth.
@@ -140,17 +138,16 @@ def efficientnet(
     Args:
         name: a key of `NETWORKS`.
         num_classes: outputs of the classifier; None leaves it out.
-        convolution: see `jaxfed.models.layers.find_convolution`.
 
     Raises:
-        UsageError: an unknown name or convolution.
+        UsageError: an unknown name.
 
     Cost: Lite0 and B0 take 0.39e9 multiply-adds an image of 224 x 224.
     """
     network = find_network(name)
 
     def build(rngs: nnx.Rngs) -> _EfficientNet:
-        layers = Layers(rngs, convolution, HE_FAN_OUT_INIT, momentum=0.99, epsilon=1e-3)
+        layers = Layers(rngs, HE_FAN_OUT_INIT, momentum=0.99, epsilon=1e-3)
         return _EfficientNet(network, num_classes, layers)
 
     return from_module(build)
@@ -160,14 +157,12 @@ def for_images(
     name: str,
     input_shape: Sequence[int],
     num_classes: int | None,
-    *,
-    convolution: Convolution = "auto",
 ) -> Model:
     """Build `efficientnet` for images (H, W, 3) of any size; raises a UsageError for others."""
     *_, channels = image_shape(name, input_shape)
     if channels != 3:
         raise UsageError(f"{name} takes images of 3 channels, not of {channels}")
-    return efficientnet(name, num_classes=num_classes, convolution=convolution)
+    return efficientnet(name, num_classes=num_classes)
 
 
 efficientnet_b0, efficientnet_lite0 = (partial(for_images, name) for name in NETWORKS)

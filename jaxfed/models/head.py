@@ -40,12 +40,8 @@ def head_paths(model: Model, method: str) -> frozenset[Path]:
     Raises:
         UsageError: the network has no head, or nothing below it.
     """
-    state = jax.eval_shape(model.init, jax.random.key(0))
-    leaves = _by_path(state)
-    dims = {leaf.shape[0] for leaf in leaves.values() if leaf.ndim == 2}
-    read = _read_by_head(model, state, dims)
-    found = frozenset(path for path, is_read in zip(leaves, read, strict=True) if is_read)
-    if not found or len(found) == len(leaves):
+    found = read_by_head(model)
+    if not found or len(found) == len(_by_path(jax.eval_shape(model.init, jax.random.key(0)))):
         raise UsageError(
             f"{method} needs a network of a body and a head: this one has "
             + ("nothing below its head" if found else "no head with parameters"),
@@ -110,9 +106,11 @@ def _plain(at: Any) -> Path:
     return tuple(key.key for key in at if isinstance(key, DictKey))
 
 
-def _read_by_head(model: Model, state: Any, dims: set[int]) -> list[bool]:
-    """True for each leaf of the state that the head reads; features have one of these dimensions."""
-    for dim in sorted(dims):
+def read_by_head(model: Model) -> frozenset[Path]:
+    """Return the paths of the parameters that the head reads; none without a head."""
+    state = jax.eval_shape(model.init, jax.random.key(0))
+    leaves = _by_path(state)
+    for dim in sorted({leaf.shape[0] for leaf in leaves.values() if leaf.ndim == 2}):
         try:
             traced = jax.make_jaxpr(model.head)(state, jax.ShapeDtypeStruct((1, dim), jnp.float32))
         except (TypeError, ValueError):  # shapes do not fit: the features have another dimension
@@ -120,5 +118,6 @@ def _read_by_head(model: Model, state: Any, dims: set[int]) -> list[bool]:
         seen = {id(v) for step in traced.eqns for v in step.invars} | {
             id(v) for v in traced.jaxpr.outvars
         }
-        return [id(v) in seen for v in traced.jaxpr.invars[:-1]]
-    return [False] * len(jax.tree.leaves(state))
+        read = (id(v) in seen for v in traced.jaxpr.invars[:-1])
+        return frozenset(path for path, is_read in zip(leaves, read, strict=True) if is_read)
+    return frozenset()

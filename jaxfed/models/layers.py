@@ -13,10 +13,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels.convolution.conv import matmul_conv
 from jaxfed.kernels.convolution.winograd import winograd_conv
 
-Convolution = Literal["auto", "native", "matmul", "winograd"]
 Norm = Literal["batch", "group", "none"]
 Activation = Callable[[jax.Array], jax.Array]
 
@@ -51,24 +49,14 @@ def image_shape(
     return height, width, channels
 
 
-def find_convolution(name: Convolution) -> Callable[..., jax.Array]:
-    """Return the implementation of convolutions, an execution switch; results agree up to rounding.
+def _convolve(*operands: Any, **options: Any) -> jax.Array:
+    """XLA's convolution; on a CPU the fastest for each shape, equal up to rounding.
 
-    "native" is XLA's convolution; "matmul" is `jaxfed.kernels.convolution.conv.matmul_conv`, many times
-    faster on a CPU if clients train inside a loop or under `vmap`; "winograd" is the fastest on a CPU for
-    each shape of kernel: XLA's routine with faster derivatives (`jaxfed.kernels.convolution.direct_conv`), or
-    fewer multiplications for 3 x 3 kernels of many channels (`jaxfed.kernels.convolution.winograd`); "auto"
-    is "winograd" if JAX's default backend is the CPU, else "native". Raises UsageError on another name.
+    That is XLA's routine with faster derivatives (`jaxfed.kernels.convolution.direct_conv`), or fewer
+    multiplications for 3 x 3 kernels of many channels (`jaxfed.kernels.convolution.winograd`).
     """
-    choices: dict[str, Callable[..., jax.Array]] = {
-        "native": jax.lax.conv_general_dilated,
-        "matmul": matmul_conv,
-        "winograd": winograd_conv,
-    }
-    choices["auto"] = choices["winograd" if jax.default_backend() == "cpu" else "native"]
-    if name not in choices:
-        raise UsageError(f"unknown convolution {name!r}; allowed: {', '.join(sorted(choices))}")
-    return choices[name]
+    on_cpu = jax.default_backend() == "cpu"
+    return (winograd_conv if on_cpu else jax.lax.conv_general_dilated)(*operands, **options)
 
 
 def narrow_product(
@@ -138,6 +126,23 @@ class GroupNorm(nnx.GroupNorm):
         return super().__call__(x, mask=mask).astype(x.dtype)
 
 
+class LayerNorm(nnx.LayerNorm):
+    """Flax's LayerNorm, always computed in float32; the result has the inputs' dtype."""
+
+    def __init__(self, features: int, *, epsilon: float, rngs: nnx.Rngs):
+        super().__init__(
+            features,
+            epsilon=epsilon,
+            use_fast_variance=False,
+            promote_dtype=_in_float32,
+            rngs=rngs,
+        )
+
+    def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
+        """Normalize each token separately."""
+        return super().__call__(x, mask=mask).astype(x.dtype)
+
+
 class Identity(nnx.Module):
     """Placeholder for a missing norm or classifier."""
 
@@ -202,7 +207,6 @@ class Layers:
 
     Attributes:
         rngs: random streams for the weights.
-        convolution: implementation of convolutions, see `find_convolution`.
         kernel_init: of convolutions and dense layers; biases start at 0.
         norm_kind: "batch", "group", or "none".
         groups: number of groups of channels, for "group".
@@ -212,7 +216,6 @@ class Layers:
     """
 
     rngs: nnx.Rngs
-    convolution: Convolution = "auto"
     kernel_init: nnx.Initializer = PYTORCH_INIT
     norm_kind: Norm = "batch"
     groups: int = 32
@@ -242,7 +245,7 @@ class Layers:
             feature_group_count=in_channels if depthwise else 1,
             use_bias=use_bias,
             kernel_init=self.kernel_init if kernel_init is None else kernel_init,
-            conv_general_dilated=find_convolution(self.convolution),
+            conv_general_dilated=_convolve,
             rngs=self.rngs,
         )
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import jax
 from flax import nnx
 
-from jaxfed.models.layers import Activation, Convolution, Layers, flatten, identity
+from jaxfed.models.layers import Activation, Layers, flatten, identity
 from jaxfed.models.model import Model, from_module
 from jaxfed.settings import Count
 
@@ -19,7 +19,6 @@ def mlp(
     num_classes: int | None,
     *,
     hidden: Sequence[Count] = (512, 512),
-    convolution: Convolution = "auto",
 ) -> Model:
     """Dense layers with a ReLU after each; features are the last hidden layer.
 
@@ -29,9 +28,7 @@ def mlp(
         input_shape: (d,) or (H, W, c), flattened.
         num_classes: C; None leaves out the classifier.
         hidden: sizes of the hidden layers; () is logistic regression.
-        convolution: of no effect; every model takes it.
     """
-    del convolution
     return _dense(input_shape, num_classes, hidden, jax.nn.relu)
 
 
@@ -40,7 +37,6 @@ def linear_mlp(
     num_classes: int | None,
     *,
     embedding: Count = 128,
-    convolution: Convolution = "auto",
 ) -> Model:
     """logits = W (V x + v) + w: the two-layer linear MLP of XCLP's B.1; features are V x + v.
 
@@ -51,9 +47,7 @@ def linear_mlp(
         input_shape: (d,) or (H, W, c), flattened.
         num_classes: C.
         embedding: D.
-        convolution: of no effect; every model takes it.
     """
-    del convolution
     return _dense(input_shape, num_classes, (embedding,), identity)
 
 

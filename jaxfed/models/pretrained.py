@@ -13,8 +13,9 @@ Nothing in the file shows that, and its features look plausible.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -109,33 +110,91 @@ def read_weights(
     Raises:
         UsageError: not a readable safetensors file; a name missing or unexpected; a wrong shape.
     """
-    names = {leaf: _pytorch_name(leaf) for leaf, _ in nnx.to_flat_state(template)}
-    head = {leaf: name for leaf, name in names.items() if leaf[0] == "classifier"}
-    wanted = {leaf: name for leaf, name in names.items() if not (new_head and leaf in head)}
+    names = {leaf: Tensor(_pytorch_name(leaf)) for leaf, _ in nnx.to_flat_state(template)}
+    head = {leaf: tensor for leaf, tensor in names.items() if leaf[0] == "classifier"}
+    wanted = {leaf: tensor for leaf, tensor in names.items() if not (new_head and leaf in head)}
+    ignored = {tensor.name for tensor in head.values()} if new_head else set()
+    return read_tensors(
+        path, template, wanted, unread=lambda name: name in ignored or name.endswith(_IGNORED)
+    )
+
+
+class Tensor(NamedTuple):
+    """Name of a tensor in a file; a leaf is one of `parts` equal parts of its first axis."""
+
+    name: str
+    part: int = 0
+    parts: int = 1
+
+
+def read_tensors(
+    path: str | os.PathLike[str],
+    template: nnx.State,
+    wanted: Mapping[tuple[Any, ...], Tensor],
+    *,
+    unread: Callable[[str], bool] = lambda name: True,
+    prefix_of: str = "",
+) -> nnx.State:
+    """Return the template with the leaves of `wanted` from a file, one tensor after another, as float32.
+
+    Args:
+        path: of a safetensors file.
+        template: a state, whose shapes suffice for the leaves that are read.
+        wanted: leaf -> tensor. Axes of kernels are reordered; first axes of length 1 are left out.
+        unread: True for the name of a tensor that may be left out.
+        prefix_of: tensor whose name in the file shows the prefix of all names.
+
+    Raises:
+        UsageError: not a readable safetensors file; a name missing or unexpected; a wrong shape.
+    """
+    leaves = []
     try:
         with safe_open(path, framework="numpy") as file:
-            present = {name for name in file.keys() if not name.endswith(_IGNORED)}  # noqa: SIM118
-            if new_head:
-                present -= set(head.values())
-            _check_names(path, wanted=set(wanted.values()), present=present)
-            tensors = {name: file.get_tensor(name) for name in sorted(present)}
+            present = set(file.keys())
+            prefix = _prefix(present, prefix_of)
+            names = {prefix + tensor.name for tensor in wanted.values()}
+            _check_names(
+                path, wanted=names, present={n for n in present if n in names or not unread(n)}
+            )
+            for leaf, variable in nnx.to_flat_state(template):
+                if leaf in wanted:
+                    tensor = wanted[leaf]._replace(name=prefix + wanted[leaf].name)
+                    read = file.get_tensor(tensor.name)
+                    value = _leaf(path, read, leaf, tensor, variable.shape)
+                    # Without a dtype, `jnp.asarray` compiles a program for each shape.
+                    variable = variable.replace(jnp.asarray(value.astype(np.float32), np.float32))
+                leaves.append((leaf, variable))
     except (OSError, SafetensorError, TypeError) as error:
         raise UsageError(f"{path} is not a readable safetensors file: {error}") from error
-
-    leaves = []
-    for leaf_path, variable in nnx.to_flat_state(template):
-        if leaf_path in wanted:
-            tensor = tensors[wanted[leaf_path]]
-            expected = tuple(variable.shape[axis] for axis in _TO_PYTORCH[len(variable.shape)])
-            if tensor.shape != expected:
-                raise UsageError(
-                    f"{path}: {wanted[leaf_path]} has shape {tensor.shape}, expected {expected}"
-                )
-            value = tensor.transpose(_FROM_PYTORCH[tensor.ndim])
-            # Without a dtype, `jnp.asarray` compiles a program for each shape.
-            variable = variable.replace(jnp.asarray(value.astype(np.float32), np.float32))
-        leaves.append((leaf_path, variable))
     return nnx.from_flat_state(leaves)
+
+
+def _prefix(present: Collection[str], name: str) -> str:
+    found = [each.removesuffix(name) for each in present if name and each.endswith(name)]
+    return min(found, key=len, default="")
+
+
+def _leaf(
+    path: str | os.PathLike[str],
+    value: np.ndarray,
+    leaf: tuple[Any, ...],
+    tensor: Tensor,
+    shape: tuple[int, ...],
+) -> np.ndarray:
+    is_kernel = leaf[-1] == "kernel"
+    axes = _TO_PYTORCH[len(shape)] if is_kernel else range(len(shape))
+    first, *rest = (shape[axis] for axis in axes)
+    if _without_ones(value.shape) != _without_ones((tensor.parts * first, *rest)):
+        expected = tensor.parts * first, *rest
+        raise UsageError(f"{path}: {tensor.name} has shape {value.shape}, expected {expected}")
+    value = value.reshape(-1, *rest)[tensor.part * first :][:first]
+    return value.transpose(_FROM_PYTORCH[len(shape)]) if is_kernel else value.reshape(shape)
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape without its first axes of length 1."""
+    start = next((axis for axis, length in enumerate(shape) if length != 1), len(shape))
+    return shape[start:]
 
 
 def _pytorch_name(path: tuple[Any, ...]) -> str:

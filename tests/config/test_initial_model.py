@@ -129,7 +129,9 @@ def test_states_and_weights_that_change_are_noticed(tmp_path):
     wanted = f"preprocessing.weights={weights}"
     sources = {
         "preprocessing.weights": load("preprocessing.kind=pretrained", wanted),
-        "training.initial_model": load("training.initial_model=pretrained", wanted),
+        "training.initial_model": load(
+            "training.initial_model=pretrained", "model.name=efficientnet_lite0", wanted
+        ),
     }
     first = {name: checksums(config) for name, config in sources.items()}
     weights.write_bytes(b"2")

@@ -8,6 +8,7 @@ from jaxfed.data.features import pretrained_features
 from jaxfed.errors import UsageError
 from jaxfed.models import efficientnet as networks
 from jaxfed.models.efficientnet import NETWORKS, efficientnet, prepare
+from jaxfed.models.encoders import find_encoder
 from jaxfed.models.pretrained import read_weights
 
 NETWORK = "efficientnet_lite0"
@@ -69,7 +70,7 @@ def _files(tmp_path):
 @pytest.mark.slow
 def test_each_row_is_the_networks_features_of_the_prepared_image(extract, weights):
     images = _images()
-    model = efficientnet(NETWORK, convolution="native")
+    model = efficientnet(NETWORK)
     state = read_weights(weights, jax.eval_shape(model.init, jax.random.key(0)))
     expected = jax.jit(model.features)(state, prepare(images, NETWORKS[NETWORK], SIZE))
     expected = np.asarray(expected)
@@ -114,8 +115,12 @@ def test_a_cache_that_cannot_be_written_is_named(extract, monkeypatch):
 @pytest.mark.parametrize("changed", ["image", "weights", "image_size", "order"])
 def test_whatever_changes_the_features_changes_the_key(changed, weights, tmp_path):
     images, size, path = _images(), SIZE, weights
-    key = module._cache_key(images, NETWORK, size, path)
-    assert module._cache_key(images.copy(), NETWORK, size, path) == key
+
+    def key_of(images):
+        return module._cache_key(images, find_encoder(NETWORK, path, None, size))
+
+    key = key_of(images)
+    assert key_of(images.copy()) == key
     if changed == "image":
         images[3, 2, 1, 0] ^= 1
     elif changed == "order":
@@ -125,7 +130,7 @@ def test_whatever_changes_the_features_changes_the_key(changed, weights, tmp_pat
     else:
         path = tmp_path / "other"
         path.write_bytes(weights.read_bytes()[:-1] + b"\x00")
-    assert module._cache_key(images, NETWORK, size, path) != key
+    assert key_of(images) != key
 
 
 def test_an_interrupted_extraction_resumes(extract, tmp_path):
@@ -171,7 +176,7 @@ def test_a_damaged_file_is_noticed_and_replaced(extract, no_computing, tmp_path,
         (np.zeros((3, 8, 8, 3), np.int32), {}, "int32"),
         (np.full((3, 8, 8, 3), 16.0), {}, "0 to 1"),
         (np.full((3, 8, 8, 3), np.nan), {}, "0 to 1"),
-        (_images(), {"network": "resnet"}, "unknown network 'resnet'"),
+        (_images(), {"network": "resnet"}, "'resnet': no such network or folder"),
         (_images(), {"weights": "nowhere.safetensors"}, r"nowhere\.safetensors"),
     ],
 )

@@ -200,9 +200,8 @@ def test_a_teacher_labels_by_a_key_that_nothing_else_is_drawn_from():
 
 
 def test_a_new_heads_weights_are_drawn_from_no_rounds_key(monkeypatch):
-    for name in ("_pretrained_network", "find_weights"):
-        monkeypatch.setattr(networks, name, lambda *arguments: None)
-    monkeypatch.setattr(networks, "read_weights", lambda file, start, new_head: start)
+    encoder = SimpleNamespace(read=lambda start, new_head: start)
+    monkeypatch.setattr(networks, "_pretrained", lambda config: encoder)
     config = base.get_config()
     config.training.initial_model, config.seed = "pretrained", 3
     model = SimpleNamespace(init=lambda key: key)

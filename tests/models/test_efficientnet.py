@@ -113,17 +113,11 @@ def test_number_of_parameters(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("convolution", "shape"),
-    [
-        pytest.param("matmul", (2, 64, 64, 3), marks=pytest.mark.slow),
-        ("native", (1, 75, 50, 3)),
-    ],
-)
-def test_agrees_with_a_float64_network_built_from_the_file(pretrained, convolution, shape):
+@pytest.mark.parametrize("shape", [(2, 64, 64, 3), (1, 75, 50, 3)])
+def test_agrees_with_a_float64_network_built_from_the_file(pretrained, shape):
     name, _, state, path = pretrained
     images = np.random.default_rng(1).normal(size=shape).astype(np.float32)
-    model = efficientnet(name, convolution=convolution)
+    model = efficientnet(name)
     features, logits, logits_of_features = jax.jit(
         lambda state, images: (
             features := model.features(state, images),
@@ -230,7 +224,7 @@ def test_prepare_resizes_as_pillow_does(size, target):
 
 @pytest.mark.slow
 def test_the_native_form_lowers_for_gpu():
-    model = efficientnet("efficientnet_b0", convolution="native")
+    model = efficientnet("efficientnet_b0")
     images = jax.ShapeDtypeStruct((8, 224, 224, 3), jnp.float32)
     traced = jax.jit(model.features).trace(_template(model), images)
     assert "convolution" in traced.lower(lowering_platforms=("cuda",)).as_text()

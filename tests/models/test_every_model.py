@@ -9,7 +9,6 @@ import pytest
 from flax import nnx
 from float64_networks import cnn, cnn13, fedct, linear_mlp, mlp, resnet9, resnet18
 from small_networks import (
-    BATCH,
     CIFAR,
     GREY,
     MINI,
@@ -213,32 +212,6 @@ def test_clients_with_weights_of_their_own_need_no_convolution(small):
         assert np.all(np.isfinite(leaf[...]))
         # A bias before a BatchNorm shifts what is centered again.
         assert np.abs(leaf[...]).max() > 0 or "bias" in path
-
-
-@pytest.mark.parametrize("name", ["cnn", "cnn13", "resnet9", "resnet18", "fedct_cifar10"])
-@pytest.mark.sample(2)
-def test_the_native_form_keeps_its_convolutions_on_a_gpu(name):
-    native, matmul = (
-        MODELS[name](CIFAR, NUM_CLASSES, convolution=form) for form in ("native", "matmul")
-    )
-    state, x = template(native), jax.ShapeDtypeStruct((BATCH, *CIFAR), jnp.float32)
-    assert jax.tree.structure(state) == jax.tree.structure(template(matmul))
-    lowered = jax.jit(native.apply).trace(state, x).lower(lowering_platforms=("cuda",))
-    assert "stablehlo.convolution" in lowered.as_text()
-
-
-@pytest.mark.parametrize("name", ["cnn", "cnn13"])
-@pytest.mark.sample(1)
-def test_the_form_of_convolution_does_not_change_results(name):
-    native, *others = (
-        MODELS[name]((12, 12, 3), NUM_CLASSES, convolution=form)
-        for form in ("native", "matmul", "winograd")
-    )
-    state, x = random_state(native), inputs_of((12, 12, 3))
-    logits = jax.jit(native.apply)(state, x)
-    scale = np.abs(logits).max()
-    for other in others:
-        np.testing.assert_allclose(jax.jit(other.apply)(state, x), logits, atol=1e-4 * scale)
 
 
 # --- what is refused -------------------------------------------------------------------------------

@@ -32,14 +32,12 @@ NETWORKS = {f"{name} takes images (H, W, c)": built(name, (30,)) for name in IMA
     "...4 x 4": built("cnn", (3, 8, 1)),
     "...batch, group, none": built("cnn", (8, 8, 1), norm="layer"),
     "...groups=3 does not divide 16": built("cnn", (8, 8, 1), norm="group", groups=3),
-    "...auto, matmul, native": built("cnn", (8, 8, 1), convolution="fast"),
     "...32 x 32": built("resnet9", GREY),
     "...4 positive": built("resnet9", CIFAR, pools=(2, 2)),
     "...8 x 8": built("fedct_svhn", (7, 8, 3)),
     "this network takes images (H, W, c)": built("fedct_mri", (30,)),
     "...3 channels": built("efficientnet_b0", GREY),
     "...efficientnet_b0": partial(efficientnet, "efficientnet_b9"),
-    "...auto, matmul": partial(efficientnet, "efficientnet_b0", convolution="fast"),
 }
 
 

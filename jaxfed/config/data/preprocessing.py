@@ -26,7 +26,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from jaxfed.config.assembly import make_algorithm, view_rows
-from jaxfed.config.networks import make_model
+from jaxfed.config.networks import trained_network
 from jaxfed.data import Partition
 from jaxfed.data.dataset import Gaps
 from jaxfed.data.encoding import flat
@@ -47,7 +47,7 @@ from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.checkpoint_writer import CheckpointWriter
 from jaxfed.kernels.devices import in_batches
 from jaxfed.models import Model
-from jaxfed.models.efficientnet import NUM_FEATURES
+from jaxfed.models.encoders import Encoder, find_encoder
 from jaxfed.random_streams import Stream
 from jaxfed.training.local import augmentation
 
@@ -104,7 +104,7 @@ def preprocessed(
 def _features(parts: Parts, config: ConfigDict, report: Report) -> list[np.ndarray]:
     train, *others = parts.arrays
     n, rows = sum(map(len, parts.arrays)), 1 + sum(map(len, view_rows(config).values()))
-    d = config.preprocessing.components or NUM_FEATURES
+    d = config.preprocessing.components or image_encoder(config).num_features
     if views := config.preprocessing.views:
         what = f"{rows} rows of {d} features for each of {n} examples"
         require(4 * n * rows * d, what, key="config.preprocessing.views", value=views)
@@ -180,6 +180,11 @@ def pretrained_settings(config: ConfigDict) -> dict[str, Any]:
     }
 
 
+def image_encoder(config: ConfigDict) -> Encoder:
+    """Return the network of `preprocessing.network`."""
+    return find_encoder(**pretrained_settings(config))
+
+
 @dataclass(frozen=True)
 class FeatureTraining:
     """A model, and the FedAvg that trains it on the clients' labels before a repeat's first round."""
@@ -250,7 +255,8 @@ def feature_training(config: ConfigDict, federation: Federation, repeat: int) ->
     with own.unlocked():
         if "fedavg" in own:  # own settings of the method of that name
             del own["fedavg"]
-    algorithm, model = make_algorithm(own, "fedavg", training, repeat), make_model(config, training)
+    algorithm = make_algorithm(own, "fedavg", training, repeat)
+    model, _ = trained_network(config, training, repeat)
     return FeatureTraining(own, federation, config.seed + repeat, model, algorithm)
 
 

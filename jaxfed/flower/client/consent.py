@@ -58,7 +58,7 @@ def _check(config: ConfigDict, estimators: Collection[str]) -> None:
     for key, value in flatten(config.to_dict()):
         if key.partition(".")[0] in setup.NOT_SENT:
             continue  # defaults
-        if setup.is_state(key, value):
+        if setup.is_state(key, value) or (key == "model.folder" and value):
             raise UsageError("a server sends no path", key=f"config.{key}", value=value)
         if key.startswith(_CLASS):
             _check_class(key, value, estimators)

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.config import base
+from jaxfed.config import base, methods
+from jaxfed.config.keys import refused
 from jaxfed.config.networks import PRETRAINED
 from jaxfed.experiment.store.workdir import plain
 from jaxfed.federation.census import Census, FeatureSums
@@ -88,6 +89,15 @@ def config_text(config: ConfigDict) -> str:
 
     A run that starts from an earlier one's state names no file: clients receive the model itself.
     """
+    for name in methods.chosen(config):
+        training = methods.with_own_training(config, name).training
+        if training.trainable != "all" and is_state("initial_model", training.initial_model):
+            wrong = "on a network clients do not have the weights of an earlier run that stay as they are"
+            allowed = "use 'all', or initial_model 'pretrained' or ''"
+            raise refused(config, methods.training_key(config, name, "trainable"), wrong, allowed)
+    if config.model.get("folder", ""):
+        wrong = "on a network a server names no folder of its clients"
+        raise refused(config, "model.folder", wrong, "give sizes, such as model.width")
     sent = {key: value for key, value in config.to_dict().items() if key not in NOT_SENT}
     own = sent["execution"].items()
     sent["execution"] = {key: value for key, value in own if key not in OF_A_MACHINE}

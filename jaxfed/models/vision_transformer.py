@@ -1,0 +1,517 @@
+"""Vision Transformers, and their weights from a local folder as Hugging Face lays it out.
+
+A. Dosovitskiy et al. "An Image is Worth 16x16 Words". ICLR 2021. Patches of p x p pixels become tokens, d
+numbers each, by a linear layer. With them go a class token and registers, if any; every block computes
+
+    x = x + s_1 attention(norm(x)),    x = x + s_2 mlp(norm(x)),        s: LayerScale, or 1
+
+A folder has config.json, model.safetensors and preprocessor_config.json. By the `model_type` of config.json:
+
+    vit                              class token; learned positions
+    vit_mae                          the same; features: mean of patches, as no loss trains the class token
+    dinov2, dinov2_with_registers    LayerScale; SwiGLU in the largest
+    dinov3_vit                       LayerScale, registers; rotary positions of patches, no learned ones
+    clip (its image tower)           a norm before the first block; quick GELU
+    siglip (its image tower)         no class token; features by attention from one learned query
+
+Features are float32 [n, d], after the last norm: `pooler_output` of `transformers` for DINO, CLIP (before its
+projection) and SigLIP, the class token of `last_hidden_state` for ViT. Learned positions are interpolated for
+images of other sizes, as in `transformers`: bicubic (a = -0.75) without antialiasing; with it (a = -0.5) for
+DINOv2 with registers. There is no dropout, stochastic depth or random rotary scale, also in training.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxfed.errors import UsageError
+from jaxfed.host.location import location
+from jaxfed.models.layers import Activation, LayerNorm, Layers, image_shape
+from jaxfed.models.model import Model, from_module
+from jaxfed.models.pretrained import Tensor, read_tensors
+from jaxfed.settings import Count
+
+CONFIG, WEIGHTS, PREPROCESSOR = "config.json", "model.safetensors", "preprocessor_config.json"
+Pool = Literal["class", "mean", "attention"]
+_ACTIVATIONS: dict[str, Activation] = {
+    "gelu": partial(jax.nn.gelu, approximate=False),
+    "gelu_pytorch_tanh": partial(jax.nn.gelu, approximate=True),
+    "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
+    "silu": jax.nn.silu,
+}
+_INIT = nnx.initializers.truncated_normal(0.02)
+_BASE: dict[str, Any] = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "image_size": 224,
+}
+_BASE |= {"intermediate_size": 3072, "num_channels": 3, "qkv_bias": True, "hidden_act": "gelu"}
+_DINO2 = _BASE | {"mlp_ratio": 4, "layer_norm_eps": 1e-6, "use_swiglu_ffn": False}
+_CLIP = _BASE | {"patch_size": 32, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"}
+_SIGLIP = _BASE | {"patch_size": 16, "layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"}
+# Values of keys that a config.json leaves out.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "vit": _BASE | {"patch_size": 16, "layer_norm_eps": 1e-12},
+    "vit_mae": _BASE | {"patch_size": 16, "layer_norm_eps": 1e-12},
+    "dinov2": _DINO2 | {"patch_size": 14},
+    "dinov2_with_registers": _DINO2 | {"patch_size": 16, "num_register_tokens": 4},
+    "dinov3_vit": {
+        **_BASE,
+        **{"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536},
+        **{"patch_size": 16, "layer_norm_eps": 1e-5, "rope_theta": 100.0},
+        **{"query_bias": True, "key_bias": False, "value_bias": True, "proj_bias": True},
+        **{"mlp_bias": True, "num_register_tokens": 0, "use_gated_mlp": False},
+    },
+    "clip": _CLIP,
+    "clip_vision_model": _CLIP,
+    "siglip": _SIGLIP | {"vision_use_head": True},
+    "siglip_vision_model": _SIGLIP | {"vision_use_head": True},
+}
+
+
+class Form(NamedTuple):
+    """Sizes and parts of a network; `biases` are those of query, key, value, output and MLP."""
+
+    width: int
+    depth: int
+    heads: int
+    hidden: int
+    patch: int
+    image_size: int
+    channels: int = 3
+    activation: str = "gelu"
+    epsilon: float = 1e-6
+    pool: Pool = "class"
+    has_class: bool = True
+    registers: int = 0
+    rotary: float = 0.0  # base of the frequencies; 0: learned positions
+    antialias: bool = False
+    layer_scale: bool = False
+    norm_first: bool = False
+    is_gated: bool = False
+    patch_bias: bool = True
+    biases: tuple[bool, ...] = (True,) * 5
+
+
+def vit(
+    input_shape: Sequence[int],
+    num_classes: int | None,
+    *,
+    folder: str = "",
+    patch_size: Count = 4,
+    width: Count = 64,
+    depth: Count = 4,
+    heads: Count = 4,
+) -> Model:
+    """A Vision Transformer, small by default; with a folder as its config.json says.
+
+    `training.initial_model='pretrained'` starts from the folder's weights.
+
+    Args:
+        input_shape: (H, W, c), of a patch or more; one channel is repeated over RGB with a folder.
+        num_classes: C or None.
+        folder: as Hugging Face lays it out; its sizes come before the ones that follow.
+        patch_size: pixels a side of a patch.
+        width: D, a multiple of twice the heads.
+        depth: number of blocks.
+        heads: of the attention.
+    """
+    form = read_form(location(folder, "config.model.folder")) if folder else None
+    smallest = form.patch if form else patch_size
+    height, _, channels = image_shape("vit", input_shape, smallest)
+    if form is None:
+        if width % (2 * heads):
+            raise UsageError(f"width={width}: vit takes a multiple of 2 heads={2 * heads}")
+        size = height // patch_size * patch_size
+        form = Form(width, depth, heads, 4 * width, patch_size, size, channels)
+    elif channels not in (1, form.channels):
+        raise UsageError(f"{folder} takes images of {form.channels} channels, not of {channels}")
+    return network(form, num_classes)
+
+
+def network(form: Form, num_classes: int | None) -> Model:
+    """Build the network of a form, for images [n, H, W, c] of any size."""
+
+    def build(rngs: nnx.Rngs) -> _Transformer:
+        return _Transformer(form, num_classes, Layers(rngs, _INIT))
+
+    return from_module(build, by_example=True)
+
+
+class _Attention(nnx.Module):
+    def __init__(self, form: Form, layers: Layers):
+        self.heads = form.heads
+        self.query, self.key, self.value, self.out = (
+            layers.linear(form.width, form.width, use_bias=bias) for bias in form.biases[:4]
+        )
+
+    def __call__(self, x: jax.Array, source: jax.Array, turn: Activation) -> jax.Array:
+        """Attend from tokens x [n, t, d] to tokens [n, u, d]; `turn` rotates queries and keys."""
+        q, k, v = (
+            layer(tokens).reshape(*tokens.shape[:2], self.heads, -1)
+            for layer, tokens in ((self.query, x), (self.key, source), (self.value, source))
+        )
+        found = jax.nn.dot_product_attention(turn(q), turn(k), v)
+        return self.out(found.reshape(x.shape[0], x.shape[1], -1))
+
+
+class _MLP(nnx.Module):
+    def __init__(self, form: Form, layers: Layers):
+        bias, self.activation = form.biases[4], _ACTIVATIONS[form.activation]
+        self.up = layers.linear(form.width, form.hidden, use_bias=bias)
+        if form.is_gated:
+            self.gate = layers.linear(form.width, form.hidden, use_bias=bias)
+        self.down = layers.linear(form.hidden, form.width, use_bias=bias)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        if hasattr(self, "gate"):
+            return self.down(self.activation(self.gate(x)) * self.up(x))
+        return self.down(self.activation(self.up(x)))
+
+
+class _Block(nnx.Module):
+    def __init__(self, form: Form, layers: Layers):
+        norm = partial(LayerNorm, form.width, epsilon=form.epsilon, rngs=layers.rngs)
+        self.norm1, self.norm2 = norm(), norm()
+        self.attention, self.mlp = _Attention(form, layers), _MLP(form, layers)
+        if form.layer_scale:
+            self.scale1, self.scale2 = (nnx.Param(jnp.ones(form.width)) for _ in range(2))
+
+    def __call__(self, x: jax.Array, turn: Activation) -> jax.Array:
+        scaled = hasattr(self, "scale1")
+        y = self.norm1(x)
+        y = self.attention(y, y, turn)
+        x = x + (y * self.scale1[...].astype(x.dtype)[None, None] if scaled else y)
+        y = self.mlp(self.norm2(x))
+        return x + (y * self.scale2[...].astype(x.dtype)[None, None] if scaled else y)
+
+
+class _Pooling(nnx.Module):
+    """SigLIP's: y = attention from a learned query; y + mlp(norm(y))."""
+
+    def __init__(self, form: Form, layers: Layers):
+        self.probe = nnx.Param(_INIT(layers.rngs.params(), (1, form.width), jnp.float32))
+        self.attention, self.mlp = _Attention(form, layers), _MLP(form, layers)
+        self.norm = LayerNorm(form.width, epsilon=form.epsilon, rngs=layers.rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        probe = jnp.broadcast_to(self.probe[...].astype(x.dtype)[None], (len(x), 1, x.shape[-1]))
+        y = self.attention(probe, x, lambda tokens: tokens)
+        return (y + self.mlp(self.norm(y)))[:, 0]
+
+
+class _Transformer(nnx.Module):
+    def __init__(self, form: Form, num_classes: int | None, layers: Layers):
+        self.form = form
+        stride, grid = form.patch, form.image_size // form.patch
+
+        def tokens(number: int) -> nnx.Param:
+            return nnx.Param(_INIT(layers.rngs.params(), (number, form.width), jnp.float32))
+
+        self.patches = layers.conv(
+            form.channels, form.width, stride, stride, padding=0, use_bias=form.patch_bias
+        )
+        if form.has_class:
+            self.class_token = tokens(1)
+        if form.registers:
+            self.registers = tokens(form.registers)
+        if not form.rotary:
+            self.positions = tokens(form.has_class + grid**2)
+        norm = partial(LayerNorm, form.width, epsilon=form.epsilon, rngs=layers.rngs)
+        if form.norm_first:
+            self.first_norm = norm()
+        self.blocks = nnx.List(_Block(form, layers) for _ in range(form.depth))
+        self.last_norm = norm()
+        if form.pool == "attention":
+            self.pooling = _Pooling(form, layers)
+        self.head = layers.classifier(form.width, num_classes)
+
+    def features(self, x: jax.Array, rngs: nnx.Rngs | None = None) -> jax.Array:
+        """The class token, the mean of patches, or the pooled tokens."""
+        form = self.form
+        x = self.patches(jnp.repeat(x, form.channels // x.shape[-1], axis=-1))
+        (n, height, width, d), turn = x.shape, _unturned
+        x = x.reshape(n, height * width, d)
+        if form.has_class:
+            first = jnp.broadcast_to(self.class_token[...].astype(x.dtype)[None], (n, 1, d))
+            x = jnp.concatenate([first, x], axis=1)
+        if form.rotary:
+            size = d // form.heads
+            turn = partial(_rotated, *_angles(height, width, size, form.rotary))
+        else:
+            places = self.positions[...].astype(jnp.float32)
+            x = x + resized_positions(form, places, height, width).astype(x.dtype)[None]
+        if form.registers:
+            extra = jnp.broadcast_to(
+                self.registers[...].astype(x.dtype)[None], (n, form.registers, d)
+            )
+            x = jnp.concatenate([x[:, :1], extra, x[:, 1:]], axis=1)
+        if form.norm_first:
+            x = self.first_norm(x)
+        for block in self.blocks:
+            x = block(x, turn)
+        if form.pool == "class":
+            return self.last_norm(x[:, 0]).astype(jnp.float32)
+        x = self.last_norm(x)
+        if form.pool == "attention":
+            return self.pooling(x).astype(jnp.float32)
+        return jnp.mean(x[:, form.has_class + form.registers :], axis=1, dtype=jnp.float32)
+
+
+def _unturned(x: jax.Array) -> jax.Array:
+    return x
+
+
+def _angles(height: int, width: int, size: int, base: float) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines and sines [1, patches, 1, size] of DINOv3's rotary positions."""
+    places = np.meshgrid(
+        *((np.arange(n) + 0.5) / n * 2 - 1 for n in (height, width)), indexing="ij"
+    )
+    rates = 1 / base ** np.arange(0, 1, 4 / size)
+    angles = 2 * np.pi * np.stack(places, axis=-1).reshape(-1, 2, 1) * rates
+    angles = np.tile(angles.reshape(1, height * width, 1, -1), 2)
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+def _rotated(cosine: np.ndarray, sine: np.ndarray, x: jax.Array) -> jax.Array:
+    """Rotate the patches among tokens [n, t, heads, size]; class token and registers come first."""
+    before, patches = jnp.split(x, [x.shape[1] - cosine.shape[1]], axis=1)
+    first, second = jnp.split(patches, 2, axis=-1)
+    turned = jnp.concatenate([-second, first], axis=-1)
+    after = patches * cosine.astype(x.dtype) + turned * sine.astype(x.dtype)
+    return jnp.concatenate([before, after], axis=1)
+
+
+def resized_positions(form: Form, places: jax.Array, height: int, width: int) -> jax.Array:
+    """Positions of the class token, if any, and of height x width patches."""
+    grid = form.image_size // form.patch
+    if height == width == grid:
+        return places
+    first, rest = places[: form.has_class], places[form.has_class :].reshape(grid, grid, -1)
+    if form.antialias:
+        rest = jax.image.resize(rest, (height, width, rest.shape[-1]), "cubic")
+    else:
+        rows, columns = _cubic(grid, height), _cubic(grid, width)
+        rest = jnp.einsum("hi,wj,ijd->hwd", rows, columns, rest)
+    return jnp.concatenate([first, rest.reshape(height * width, -1)])
+
+
+def _cubic(old: int, new: int, a: float = -0.75) -> np.ndarray:
+    """PyTorch's bicubic weights [new, old]; the border is repeated."""
+    place = (np.arange(new) + 0.5) * old / new - 0.5
+    weights = np.zeros((new, old))
+    for tap in range(-1, 3):
+        index = np.floor(place).astype(int) + tap
+        t = np.abs(place - index)
+        near, far = ((a + 2) * t - (a + 3)) * t * t + 1, ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
+        np.add.at(weights, (np.arange(new), index.clip(0, old - 1)), np.where(t <= 1, near, far))
+    return weights.astype(np.float32)
+
+
+def read_form(folder: str | Path) -> Form:
+    """Read config.json. Raises a UsageError of one line: no such file, or another kind of model."""
+    given = _json(Path(folder))
+    kind = given.get("model_type")
+    if kind not in _DEFAULTS:
+        allowed = ", ".join(_DEFAULTS)
+        raise UsageError(f"{folder}: model_type={kind!r} cannot be read; readable: {allowed}")
+    own = _DEFAULTS[kind] | given.get("vision_config", given)
+    sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size", "image_size")
+    width, depth, heads, patch, image = (
+        one[0] if isinstance(one := own[key], list) and len(set(one)) == 1 else one for key in sizes
+    )
+    hidden, is_gated, act = own["intermediate_size"], False, own["hidden_act"]
+    if kind.startswith("dinov2"):
+        hidden, is_gated = int(width * own["mlp_ratio"]), own["use_swiglu_ffn"]
+        if is_gated:
+            hidden, act = (int(hidden * 2 / 3) + 7) // 8 * 8, "silu"
+    is_gated = is_gated or own.get("use_gated_mlp", False)
+    numbers = (width, depth, heads, hidden, patch, image, own["num_channels"])
+    if not all(isinstance(one, int) and one > 0 for one in numbers) or act not in _ACTIVATIONS:
+        raise UsageError(f"{folder}: sizes {numbers} and hidden_act={act!r} cannot be read")
+    if width % heads or (kind == "dinov3_vit" and width % (4 * heads)) or image < patch:
+        raise UsageError(
+            f"{folder}: {heads} heads, width {width}, patches {patch} of {image} do not fit"
+        )
+    siglip = "siglip" in kind
+    pool: Pool = "mean" if kind == "vit_mae" or siglip else "class"
+    qkv = own["qkv_bias"]
+    dinov3 = [own.get(f"{name}_bias", qkv) for name in ("query", "key", "value")]
+    return Form(
+        *numbers,
+        activation=act,
+        epsilon=own["layer_norm_eps"],
+        pool="attention" if siglip and own["vision_use_head"] else pool,
+        has_class=not siglip,
+        registers=own.get("num_register_tokens", 0),
+        rotary=own.get("rope_theta", 0.0),
+        antialias=kind == "dinov2_with_registers",
+        layer_scale="dino" in kind,
+        norm_first="clip" in kind,
+        is_gated=is_gated,
+        patch_bias="clip" not in kind,
+        biases=(*dinov3, own.get("proj_bias", True), own.get("mlp_bias", True)),
+    )
+
+
+# Layer=tensor of a file, `blocks` before those of a block; a whole model's file has a prefix ("vit.").
+_DINOV2 = """patches=embeddings.patch_embeddings.projection class_token=embeddings.cls_token
+    registers=embeddings.register_tokens positions=embeddings.position_embeddings last_norm=layernorm
+    blocks=encoder.layer query=attention.attention.query key=attention.attention.key
+    value=attention.attention.value out=attention.output.dense norm1=norm1 norm2=norm2 up=mlp.fc1 down=mlp.fc2
+    scale1=layer_scale1.lambda1 scale2=layer_scale2.lambda1"""
+_TABLES = {
+    "dinov2": _DINOV2,
+    "vit": f"""{_DINOV2} norm1=layernorm_before norm2=layernorm_after up=intermediate.dense
+        down=output.dense""",
+    "dinov3": f"""{_DINOV2} patches=embeddings.patch_embeddings last_norm=norm blocks=layer
+        query=attention.q_proj key=attention.k_proj value=attention.v_proj out=attention.o_proj
+        gate=mlp.gate_proj up=mlp.up_proj down=mlp.down_proj""",
+    "clip": """patches=embeddings.patch_embedding class_token=embeddings.class_embedding
+        positions=embeddings.position_embedding.weight first_norm=pre_layrnorm last_norm=post_layernorm
+        blocks=encoder.layers query=self_attn.q_proj key=self_attn.k_proj value=self_attn.v_proj
+        out=self_attn.out_proj norm1=layer_norm1 norm2=layer_norm2 up=mlp.fc1 down=mlp.fc2
+        pooling.probe=head.probe pooling.out=head.attention.out_proj pooling.norm=head.layernorm
+        pooling.up=head.mlp.fc1 pooling.down=head.mlp.fc2""",
+}
+_NAMES = {
+    family: dict(entry.split("=") for entry in table.split()) for family, table in _TABLES.items()
+}
+_ENDINGS = {"kernel": ".weight", "scale": ".weight", "bias": ".bias"}
+_QKV = ("query", "key", "value")
+
+
+def read_state(folder: str | Path, template: nnx.State, *, new_head: bool = False) -> nnx.State:
+    """Read the weights of a folder, as float32.
+
+    Tensors of a text tower, a decoder or a classifier are left out.
+
+    Args:
+        folder: with config.json and model.safetensors, of any float dtype.
+        template: a state of the network of this folder; without a head its shapes suffice.
+        new_head: keep the template's head.
+
+    Raises:
+        UsageError: no such file; a tensor is missing or has another shape.
+    """
+    path, form, family = Path(folder) / WEIGHTS, read_form(folder), family_of(folder)
+    leaves = [leaf for leaf, _ in nnx.to_flat_state(template)]
+    wanted = {
+        leaf: _tensor(leaf, family, form) for leaf in leaves if not (new_head and leaf[0] == "head")
+    }
+    return read_tensors(path, template, wanted, prefix_of=f"{_NAMES[family]['patches']}.weight")
+
+
+def family_of(folder: str | Path) -> str:
+    """Return the key of the names of a folder's tensors."""
+    kind = _json(Path(folder))["model_type"]
+    return next((name for name in ("dinov3", "dinov2", "vit") if kind.startswith(name)), "clip")
+
+
+def _tensor(leaf: tuple[Any, ...], family: str, form: Form) -> Tensor:
+    """Return the tensor of a leaf: ("blocks", 3, "norm1", "scale") -> "encoder.layer.3.norm1.weight"."""
+    first, variable, names = leaf[0], str(leaf[-1]), _NAMES[family]
+    end = _ENDINGS.get(variable, "")
+    layer = str(leaf[-2]) if end else variable
+    if first == "pooling" and layer in _QKV:
+        return Tensor(f"head.attention.in_proj{end.replace('.', '_')}", _QKV.index(layer), 3)
+    if first != "blocks":
+        return Tensor(names[f"pooling.{layer}" if first == "pooling" else layer] + end)
+    block = f"{names['blocks']}.{leaf[1]}"
+    if family == "dinov2" and form.is_gated and layer in ("gate", "up", "down"):
+        is_last = layer == "down"
+        name = f"mlp.weights_{'out' if is_last else 'in'}"
+        return Tensor(f"{block}.{name}{end}", int(layer == "up"), 2 - is_last)
+    return Tensor(f"{block}.{names[layer]}{end}")
+
+
+def _json(folder: Path, name: str = CONFIG) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / name).read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{folder / name}: cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{folder / name}: is no object of keys and values")
+    return found
+
+
+_METHODS = {0: "nearest", 1: "lanczos3", 2: "bilinear", 3: "bicubic"}  # of Pillow, by number
+
+
+class Images(NamedTuple):
+    """Preparation of images by preprocessor_config.json.
+
+    size: height and width, or the shorter side alone; () leaves images as they are. crop: height and width of
+    the middle, () for none. Mean and deviation are of values times `factor`.
+    """
+
+    size: tuple[int, ...]
+    crop: tuple[int, ...]
+    method: str
+    factor: float
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    def prepared(self, images: jax.Array, image_size: int | None = None) -> jax.Array:
+        """Resize, crop and normalize images [n, h, w, c] of values from 0 to 255.
+
+        Resampling is Pillow's, with antialiasing, rounded to whole values. With `image_size` whole images are
+        resized to squares of this many pixels a side instead, without a crop.
+        """
+        x = jnp.asarray(images, jnp.float32)
+        n, height, width, channels = x.shape
+        size, crop = ((image_size,) * 2, ()) if image_size else (self.size, self.crop)
+        if len(size) == 1:
+            short = min(height, width)
+            size = tuple(size[0] * side // short for side in (height, width))
+        if size and size != (height, width):
+            for sides in ((height, size[1]), size):  # columns, then rows; whole values after each
+                x = jax.image.resize(x, (n, *sides, channels), self.method)
+                x = jnp.clip(jnp.round(x), 0, 255)
+        if crop:
+            top, left = ((have - want) // 2 for have, want in zip(x.shape[1:3], crop, strict=True))
+            if min(top, left) < 0:
+                raise UsageError(
+                    f"{PREPROCESSOR}: crop {crop} is larger than images {x.shape[1:3]}"
+                )
+            x = x[:, top : top + crop[0], left : left + crop[1]]
+        mean, deviation = (
+            np.asarray(of, np.float32).reshape(1, 1, 1, -1) for of in (self.mean, self.deviation)
+        )
+        return (x * np.float32(self.factor) - mean) / deviation
+
+
+def read_images(folder: str | Path) -> Images:
+    """Read preprocessor_config.json. Raises a UsageError of one line."""
+    given = _json(Path(folder), PREPROCESSOR)
+    try:
+        crop = _sides(given.get("crop_size", 224)) if given.get("do_center_crop") else ()
+        size = _sides(given["size"]) if given.get("do_resize", True) else ()
+        if crop and isinstance(given["size"], int):
+            size = size[:1]  # earlier files of CLIP: the shorter side
+        normalizes = given.get("do_normalize", True)
+        mean = tuple(map(float, given["image_mean"])) if normalizes else (0.0,)
+        deviation = tuple(map(float, given["image_std"])) if normalizes else (1.0,)
+        factor = given.get("rescale_factor", 1 / 255) if given.get("do_rescale", True) else 1.0
+        return Images(
+            size, crop, _METHODS[given.get("resample", 2)], float(factor), mean, deviation
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        wrong = f"{type(error).__name__} {error}"
+        raise UsageError(f"{Path(folder) / PREPROCESSOR}: cannot be read: {wrong}") from error
+
+
+def _sides(size: int | Mapping[str, int]) -> tuple[int, ...]:
+    if isinstance(size, int):
+        return size, size
+    return (size["shortest_edge"],) if "shortest_edge" in size else (size["height"], size["width"])

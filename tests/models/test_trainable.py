@@ -1,0 +1,213 @@
+"""`training.trainable`: the part of a network that is trained, and that everything else is as it was."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import network_in_process
+import numpy as np
+import optax
+import pytest
+import refusals
+from flax import nnx
+from on_demand import on_demand
+from small_training import federation_of, training_of
+
+from jaxfed.algorithms.fedavg import fedavg
+from jaxfed.config import file
+from jaxfed.federation.communication import num_bytes_of
+from jaxfed.flower.messages.setup import config_text
+from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.models import MODELS, from_flax
+from jaxfed.models.trainable import partly_trained
+from jaxfed.testing.method_checks import arranged, assert_equal, played, rounds_of, started
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.round.round import server_optimizer
+
+LORA = ("training.trainable=lora", "training.lora_rank=2", "model.name=mlp", "model.hidden=(16,8)")
+NUM_LORA = 4 * (2 * (64 + 16) + 2 * (16 + 8) + 8 * 10 + 10)  # bytes: digits have 64 pixels
+
+
+class Dense(nnx.Module):
+    """A network of dense layers without biases: nothing but what a full low-rank update can train."""
+
+    def __init__(self, rngs):
+        self.first = nnx.Linear(4, 6, use_bias=False, rngs=rngs)
+        self.second = nnx.Linear(6, 5, use_bias=False, rngs=rngs)
+        self.last = nnx.Linear(5, 3, use_bias=False, rngs=rngs)
+
+    def __call__(self, x):
+        return self.head(self.features(x))
+
+    def features(self, x):
+        return jnp.tanh(self.second(jnp.tanh(self.first(x))))
+
+    def head(self, features):
+        return self.last(features)
+
+
+def names(state):
+    return {".".join(map(str, path)) for path, _ in nnx.to_flat_state(state)}
+
+
+AVERAGING = ["fedprox", "feddyn", "fedbuff", "fixmatch", "dp_fedavg"]
+PARTS = {
+    "head": {"head.kernel", "head.bias"},
+    "norms": {f"units.{i}.norm.{leaf}" for i in (0, 1) for leaf in ("scale", "bias", "mean", "var")}
+    | {"head.kernel", "head.bias"},
+    "lora": {"dense.lora_a", "dense.lora_b", "head.kernel", "head.bias"}
+    | {f"units.{i}.norm.{leaf}" for i in (0, 1) for leaf in ("mean", "var")},
+}
+
+
+@pytest.mark.parametrize("trainable", PARTS)
+def test_a_part_is_trained_and_all_else_stays(trainable):
+    whole = MODELS["cnn"]((8, 8, 1), 3, channels=(2, 3), hidden=5, norm="batch")
+    start = whole.init(jax.random.key(0))
+    model, part = partly_trained(whole, start, trainable, lora_rank=2)
+    x = jax.random.uniform(jax.random.key(1), (6, 8, 8, 1))
+    state = part(start)
+    assert names(state) == names(model.init(jax.random.key(2))) == PARTS[trainable]
+    np.testing.assert_allclose(
+        jax.jit(model.apply)(state, x), jax.jit(whole.apply)(start, x), atol=1e-6
+    )
+
+    def loss(state):
+        logits, moved = model.train_apply(state, x, jax.random.key(3))
+        return jnp.square(logits - 1).sum(), moved
+
+    gradient, moved = jax.jit(jax.grad(loss, has_aux=True))(state)
+    assert jax.tree.structure(moved) == jax.tree.structure(state)
+    learning = nnx.filter_state(gradient, nnx.Param)
+    still = {path[-1] for path, leaf in nnx.to_flat_state(learning) if not np.any(leaf[...])}
+    assert still <= {"lora_a"}  # its gradient is 0 as long as B is
+
+
+def test_full_rank_with_a_fixed_factor_is_training_all():
+    """SGD with momentum at clients and server, several rounds of FedAvg, means of unequal clients."""
+    federation = federation_of((20, 10, 15))
+    whole = from_flax(Dense, (4,))
+    start = whole.init(jax.random.key(0))
+    made = {}
+    for one in ("all", "lora"):
+        model, part = partly_trained(
+            whole, start, one, lora_rank=8, lora_alpha=8.0, lora_factors="b"
+        )
+        training = training_of(Batches("joint", size=4, epochs=2)).with_server(
+            aggregate=server_optimizer(optax.sgd(0.9, momentum=0.5))
+        )
+        training = training.with_local(optimizer=lambda rate: optax.sgd(rate, momentum=0.7))
+        algorithm = fedavg(training=replace(training, model=model, initial_model=part(start)))
+        state = algorithm.init(jax.random.key(0), federation)
+        for number in range(1, 5):
+            key = jax.random.fold_in(jax.random.key(0), number)
+            state, _ = algorithm.round(state, federation.cohort([0, 1, 2]), key)
+        made[one] = algorithm.predict(state, federation.x)
+    moved = np.abs(made["all"] - jax.nn.softmax(whole.apply(start, federation.x))).max()
+    assert moved > 0.05
+    np.testing.assert_allclose(made["all"], made["lora"], atol=2e-6)
+
+
+def test_the_mean_of_products_is_exact_with_a_fixed_factor_alone():
+    whole = from_flax(Dense, (4,))
+    start, x = whole.init(jax.random.key(0)), np.eye(4, dtype=np.float32)
+    differences = {}
+    for factors in ("b", "both"):
+        model, part = partly_trained(
+            whole, start, "lora", lora_rank=1, lora_alpha=1.0, lora_factors=factors
+        )
+        states = [
+            jax.tree.map(
+                lambda leaf, seed=seed: leaf + jax.random.normal(jax.random.key(seed), leaf.shape),
+                part(start),
+            )
+            for seed in (1, 2)
+        ]
+        mean = jax.tree.map(lambda a, b: (a + b) / 2, *states)
+        first = [_first_layer(model, state, x) for state in (*states, mean)]
+        differences[factors] = np.abs((first[0] + first[1]) / 2 - first[2]).max()
+    assert differences["b"] < 1e-6
+    assert differences["both"] > 0.1
+
+
+def _first_layer(model, state, x):
+    """The first layer's effect, read by a small x: tanh is nearly linear, the second layer's is not moved."""
+    state = nnx.from_flat_state(
+        (path, leaf.replace(jnp.zeros_like(leaf[...])) if path[0] == "second" else leaf)
+        for path, leaf in nnx.to_flat_state(state)
+    )
+    return np.asarray(model.features(state, 1e-3 * x)) * 1e3
+
+
+@pytest.mark.parametrize(("factors", "num_bytes"), [("both", NUM_LORA), ("b", NUM_LORA - 4 * 160)])
+def test_bytes_are_those_of_what_is_trained(factors, num_bytes):
+    settings = (*LORA, f"training.lora_factors={factors}")
+    config, federation, algorithm = arranged("fedavg", settings=settings)
+    state = started(algorithm, federation)
+    assert num_bytes_of(state.model) == num_bytes
+    (one,) = rounds_of(algorithm, config, federation, state, 1, 1)
+    assert one.metrics["communication"]["upload_bytes"] == 4 * num_bytes
+
+
+def test_a_run_resumes_bit_for_bit(tmp_path):
+    config, federation, algorithm = arranged("scaffold", settings=LORA)
+    state = played(algorithm, config, federation, started(algorithm, federation), 1, 2)
+    Checkpoints(tmp_path).save(2, state, {})
+    saved = Checkpoints(tmp_path).latest().state(template=started(algorithm, federation))
+    assert num_bytes_of(saved.model) == NUM_LORA
+    _, _, again = arranged.__wrapped__("scaffold", settings=LORA)
+    expected, found = (
+        played(one, config, federation, start, 3, 4)
+        for one, start in ((algorithm, state), (again, saved))
+    )
+    assert_equal(expected, found)
+
+
+def test_a_network_gives_the_numbers_of_the_simulation():
+    state, far, expected, found, _ = network_in_process.both("scaffold", [2, 3, 5], LORA, rounds=2)
+    jax.tree.map(
+        np.testing.assert_array_equal, *map(network_in_process.as_numpy, (state.model, far.model))
+    )
+    assert found["communication"] == expected["communication"]
+
+
+@pytest.mark.parametrize("method", on_demand(AVERAGING, at_once=["dp_fedavg"]))
+def test_methods_that_average_train_the_part(method):
+    config, federation, algorithm = arranged(method, settings=LORA)
+    state = started(algorithm, federation)
+    after = played(algorithm, config, federation, state, 1, 3)
+    assert num_bytes_of(state.model) == num_bytes_of(after.model) == NUM_LORA
+
+
+def made(name, shape, trainable, **options):
+    def call():
+        whole = MODELS[name](shape, 3, **options)
+        return partly_trained(whole, whole.init(jax.random.key(0)), trainable)
+
+    return call
+
+
+def of(method, trainable):
+    return lambda: arranged(method, settings=(*LORA, f"training.trainable={trainable}"))
+
+
+def on_a_network():
+    start = "training.initial_model=run/states/fedavg-0"
+    config_text(file.load("fedavg_xclp.py", ("algorithm=fedavg", *LORA, start)))
+
+
+test_refused = refusals.table(
+    {
+        "trainable='norms': the network has no norm": made("mlp", (4,), "norms"),
+        "trainable='lora': the network has no dense layer below its head": made(
+            "cifar_resnet8", (8, 8, 3), "lora"
+        ),
+        "...below its head": made("mlp", (4,), "lora", hidden=()),
+        "model: trainable='head' needs a network of a body and a head": made(
+            "mlp", (4,), "head", hidden=()
+        ),
+        "config.training.trainable='norms': the network has no norm": of("fedavg", "norms"),
+        "config.training.trainable='lora': on a network clients do not have": on_a_network,
+        "model: fedper needs a network of a body and a head": of("fedper", "head"),
+    }
+)

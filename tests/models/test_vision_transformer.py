@@ -1,0 +1,220 @@
+"""Vision Transformers from folders: the numbers of `transformers`, images as it prepares them, bad folders.
+
+`vision_transformers.json` has features by `transformers` of the folders that `hf_encoders` writes. Where it
+is installed (requirements-peers.txt), a test computes them again.
+"""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import refusals
+from hf_encoders import CONFIGS, PREPROCESSOR, write_encoder
+from safetensors.numpy import load_file, save_file
+
+from jaxfed.data.features import pretrained_features
+from jaxfed.models import MODELS
+from jaxfed.models.encoders import find_encoder
+from jaxfed.models.head import dense_head
+from jaxfed.models.trainable import partly_trained
+from jaxfed.models.vision_transformer import network, read_form, read_images, read_state
+
+TABLE = Path(__file__).with_name("vision_transformers.json")
+SIZES = [(28, 28), (42, 35)]  # the positions are of 28 x 28
+
+
+def images(size):
+    return np.random.default_rng(1).normal(size=(2, *size, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_features_are_those_of_transformers(kind, tmp_path):
+    folder = write_encoder(tmp_path, kind)
+    model = network(read_form(folder), None)
+    state = read_state(folder, jax.eval_shape(model.init, jax.random.key(0)))
+    for size, expected in zip(SIZES, json.loads(TABLE.read_text())[kind], strict=True):
+        found = jax.jit(model.features)(state, images(size))
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_transformers_has_the_numbers_of_the_table(kind, tmp_path):
+    pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    found = transformers_features(torch, kind, write_encoder(tmp_path, kind))
+    for one, expected in zip(found, json.loads(TABLE.read_text())[kind], strict=True):
+        np.testing.assert_allclose(one, expected, atol=1e-5)
+
+
+def transformers_features(torch, kind, folder):
+    """Features of each size; what weights a folder lacks, no feature depends on."""
+    import transformers
+
+    name = kind.partition("_")[0]
+    of_a_pair = {"clip": "CLIPVisionModel", "siglip": "SiglipVisionModel"}
+    model_class = getattr(transformers, of_a_pair.get(name, "AutoModel"))
+    options = {"mask_ratio": 0.0} if kind == "vit_mae" else {}
+    model, report = model_class.from_pretrained(folder, output_loading_info=True, **options)
+    allowed = ("mask_token", "register_tokens", "pooler.dense.weight", "pooler.dense.bias")
+    assert all(key.endswith(allowed) for key in report["missing_keys"])
+    assert not report["unexpected_keys"]
+    options = {} if name in ("dinov2", "dinov3") else {"interpolate_pos_encoding": True}
+    for size in SIZES:
+        with torch.no_grad():
+            pixels = torch.tensor(images(size).transpose(0, 3, 1, 2))
+            out = model.eval()(pixels, **options)
+        tokens = out.last_hidden_state
+        if kind == "vit_mae":
+            yield tokens[:, 1:].mean(1).numpy()
+        else:
+            yield (tokens[:, 0] if kind == "vit" else out.pooler_output).numpy()
+
+
+PREPARED = {
+    "crop": {},
+    "square, bilinear": {
+        "size": {"height": 28, "width": 35},
+        "resample": 2,
+        "do_center_crop": False,
+    },
+    "grown": {"size": {"shortest_edge": 64}, "crop_size": {"height": 56, "width": 56}},
+    "no normalization": {"do_normalize": False, "resample": 1},
+    "as they are": {"do_resize": False, "do_center_crop": False},
+}
+
+
+@pytest.mark.parametrize("case", PREPARED)
+def test_images_are_prepared_as_the_file_says(case, tmp_path):
+    """By Pillow, as `transformers` does it; both round to whole values, at times to the next one."""
+    from PIL import Image
+
+    given = PREPROCESSOR | PREPARED[case]
+    pixels = np.random.default_rng(0).integers(0, 256, (44, 50, 3), np.uint8)
+    image = Image.fromarray(pixels)
+    if given["do_resize"]:
+        size = given["size"]
+        short = size.get("shortest_edge")
+        size = (short, short * 50 // 44) if short else (size["height"], size["width"])
+        image = image.resize(size[::-1], given["resample"])
+    expected = np.asarray(image, np.float64)
+    if given["do_center_crop"]:
+        wanted = given["crop_size"]["height"]
+        top, left = ((side - wanted) // 2 for side in expected.shape[:2])
+        expected = expected[top : top + wanted, left : left + wanted]
+    expected, unit = expected / 255, 1 / 255
+    if given["do_normalize"]:
+        expected = (expected - given["image_mean"]) / given["image_std"]
+        unit = 1 / 255 / 0.22
+    write_encoder(tmp_path, "dinov2", **PREPARED[case])
+    found = read_images(tmp_path).prepared(pixels[None])[0]
+    np.testing.assert_allclose(found, expected, atol=1.01 * unit)
+    assert np.mean(np.abs(found - expected) > 1e-4) < 0.1
+
+
+def test_features_of_a_folder_are_computed_once_and_grey_is_rgb(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
+    folder = str(write_encoder(tmp_path / "own", "dinov2"))
+    grey = np.random.default_rng(0).integers(0, 256, (3, 40, 40, 1), np.uint8)
+    encoder = find_encoder(folder)
+    expected = encoder.model().features(
+        encoder.read(jax.eval_shape(encoder.model().init, jax.random.key(0))),
+        encoder.prepared(np.repeat(grey, 3, axis=-1)),
+    )
+    found = pretrained_features(grey, network=folder)
+    assert (found.shape, encoder.num_features) == ((3, 8), 8)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    monkeypatch.setattr("jaxfed.data.features._extractor", None)
+    np.testing.assert_array_equal(pretrained_features(grey, network=folder), found)
+    assert len(list((tmp_path / "cache").iterdir())) > 0
+
+
+def test_a_folder_is_trained_with_a_new_head(tmp_path):
+    folder = write_encoder(tmp_path, "dinov2_registers")
+    model = MODELS["vit"]((35, 42, 1), 3, folder=str(folder))
+    start = read_state(folder, model.init(jax.random.key(0)), new_head=True)
+    assert dense_head(model, "m") == (("head", "kernel"), 8, 3)
+    x = jax.random.uniform(jax.random.key(1), (2, 35, 42, 1))
+    for trainable, number in (
+        ("norms", 2 * 2 * 2 * 8 + 2 * 8 + 27),
+        ("lora", 2 * 2 * (4 * 16 + 48) + 27),
+    ):
+        part, of = partly_trained(model, start, trainable, lora_rank=2)
+        state = of(start)
+        assert sum(leaf.size for leaf in jax.tree.leaves(state)) == number
+        np.testing.assert_allclose(
+            jax.jit(part.apply)(state, x), jax.jit(model.apply)(start, x), atol=1e-5
+        )
+
+
+def broken(change, kind="dinov2"):
+    """Read a folder in which `change` has damaged something."""
+
+    def call():
+        folder = write_encoder(Path("own"), kind)
+        change(folder)
+        encoder = find_encoder("own")
+        encoder.read(jax.eval_shape(encoder.model().init, jax.random.key(0)))
+        encoder.prepared(np.zeros((1, 30, 30, 3), np.uint8))
+
+    return call
+
+
+def configured(name="config.json", **changes):
+    def change(folder):
+        given = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**given, **changes}))
+
+    return change
+
+
+def tensors(**changes):
+    def change(folder):
+        path = folder / "model.safetensors"
+        found = load_file(path)
+        save_file({k: v for k, v in (found | changes).items() if v is not None}, path)
+
+    return change
+
+
+PREPARING = "preprocessor_config.json"
+NORM = "encoder.layer.1.norm2.weight"
+test_refused = refusals.table(
+    {
+        "config.preprocessing.network='own': has no model.safetensors": broken(
+            lambda folder: (folder / "model.safetensors").unlink()
+        ),
+        "own: model_type='bert' cannot be read; readable: vit, ": broken(
+            configured(model_type="bert")
+        ),
+        "own/config.json: cannot be read: ": broken(
+            lambda folder: (folder / "config.json").write_text("{")
+        ),
+        "own: sizes ... and hidden_act='relu' cannot be read": broken(
+            configured(hidden_act="relu")
+        ),
+        "own: sizes (8, 2, 2, 16, -7, 28, 3)": broken(configured(patch_size=-7)),
+        "own: 3 heads, width 8": broken(configured(num_attention_heads=3)),
+        f"own/model.safetensors has 1 missing tensors for this network, first {NORM}": broken(
+            tensors(**{NORM: None})
+        ),
+        f"own/model.safetensors: {NORM} has shape (9,), expected (8,)": broken(
+            tensors(**{NORM: np.zeros(9, np.float32)})
+        ),
+        "own/model.safetensors has ... missing tensors": broken(configured(model_type="vit")),
+        "own/model.safetensors is not a readable safetensors file": broken(
+            lambda folder: (folder / "model.safetensors").write_bytes(b"{}")
+        ),
+        "own/preprocessor_config.json: cannot be read: KeyError 'image_mean'": broken(
+            lambda folder: (folder / PREPARING).write_text('{"size": 28}')
+        ),
+        "preprocessor_config.json: crop (99, 99) is larger than": broken(
+            configured(PREPARING, crop_size=99)
+        ),
+        "config.preprocessing.network='...own': images of 5 x 5 are smaller than a patch (7)": broken(
+            configured(PREPARING, crop_size=5)
+        ),
+        "width=6: vit takes a multiple of 2 heads=8": lambda: MODELS["vit"]((8, 8, 3), 3, width=6),
+    }
+)
