@@ -7,7 +7,6 @@ import optax
 from flax import nnx
 
 import jaxfed
-from jaxfed.config.sections import PseudoLabelSection, TrainingSection
 from jaxfed.models import from_flax
 from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
 
@@ -45,13 +44,3 @@ def test_sources_of_labels_are_those_of_the_model_and_made_once():
     other = dataclasses.replace(training, model=MODEL._replace(by_example=True))
     assert set(other.pseudo_labels) == {"none"}
     assert asked == [training.model, other.model]
-
-
-def test_configs_have_the_defaults_of_the_library():
-    """But for batches and weights, which are those of XCLP's experiments."""
-    training = jaxfed.Training(MODEL)
-    assert TrainingSection.learning_rate == training.local.learning_rate(0)
-    for key in ("client_optimizer", "batch_statistics"):
-        assert getattr(TrainingSection, key) == getattr(training.local, key)
-    for key in ("confidence", "class_weights"):
-        assert getattr(PseudoLabelSection, key) == getattr(training.labels, key)

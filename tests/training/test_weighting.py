@@ -1,9 +1,6 @@
 """Clients' weights in the mean are those of a method's paper, in library and config alike."""
 
-import jax
-import numpy as np
 import pytest
-from small_training import assert_same
 
 import jaxfed
 from jaxfed.algorithms import ALGORITHMS
@@ -53,19 +50,3 @@ def test_a_training_without_a_weighting_gets_the_methods_and_no_other():
     assert config.training.weighting == "method"
     of_config = Ingredients(config, Simulation(config).federation(0)).training()
     assert of_config.server.weighting is training().server.weighting is None
-
-
-def test_feddyn_of_the_library_is_its_papers():
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((40, 4)).astype(np.float32)
-    y = rng.integers(0, 3, 40)
-    federation = jaxfed.Federation.from_clients([(x[:4], y[:4]), (x[4:], y[4:])])
-    models = {
-        name: jaxfed.simulate(
-            jaxfed.algorithms.feddyn(training=training(weighting=weighting)), federation
-        ).state.model
-        for name, weighting in {**WEIGHTINGS, "method": None}.items()
-    }
-    assert_same(models["method"], models["uniform"])
-    apart = jax.tree.map(lambda a, b: np.abs(a - b).max(), models["method"], models["examples"])
-    assert max(map(float, jax.tree.leaves(apart))) > 0.01

@@ -1,4 +1,4 @@
-"""Parts of a method of one's own: sources of labels, states and weights of clients."""
+"""Parts of a method of one's own: sources of labels and weights of clients."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +8,6 @@ import jaxfed
 from jaxfed import xclp
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 from jaxfed.training.pseudo_labels.pseudo_label import completed
-from jaxfed.training.round.round import federated_training
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((30, 4)).astype(np.float32)
@@ -38,18 +37,6 @@ def test_a_source_has_the_number_of_classes(monkeypatch):
     ):
         jaxfed.simulate(fedavg(training=training(labels), pseudo_label="own"), FEDERATION)
     assert seen == [3, 3]
-
-
-def test_states_of_clients():
-    own = training()
-
-    def local_update(client):
-        return client.update(client.steps(own.loss), client_state=client.state + 1)
-
-    method = federated_training(
-        own, local_update, pseudo_label="none", init_client=lambda model, *_: jnp.zeros(2)
-    )
-    assert jaxfed.simulate(method, FEDERATION).last_state.clients.tolist() == [[1, 1], [1, 1]]
 
 
 def test_weights_of_clients_may_be_zero():
