@@ -70,7 +70,7 @@ def test_docstrings_begin_with_a_noun_or_a_verb():
 # Lines of each room, at most. A change that needs more takes them from another room.
 LINES = {
     ("algorithms",): 8_365,
-    ("training",): 6_777,
+    ("training",): 6_758,
     ("xclp",): 5_153,
     ("secure",): 6_600,
     ("kernels",): 4_602,

@@ -32,14 +32,13 @@ from jaxfed.training.round.network import (
     AFTER_MEAN,
     EMBED,
     UPDATE,
-    JointLabeling,
     LabeledByClients,
     Request,
     TrainingClient,
     client_view,
 )
 from jaxfed.training.server_state import ServerState
-from jaxfed.xclp.network import check_network, check_points, labeled_by_clients, take_part
+from jaxfed.xclp.network import check_points, labeled_by_clients, take_part
 from jaxfed.xclp.steps.codes import drawn_seed
 
 SIZE = {"points": 0}
@@ -56,22 +55,6 @@ def no_labels(
     del state, key, communication
     y = jnp.asarray(cohort.y)
     return completed(cohort, jnp.full(y.shape, UNLABELED), jnp.zeros(y.shape))
-
-
-def joint_labeling(source: PseudoLabel) -> JointLabeling | None:
-    """Return the labeling of a source that is XCLP with nothing around it; None: clients cannot run it.
-
-    Raises:
-        UsageError: settings of XCLP that do not run on a network.
-    """
-    if not isinstance(source, XclpLabels):
-        return None
-    check_network(source.parameters)
-    return JointLabeling(
-        no_labels,
-        lambda ask, federation: partial(labeled_jointly, source, ask, federation),
-        lambda client: JointlyLabelingClient(client, source).side,
-    )
 
 
 def labeled_jointly(

@@ -27,7 +27,7 @@ import numpy as np
 from flax import nnx
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import Ask, Check, ClientSide, Unusable
+from jaxfed.federation.algorithm import Ask, Check, Unusable
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, arranged
 from jaxfed.federation.communication import Communication
@@ -198,20 +198,6 @@ def message_of(
         return Request(state.model, (), state.round, (), keys[1:])
     control = state.control if parts.control.is_sent else ()
     return Request(state.model, control, state.round, received, keys)
-
-
-class JointLabeling(NamedTuple):
-    """A labeling by all clients together.
-
-    Fields:
-        label: stands for a client's labels where they are not known.
-        at_server: ask, federation -> the labeling at the server.
-        at_client: a client's training -> its side, which labels too.
-    """
-
-    label: PseudoLabel
-    at_server: Callable[[Ask, Federation], Callable[..., LabeledByClients]]
-    at_client: Callable[[TrainingClient], ClientSide]
 
 
 def labels_at_clients(

@@ -14,7 +14,12 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.settings import choose_one_of
 from jaxfed.training.pseudo_labels.label_sources import AT_CLIENTS, BY_XCLP
-from jaxfed.training.round.joint_labels import joint_labeling
+from jaxfed.training.pseudo_labels.propagated_labels import XclpLabels
+from jaxfed.training.round.joint_labels import (
+    JointlyLabelingClient,
+    labeled_jointly,
+    no_labels,
+)
 from jaxfed.training.round.masked_network import SummedAskedClients, SummingClient
 from jaxfed.training.round.network import (
     AskedClients,
@@ -25,6 +30,7 @@ from jaxfed.training.round.network import (
 from jaxfed.training.round.parts import Parts
 from jaxfed.training.round.runner import Outcome, Stage
 from jaxfed.training.server_state import ServerState
+from jaxfed.xclp.network import check_network
 
 
 def sides_of(parts: Parts, trained: Callable[..., Outcome], one_round: Callable[..., Any]) -> Sides:
@@ -51,11 +57,15 @@ def sides_of(parts: Parts, trained: Callable[..., Outcome], one_round: Callable[
             value=training.server.presence,
             allowed="use ()",
         )
-    own, joint = training.pseudo_labels[pseudo_label], None
-    if pseudo_label in BY_XCLP:
-        joint = joint_labeling(own)
-    client = TrainingClient(parts, (training.pseudo_labels["none"], joint.label if joint else own))
-    side = joint.at_client(client) if joint else ClientSide(client.init, client.answer, client.form)
+    source = training.pseudo_labels[pseudo_label]
+    joint = source if isinstance(source, XclpLabels) else None  # labels by all clients together
+    if joint is None:
+        client = TrainingClient(parts, (training.pseudo_labels["none"], source))
+        side = ClientSide(client.init, client.answer, client.form)
+    else:
+        check_network(joint.parameters)
+        client = TrainingClient(parts, (training.pseudo_labels["none"], no_labels))
+        side = JointlyLabelingClient(client, joint).side
     asked = AskedClients
     if training.server.sums != "plaintext":
         asked, side = SummedAskedClients, SummingClient(side).side
@@ -68,7 +78,9 @@ def sides_of(parts: Parts, trained: Callable[..., Outcome], one_round: Callable[
                 value=pseudo_label,
                 allowed=choose_one_of((*AT_CLIENTS, *BY_XCLP)),
             )
-        labels = labels_at_clients if joint is None else joint.at_server(ask, federation)
+        labels = labels_at_clients
+        if joint is not None:
+            labels = partial(labeled_jointly, joint, ask, federation)
         compiled = cache(lambda function, *fixed: jax.jit(partial(function, *fixed)))
 
         def served(stage: int, label: Any) -> Stage:
