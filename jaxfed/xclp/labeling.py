@@ -11,6 +11,7 @@ import numpy as np
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.xclp.algorithm import cross_client_label_propagation
+from jaxfed.xclp.heads import Head
 from jaxfed.xclp.later_points.extension import extend_labeling
 from jaxfed.xclp.later_points.out_of_sample import label_later
 from jaxfed.xclp.result import Result
@@ -38,6 +39,11 @@ class Labeling(list[Prediction]):
     ) -> None:
         super().__init__(predictions)
         self._result, self._p, self._execution = result, p, execution
+
+    @property
+    def head(self) -> Head | None:
+        """The linear head of `head="ridge"`: `head(vectors)` are probabilities [n, C]; None without one."""
+        return self._result.head
 
     def label(self, vectors: Sequence[np.ndarray]) -> list[Prediction]:
         """Label points that come after the labeling, by their nearest points in its graph.

@@ -8,7 +8,12 @@ from dense_xclp import clustered_clients, dense_algorithm_1
 from secure_labels import digits
 
 from jaxfed.errors import UsageError
-from jaxfed.xclp import Parameters, cross_client_label_propagation, label_later
+from jaxfed.xclp import (
+    Parameters,
+    cross_client_label_propagation,
+    label_later,
+    propagate_labels,
+)
 from jaxfed.xclp.later_points.extension import extend_labeling
 
 C = 10
@@ -130,6 +135,14 @@ def test_head_is_chosen_where_classes_are_linear():
         assert (result.head is None) == (result.choice.p.head == "none")
         chosen.append(result.choice.p.head)
     assert chosen == ["ridge", "none"]
+
+
+def test_a_labeling_has_its_head():
+    """The head alone labels points as its answers in the graph do, mostly."""
+    vectors, labels = data()
+    found = propagate_labels(vectors, labels, **SETTINGS, head="ridge")
+    alone = found.head(np.concatenate(vectors)).argmax(axis=1)
+    assert np.mean(alone == np.concatenate([own.labels for own in found])) > 0.8
 
 
 def test_without_labels_there_is_no_head():
