@@ -12,6 +12,7 @@ from on_demand import on_demand
 
 import jaxfed
 from jaxfed.algorithms import ALGORITHMS
+from jaxfed.federation.evaluate import MEASURES
 from jaxfed.learners import LEARNERS, Learner
 
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
@@ -32,9 +33,9 @@ def module(monkeypatch):
 @pytest.fixture(autouse=True)
 def registries():
     """What a block registers goes with its test."""
-    before = {*ALGORITHMS, *LEARNERS}  # other tests' methods too
+    before = {*ALGORITHMS, *LEARNERS, *MEASURES}  # other tests' methods too
     yield
-    for registry in (ALGORITHMS, LEARNERS):
+    for registry in (ALGORITHMS, LEARNERS, MEASURES):
         for name in registry.keys() - before:
             del registry[name]
 
@@ -73,7 +74,8 @@ def test_as_a_library(module, capsys, tmp_path, monkeypatch):
     assert module.simulated.metrics["test_accuracy"] > 0.6
     assert set(module.table.role) == {"labeled", "unlabeled", "new"}
     assert len(module.labels) == 40
-    np.testing.assert_array_equal(module.served, module.predict("35,0.9,b"))
+    again = module.predict({"age": 35, "dose": 0.9, "ward": "b"})
+    np.testing.assert_array_equal(module.served, again)
     assert module.agreed.metrics["test_accuracy"] > 0.5
     assert (module.agreed.state.label >= 0).all()
 

@@ -175,11 +175,8 @@ class Result:
         Raises:
             UsageError: a method that trains no model; one that diverged; the run's data are not there.
         """
-        found, name = (
-            self._restored("predictor", method, repeat, last=last),
-            self._named(method, repeat),
-        )
-        form = self._source
+        found = self._restored("predictor", method, repeat, last=last)
+        name, form = self._named(method, repeat), self._source
         steps: tuple[Step, ...] = (step_of(found.algorithm, found.state),)
         if isinstance(form, Simulation):
             folder = self._files.preprocessing(repeat)
@@ -199,7 +196,7 @@ class Result:
         found, name = self._restored("simulated", method, repeat), self._named(method, repeat)
         last = self._files.final_state(
             name, repeat, last=True
-        ).exists()  # else it is the selected one
+        ).exists()  # or it is the selected one
         whose = {"algorithm": name, "repeat": repeat}
         return replace(
             found,
