@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -191,18 +190,24 @@ def labels_of(given: Any, where: str, number: int, num_classes: int | None = Non
             wrong = f"label {name!r} is a name; number the classes from 0, -1 is unlabeled"
             raise UsageError(f"{where}: {wrong}")
         y = np.where(is_labeled, values, UNLABELED)
-    is_wrong = (y < UNLABELED) | (y >= (num_classes or _MOST_CLASSES))
+    is_wrong = _are_wrong(y, num_classes)
     if is_wrong.any():
-        last = "num_classes-1" if num_classes is None else num_classes - 1
-        wrong = f"label {y[is_wrong][0]} is not a class; use 0 to {last}, -1 for unlabeled"
-        raise UsageError(f"{where}: {wrong}")
+        raise _no_class(where, y[is_wrong][0], num_classes)
     return y.astype(np.int32, copy=False)
 
 
-def _pair(given: Any, where: str) -> tuple[Any, Any]:
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        raise UsageError(f"{where} is {type(given).__name__}; use a pair (examples, labels)")
-    return given[0], given[1]
+def _are_wrong(y: np.ndarray, num_classes: int | None) -> np.ndarray:
+    """bool [n], True for labels outside the classes."""
+    return (y < UNLABELED) | (y >= (num_classes or _MOST_CLASSES))
+
+
+def _no_class(where: str, label: Any, num_classes: int | None) -> UsageError:
+    last = "num_classes-1" if num_classes is None else num_classes - 1
+    return UsageError(f"{where}: label {label} is not a class; use 0 to {last}, -1 for unlabeled")
+
+
+def _is_pair(given: Any) -> bool:
+    return isinstance(given, tuple | list) and len(given) == 2
 
 
 def pair_of(
@@ -220,9 +225,10 @@ def pair_of(
     Raises:
         UsageError: no pair, or what these two refuse.
     """
-    examples, labels = _pair(given, where)
-    x = examples_of(examples, where, like)
-    y = labels_of(labels, where, len(x), num_classes)
+    if not _is_pair(given):
+        raise UsageError(f"{where} is {type(given).__name__}; use a pair (examples, labels)")
+    x = examples_of(given[0], where, like)
+    y = labels_of(given[1], where, len(x), num_classes)
     if is_labeled and not (len(y) and y.min() >= 0):
         raise UsageError(
             f"{where}: {len(y)} examples, {np.count_nonzero(y < 0)} without a label; give at least one "
@@ -268,80 +274,81 @@ def check_labels_of(asked: str, server: np.ndarray, public: np.ndarray, is_label
         raise UsageError(f"{asked}: {wrong}, and one at least there must be")
 
 
-class _Part(NamedTuple):
-    """A pair of examples and labels as they were added; `where` names it in errors."""
-
-    where: str
-    is_client: bool
-    x: np.ndarray
-    y: np.ndarray
-
-
 class GivenExamples:
-    """Pairs of examples and labels that were added since the last `joined`, which checks them."""
+    """Examples that were added since the last `joined`.
+
+    For an array like earlier ones `add` checks only type and shape; `joined` checks all values together.
+    """
 
     def __init__(self, asked: str, num_classes: int | None = None) -> None:
         """`asked` is the name of the caller's function in errors, `num_classes` its argument."""
         if num_classes is not None:
             check_value("num_classes", num_classes, Annotated[int, Ge(2)], owner=asked)
         self._asked, self._num_classes = asked, num_classes
-        self._parts: list[_Part] = []
+        self._x: list[np.ndarray] = []
+        self._y: list[np.ndarray] = []
+        self._names: list[str] = []
         self._added: Counter[str] = Counter()
-        self._like: np.ndarray | None = None
+        self._first: np.ndarray | None = None
         self._scale: Range | None = None
+        self._kinds: set[tuple[Any, Any]] = set()
         self.num_bytes = 0
 
     def add(self, part: Any, name: str) -> None:
         """Add a pair of examples and labels; errors call it `name`, {} is the client's number."""
-        where = f"{self._asked}: {name.format(self._added[name])}"
-        x, y = (
-            each if isinstance(each, np.ndarray) else as_array(each, f"{where}: {kind}")
-            for each, kind in zip(_pair(part, where), ("examples", "labels"), strict=True)
-        )
-        self._parts.append(_Part(where, "{" in name, x, y))
+        if _is_pair(part) and self._is_like_earlier(*part):
+            x, y = part
+        else:
+            where = f"{self._asked}: {name.format(self._added[name])}"
+            x, y = pair_of(part, where, num_classes=self._num_classes, like=self._first)
+            self._first = x[:0] if self._first is None else self._first
+            kinds = [getattr(each, "dtype", None) for each in part]
+            if x.dtype == kinds[0] and kinds[1] in ("i4", "i8", "u1"):
+                self._kinds.add((kinds[0], kinds[1]))
+        self._x.append(x)
+        self._y.append(y)
+        self._names.append(name)
         self._added[name] += 1
         self.num_bytes += x.nbytes
+
+    def _is_like_earlier(self, x: Any, y: Any) -> bool:
+        """True for arrays of types and shapes that were added before."""
+        return (
+            type(x) is type(y) is np.ndarray
+            and self._first is not None
+            and (x.dtype, y.dtype) in self._kinds
+            and x.shape == (*y.shape, *self._first.shape[1:])
+            and y.ndim == 1
+        )
 
     def joined(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return all examples added since the last call, and clear them.
 
         These are x [n, ...], labels int32 [n], -1 if unlabeled, and the number of examples of each `add`.
-        Arrays of one type and shape are checked as one array, others, and those that fail, one after another.
         """
-        parts, self._parts, self.num_bytes = self._parts, [], 0
-        if not parts:
-            if self._like is None:
-                raise UsageError(f"{self._asked}: no examples; one client is needed at least")
-            return self._like, np.zeros(0, np.int32), np.zeros(0, np.int64)
-        x, y = self._checked_together(parts) or self._checked_each(parts)
-        sizes = np.array([len(part.y) for part in parts], np.int64)
-        if self._scale is None:  # of the clients' examples, which were added first
-            are_clients = [part.is_client for part in parts]
+        if self._first is None:
+            raise UsageError(f"{self._asked}: no examples; one client is needed at least")
+        x = np.concatenate(self._x or [self._first])
+        y = np.concatenate(self._y or [np.zeros(0, np.int32)])
+        sizes = np.fromiter(map(len, self._x), np.int64, len(self._x))
+        is_wrong = _are_wrong(y, self._num_classes)
+        if is_wrong.any():
+            row = int(is_wrong.argmax())
+            part = int(np.searchsorted(np.cumsum(sizes), row, side="right"))
+            raise _no_class(self._where(part), y[row], self._num_classes)
+        try:
+            _check_finite(x, self._asked)
+        except UsageError:
+            for part, each in enumerate(self._x):
+                _check_finite(each, self._where(part))
+        are_clients = np.array(["{" in name for name in self._names], bool)  # they were added first
+        if self._scale is None:
             self._scale = Range.of(x[: sizes[are_clients].sum()])
-        for part, end, size in zip(parts, np.cumsum(sizes), sizes, strict=True):
-            if not part.is_client:
-                self._scale.check(x[end - size : end], part.where)
-        return x, y, sizes
+        for part in np.flatnonzero(~are_clients).tolist():
+            self._scale.check(self._x[part], self._where(part))
+        self._x, self._y, self._names, self.num_bytes = [], [], [], 0
+        return x, y.astype(np.int32, copy=False), sizes
 
-    def _checked_together(self, parts: Sequence[_Part]) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the parts as one pair; None if they are of several kinds, or if one is wrong."""
-        kinds = {
-            (type(x), type(y), x.dtype, y.dtype, x.shape[1:], x.shape[:1] == y.shape)
-            for _, _, x, y in parts
-        }
-        are_alike = len(kinds) == 1 and type(parts[0].x) is type(parts[0].y) is np.ndarray
-        if not are_alike or parts[0].x.shape[:1] != parts[0].y.shape:
-            return None
-        xs, ys = zip(*(part[2:] for part in parts), strict=True)
-        with suppress(UsageError):
-            return self._checked((np.concatenate(xs), np.concatenate(ys)), self._asked)
-        return None
-
-    def _checked_each(self, parts: Sequence[_Part]) -> tuple[np.ndarray, np.ndarray]:
-        xs, ys = zip(*(self._checked(part[2:], part.where) for part in parts), strict=True)
-        return np.concatenate(xs), np.concatenate(ys)
-
-    def _checked(self, pair: Any, where: str) -> tuple[np.ndarray, np.ndarray]:
-        x, y = pair_of(pair, where, num_classes=self._num_classes, like=self._like)
-        self._like = x[:0] if self._like is None else self._like
-        return x, y
+    def _where(self, part: int) -> str:
+        name = self._names[part]
+        return f"{self._asked}: {name.format(self._added[name] - self._names[part:].count(name))}"

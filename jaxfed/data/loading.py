@@ -96,7 +96,7 @@ def _load(name: str, root: str | Path | None, given: dict[str, Any]) -> Dataset:
     place, path = _root(root), location(name, "name_or_path")
     location(place / path, "root")
     published, ending = NAMED.get(name), Path(name).name.lower()
-    folder = _first(Path.is_dir, path, place)
+    folder = path if path.is_dir() or not (place / path).is_dir() else place / path
     if ending.endswith((".npz", *tables.ENDINGS)) and not folder.is_dir():
         files = matching(path) or matching(place / path)
         if not files:
@@ -131,11 +131,6 @@ def _load(name: str, root: str | Path | None, given: dict[str, Any]) -> Dataset:
         only()
         return leaf.read(folder)
     return image_folder.read(folder, *only("image_size"))
-
-
-def _first(exists: Callable[[Path], bool], path: Path, place: Path) -> Path:
-    """The path as given if it exists, else in the data root."""
-    return path if exists(path) or not exists(place / path) else place / path
 
 
 def _not_found(name: str, path: Path, place: Path, root: str | Path | None) -> UsageError:

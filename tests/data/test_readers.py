@@ -361,11 +361,6 @@ ARRAYS = {
         y=Z3,
         **{f"{kind}_{split}": np.arange(2) for kind in "xy" for split in ("test", "val")},
     ),
-    "subclasses": npz(
-        {"subclass": [5, 6, 7, 7], "subclass_test": [7]},
-        **{"x": np.ones((4, 2)), "y": [0, 0, 1, 1], "subclass": [5, 6, 7, 7]},
-        **{"x_test": np.ones((1, 2)), "y_test": [1], "subclass_test": [7]},
-    ),
     **{
         f"unlabeled: {name}": npz({"y": expected}, x=np.ones((4, 2)), y=np.array(y), **more)
         for name, y, more, expected in (

@@ -203,7 +203,6 @@ ARRAYS = {
         y=np.array([0, 1, 2**32]), class_names=np.array(["a", "b"])
     ),
     "...labels or clients have shape ()": arrays(client_id=np.array(3)),
-    "...3 examples but subclass of shape": arrays(subclass=[5]),
     "...holds Python objects; ...astype(str)": arrays(y=np.array(["a", "b", "c"], object)),
     "...no array y_test; ... kinds_of": arrays(x_test=np.ones(3), kinds_of=[1]),
     "...no array x_test; ... kinds_of": arrays(y_test=np.arange(3), kinds_of=[1]),
@@ -593,6 +592,7 @@ def from_root(name, **environment):
 BYTES = X.astype(np.uint8)
 LOADED = {
     "...train: labels of shape (1,)": whole(y=Y[:1]),
+    "...train: 2 examples but subclass of shape (1,)": whole(subclass=Y[:1]),
     "...label 1 is not a class; use 0 to 0": whole(y=Y + 1),
     "...label -2 is not a class": whole(y=Y - 2),
     "...test: an example has no label": whole(x_test=X, y_test=Y - 1),

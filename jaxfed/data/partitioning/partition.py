@@ -233,12 +233,14 @@ def _distributed(
     totals = np.bincount(classes, minlength=num_columns)
     new_totals = np.bincount(new_classes, minlength=num_columns)
     occurs = (totals + new_totals > 0)[:num_classes]
-    weights = scheme.weights(occurs, num_clients, rng)
-    targets = None
+
+    def drawn_weights() -> np.ndarray:
+        weights = scheme.weights(occurs, num_clients, rng)
+        return _widened(scheme.adjusted(weights, totals[:num_classes], rng), num_columns)
+
+    weights, targets = drawn_weights(), None
     if not scheme.has_random_sizes:
         targets = num_examples * np.ones(num_clients) / num_clients
-    weights = scheme.adjusted(weights, totals[:num_classes], rng)
-    weights = _widened(weights, num_columns)
     is_independent = skew == "independent" or (skew == "both" and scheme.is_independent)
     is_independent = is_independent and not scheme.is_uniform
     is_even = scheme.is_uniform or skew == "labeled"  # all but the labels
@@ -252,9 +254,7 @@ def _distributed(
         label_weights = None
         if is_independent:
             label_weights = shares[:, :num_classes]
-            weights = scheme.weights(occurs, num_clients, rng)
-            weights = scheme.adjusted(weights, totals[:num_classes], rng)
-            weights = _widened(weights, num_columns)
+            weights = drawn_weights()
             shares = expected(weights, totals, shares.sum(axis=1))
         elif skew == "labeled" and not scheme.is_uniform:
             label_weights = weights[:, :num_classes]

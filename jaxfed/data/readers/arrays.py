@@ -38,8 +38,6 @@ _NAMES = {  # role -> its spellings, in any case
     "client_id": ("client_id", "writer", "client_id_train"),
     "client_id_test": ("client_id_test", "writer_test"),
     "class_names": ("class_names", "classes"),
-    "subclass": ("subclass",),
-    "subclass_test": ("subclass_test",),
 }
 _OF_EXAMPLES = re.compile(  # names of examples or labels, none of which may stay unread
     r"(.*_)?([xy]|images?|labels?|targets?|data|examples?|features)(_.*)?|[xy]?(train|test|val)\w*"
@@ -84,14 +82,12 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
     for role, each in arrays.items():
         if role[0] not in "xy" and each.dtype.kind not in "iuUS":  # NaN would be a client
             raise UsageError(f"{path}: {role} has type {each.dtype}; use integers or names")
-    subclasses = {role: arrays[role].astype(np.int32) for role in arrays if "subclass" in role}
     return dataset_of(
         path,
         list(zip(_examples(path, x), y, strict=True)),
         where=f"{path}: y",
         class_names=arrays.get("class_names"),
         clients=(arrays.get("client_id"), arrays.get("client_id_test")),
-        **subclasses,
     )
 
 

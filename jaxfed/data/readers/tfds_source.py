@@ -56,10 +56,9 @@ def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
     )
     x, y = arrays["x-train"], arrays["y-train"]
     x_test = arrays.get("x-test", np.zeros((0, *x.shape[1:]), x.dtype))
+    fields = {"subclass-train": "subclass", "subclass-test": "subclass_test"}
     subclasses: dict[str, Any] = {
-        f"subclass{suffix}": arrays[f"subclass-{split}"].astype(np.int32)
-        for split, suffix in (("train", ""), ("test", "_test"))
-        if f"subclass-{split}" in arrays
+        field: arrays[name].astype(np.int32) for name, field in fields.items() if name in arrays
     }
     return dataset_of(
         name,
