@@ -135,6 +135,8 @@ def test_who_leaves_before_its_upload_is_not_in_the_sum_and_who_leaves_after_is(
     assert_same(before[0].model, played("fedavg", (), (1, 2, 5, 6))[0].model)
     assert_same(after[0].model, played("fedavg", ())[0].model)
     assert (before[1]["clients"], after[1]["clients"]) == (4, 5)
+    sent = [own["communication"]["download"]["parameters"] for _, own in (before, after)]
+    assert sent[0] / 4 == sent[1] / 5  # who is not in the sum has left the round
 
 
 def test_without_a_second_client_nothing_is_sent_and_the_model_stays():
