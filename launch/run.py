@@ -31,7 +31,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     """Run the experiment, or print the reference of keys."""
     if _HELP_KEYS.value is not None:
         from jaxfed.config import file as config_file
-        from jaxfed.config.reference import help_text
+        from jaxfed.config.overrides import help_text
 
         entry.refuse(arguments)
         asked, spec = _HELP_KEYS.value, flags.FLAGS["config"].value

@@ -8,8 +8,8 @@ import pytest
 from docs.generate import reference
 from jaxfed.api.run import run
 from jaxfed.config import check, file, methods
+from jaxfed.config.overrides import help_text
 from jaxfed.config.reading import seen_by
-from jaxfed.config.reference import help_text
 from jaxfed.data.loading import READERS
 from jaxfed.errors import UsageError
 from jaxfed.experiment import sweep as sweep_plan

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from docs.generate import reference
-from jaxfed.config.reference import entries
+from jaxfed.config.overrides import entries
 from jaxfed.reports.report import HOW
 
 _CELL = re.compile(r"\*\*|\s[†‡]")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from jaxfed.algorithms import ALGORITHMS, declaration_of
-from jaxfed.config.reference import entries
+from jaxfed.config.overrides import entries
 from jaxfed.federation.method import INGREDIENTS, Method, plain
 
 

@@ -1,18 +1,20 @@
-"""Overrides `KEY=VALUE` of single keys of a config, and suggestions for a mistyped key.
+"""Overrides `KEY=VALUE` of single keys of a config, suggestions for a mistyped key, and a reference of all.
 
     with_overrides(config, ["xclp.alpha=0.9", "fedprox.mu=1", "model.name=cnn"])
 
 KEY is the dotted path of a key in the config, or of one that it may have in addition: a method's keyword,
 `METHOD.training.KEY`, a learner's keyword, an option of the network. VALUE is parsed as the type of the
-key's default, as absl's flags are; tuples may also be written `a,b`.
+key's default, as absl's flags are; tuples may also be written `a,b`. `entries` and `help_text` list all keys
+for pages and `--help_keys`.
 """
 
 from __future__ import annotations
 
 import copy
 import re
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
@@ -142,10 +144,15 @@ def value_of(config: ConfigDict, key: str) -> Any:
     return None if found is REQUIRED else found
 
 
+def _optional_sections() -> list[str]:
+    """Return the sections of learners, and of what is registered from outside."""
+    outside = [name for registry in PLUGINS for name in registry.from_outside()]
+    return [*(f"learner.{name}" for name in LEARNERS), *outside]
+
+
 def known_keys(config: ConfigDict) -> set[str]:
     """Return every key that the config may have."""
-    sections = [*SECTIONS, *(f"learner.{name}" for name in LEARNERS)]
-    sections += [name for registry in PLUGINS for name in registry.from_outside()]
+    sections = [*SECTIONS, *_optional_sections()]
     for name in (*ALGORITHMS, *methods.variants(config)):
         if methods.algorithm_of(config, name) in ALGORITHMS:
             trains = methods.needs(config, name).trains
@@ -240,3 +247,71 @@ def _parsed(key: str, text: str, kind: type, hint: Any) -> Any:
     if isinstance(value, list):
         return tuple(value)
     return (value,) if kind is tuple and not isinstance(value, tuple) else value
+
+
+class Entry(NamedTuple):
+    """Reference entry of one key."""
+
+    key: str
+    default: str  # a Python literal
+    allowed: str
+    meaning: str
+
+
+def entries() -> list[Entry]:
+    """Return keys by section: shared ones, those of methods, learners, networks, and of what is added."""
+    sections = [*SECTIONS, *ALGORITHMS, *_optional_sections()]
+    found = []
+    for section in sections:
+        given = getattr(ALGORITHMS.get(section), "keywords", {})  # fixed by the method's name
+        own = settings_in(ConfigDict(), section)
+        found += [
+            _entry(f"{section}.{key}".lstrip("."), one)
+            for key, one in own.items()
+            if key not in given
+        ]
+    # Networks whose option has the same default and allowed values share an entry.
+    options: dict[tuple[str, str, str], list[str]] = {}
+    for network in MODELS:
+        for key, one in options_of(network).items():
+            options.setdefault((key, repr(one.default), one.allowed), []).append(network)
+    for (key, default, allowed), networks in sorted(options.items()):
+        found.append(Entry(f"model.{key}", default, allowed, f"option of {', '.join(networks)}"))
+    return found
+
+
+def help_text(prefix: str = "", config: ConfigDict | None = None) -> str:
+    """Return a paragraph for each key with a prefix: its default, or a config's value and the default.
+
+    Raises:
+        UsageError: no key has the prefix.
+    """
+    every = entries()
+    found = [entry for entry in every if entry.key.startswith(prefix)]
+    if not found:
+        wrong = unknown_key(prefix, {entry.key for entry in every}).wrong
+        raise UsageError(f"--help_keys={prefix}: {wrong}")
+    values = dict(flatten(config.to_dict())) if config is not None else {}
+    return "\n".join(_paragraph(entry, values) for entry in found)
+
+
+def _entry(key: str, one: Setting) -> Entry:
+    conditions = " and ".join(map(str, one.conditions))
+    meaning = one.meaning.rstrip(".")
+    return Entry(
+        key,
+        "needed" if one.default is REQUIRED else repr(one.default),
+        one.allowed,
+        f"with {conditions}: {meaning}" if conditions else meaning,
+    )
+
+
+def _paragraph(entry: Entry, values: Mapping[str, Any]) -> str:
+    value = repr(values[entry.key]) if entry.key in values else entry.default
+    head = f"{entry.key} = {value}"
+    head += f" (default: {entry.default})" if value != entry.default else ""
+    allowed = f" (allowed: {entry.allowed})" if entry.allowed else ""
+    text = textwrap.fill(
+        f"{entry.meaning}{allowed}".strip(), 100, initial_indent="    ", subsequent_indent="    "
+    )
+    return f"{head}\n{text}"

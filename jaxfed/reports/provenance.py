@@ -5,9 +5,9 @@ from functools import cache
 from typing import Any
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import reference
 from jaxfed.config.base import get_config
 from jaxfed.config.keys import flatten
+from jaxfed.config.overrides import entries
 from jaxfed.config.reading import keys_seen_by
 from jaxfed.config.stored import GONE, restored
 from jaxfed.experiment.store.records import Run
@@ -50,7 +50,7 @@ def _common_settings(runs: Sequence[Run]) -> str:
 
 @cache
 def _defaults() -> dict[str, str]:
-    of_methods = {entry.key: entry.default.strip("'") for entry in reference.entries()}
+    of_methods = {entry.key: entry.default.strip("'") for entry in entries()}
     return of_methods | {key: setting_text(v) for key, v in flatten(get_config().to_dict())}
 
 

@@ -10,7 +10,7 @@ from small_workdirs import make_run, make_sweep
 import jaxfed
 from jaxfed.config import base, file, stored
 from jaxfed.config.keys import flatten
-from jaxfed.config.reference import entries
+from jaxfed.config.overrides import entries
 from jaxfed.config.stored import GONE
 
 TRAINED = "fedavg_xclp:smoke"

@@ -137,6 +137,8 @@ LEARNED = "preprocessing.kind=federated_features"
         # ProtoFSSL sees XCLP's settings where it labels by them.
         ("protofssl.py", ("protofssl.targets=helpers",), "protofssl", "xclp.num_bits=64", False),
         ("protofssl.py", ("protofssl.targets=xclp",), "protofssl", "xclp.num_bits=64", True),
+        # Networks at clients read `training`.
+        ("fedct.py", ("learner.name=network",), "fedct", "training.learning_rate=0.5", True),
         # No result depends on how long a network's server waits.
         (DIGITS, (), "xclp", "deployment.deadline=5", False),
     ],

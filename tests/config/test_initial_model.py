@@ -1,6 +1,6 @@
 """`training.initial_model`: what cannot be started from is refused before anything is made."""
 
-import re
+from functools import partial
 
 import jax
 import numpy as np
@@ -56,61 +56,63 @@ def test_a_state_of_the_same_model_is_where_training_starts(tmp_path, preprocess
     )
 
 
-@pytest.mark.parametrize(
-    ("saved", "wanted", "words"),
-    [
-        (
-            "model.hidden=128",
-            "model.hidden=64",
-            r"float32\[128, 10\] there, float32\[64, 10\] in config.m",
-        ),
-        (
-            "model.name=mlp",
-            "model.name=linear_mlp",
-            "holds the network 'mlp', config.model.name is 'l",
-        ),
-        ("model.hidden=64", "model.hidden=(64,64)", "is not this method's state: it lacks "),
-    ],
-)
-def test_a_state_of_another_model_is_refused(tmp_path, saved, wanted, words):
-    given = save(tmp_path, saved)
-    with pytest.raises(UsageError, match=f"^config.training.initial_model=.*{words}"):
-        check_all(given, wanted)
-
-
-def test_a_state_of_other_classes_is_refused(tmp_path):
-    given = save(tmp_path)
+def other_classes(place):
     x, y = np.zeros((60, 8, 8, 1), np.uint8), np.arange(60) % 3
-    np.savez(tmp_path / "three.npz", x=x, y=y)
-    other = [f"dataset.name={tmp_path / 'three.npz'}", "dataset.train_size=0"]
-    with pytest.raises(UsageError, match=r"float32\[10\] there, float32\[3\] in config.model.name"):
-        check_all(given, *other)
+    np.savez(place / "three.npz", x=x, y=y)
+    return save(place)
 
 
-def test_a_state_that_a_later_repeat_lacks_is_noticed_at_once(tmp_path):
-    given = save(tmp_path, repeats=(0,))
-    with pytest.raises(UsageError, match=r"no such folder \(.*states/fedavg-1\)"):
-        check(load(f"training.initial_model={given}"))
-
-
-@pytest.mark.parametrize("place", ["", "states", "states/fedavg-0/empty"])
-def test_a_folder_without_a_state_is_refused(tmp_path, place):
-    save(tmp_path)
-    (tmp_path / "states" / "fedavg-0" / "empty").mkdir()
-    folder = tmp_path / place
-    words = re.escape(f"{folder} holds no saved state; give WORKDIR/states/NAME-{{repeat}}")
-    with pytest.raises(UsageError, match=words):
-        check(load(f"training.initial_model={folder}"))
-
-
-def test_a_damaged_state_is_refused(tmp_path):
-    given = save(tmp_path)
-    (file,) = (tmp_path / "states" / "fedavg-1").iterdir()
+def damaged(place):
+    given = save(place)
+    (file,) = (place / "states" / "fedavg-1").iterdir()
     content = bytearray(file.read_bytes())
     content[500] ^= 1
     file.write_bytes(content)
-    with pytest.raises(UsageError, match=r"^config.training.initial_model=.*damaged checkpoint"):
-        check(load(f"training.initial_model={given}"))
+    return given
+
+
+def folder_of(place, name):
+    save(place)
+    (place / "states" / "fedavg-0" / "empty").mkdir()
+    return str(place / name)
+
+
+THREE = ("dataset.name={}/three.npz", "dataset.train_size=0")
+CASES = [  # what is saved, overrides, words of the line
+    (
+        lambda place: save(place, "model.hidden=128"),
+        ("model.hidden=64",),
+        r"float32\[128, 10\] there, float32\[64, 10\] in config.m",
+    ),
+    (
+        lambda place: save(place, "model.name=mlp"),
+        ("model.name=linear_mlp",),
+        "holds the network 'mlp', config.model.name is 'l",
+    ),
+    (
+        lambda place: save(place, "model.hidden=64"),
+        ("model.hidden=(64,64)",),
+        "is not this method's state: it lacks ",
+    ),
+    (other_classes, THREE, r"float32\[10\] there, float32\[3\] in config.model.name"),
+    (lambda place: save(place, repeats=(0,)), (), r"no such folder \(.*states/fedavg-1\)"),
+    (damaged, (), "damaged checkpoint"),
+    *(
+        (
+            partial(folder_of, name=name),
+            (),
+            f"{name} holds no saved state; give WORKDIR/states/NAME",
+        )
+        for name in ("", "states", "states/fedavg-0/empty")
+    ),
+]
+
+
+@pytest.mark.parametrize(("saved", "overrides", "words"), CASES)
+def test_a_state_that_training_cannot_start_from_is_refused(tmp_path, saved, overrides, words):
+    given = saved(tmp_path)
+    with pytest.raises(UsageError, match=f"^config.training.initial_model=.*{words}"):
+        check_all(given, *(text.format(tmp_path) for text in overrides))
 
 
 def test_states_and_weights_that_change_are_noticed(tmp_path):

@@ -76,12 +76,6 @@ def test_methods_see_of_learners_what_clients_have(override, expected):
     assert {name for name in names if seen_by(before, name) != seen_by(after, name)} == expected
 
 
-def test_networks_make_the_training_seen():
-    before = load("learner.name=network")
-    after = load("learner.name=network", "training.learning_rate=0.5")
-    assert seen_by(before, "fedct") != seen_by(after, "fedct")
-
-
 def test_factories_get_what_they_ask_for(monkeypatch):
     takes = ["learner", "server_learner", "public", "public_labels", "num_classes"]
     config = load("learner.name=mixed", "learner.names=decision_tree,random_forest")
