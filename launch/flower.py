@@ -1,7 +1,6 @@
 """Real clients over a network, by Flower: pip install -r requirements-flower.txt
 
-python -m launch.flower try --config=FILE.py[:VARIANT] --workdir=DIR [--nodes=3] [--overwrite]
-    [--config.KEY=VALUE ...]
+python -m launch.flower try --config=FILE.py[:VARIANT] --workdir=DIR [--nodes=3] [--config.KEY=VALUE ...]
 python -m launch.flower server --config=FILE.py[:VARIANT] --workdir=DIR --port=PORT --nodes=KEYS --held=FOLDER
     [--host=0.0.0.0] [--name=HOST ...] [--config.KEY=VALUE ...]
 python -m launch.flower client --data=FOLDER --server=HOST:PORT --ca=ca.crt --key=KEY
@@ -36,12 +35,6 @@ _CONFIG = flags.DEFINE_string(
     allow_override=True,
 )
 _WORKDIR = entry.workdir_flag()
-_OVERWRITE = flags.DEFINE_bool(
-    "overwrite",
-    False,
-    "try: delete the results in --workdir and start afresh.",
-    allow_override=True,
-)
 _NODES = flags.DEFINE_string(
     "nodes", None, "try: number of clients; server: folder of the clients' public keys, *.pub."
 )
@@ -115,7 +108,6 @@ def _try(overrides: list[str], interruption: Interruption) -> int:
         simulate=simulate,
         client=(sys.executable, "-m", f"{__package__}.flower", "client"),
         num_nodes=None if number is None else int(number),
-        overwrite=_OVERWRITE.value,
         say=_say,
     )
 

@@ -109,8 +109,8 @@ class LocalNetwork:
             node for node in self.clients if self.clock() < self._gone.get(node, float("inf"))
         )
 
-    def send(self, requests):
-        return [self._send(*request[:3]) for request in requests]
+    def send(self, requests, seconds):
+        return [self._send(node, record, seconds) for node, record in requests]
 
     def _send(self, node, record, seconds):
         assert seconds > 0

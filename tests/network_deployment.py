@@ -132,7 +132,7 @@ class Deployment:
 def state_of(folder):
     """The entries of the state that a client has stored last."""
     [last] = folder.glob("state/*/last")
-    number = records.from_bytes(last.read_bytes())["number"]
+    number = records.from_bytes(last.read_bytes())["last.number"]
     return records.from_bytes((last.parent / f"{number}.state").read_bytes())
 
 

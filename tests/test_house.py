@@ -81,7 +81,7 @@ LINES = {
     ("config", "settings", "registry", "errors"): 4_296,
     ("experiment",): 3_152,
     ("reports",): 2_546,
-    ("flower",): 4_172,
+    ("flower",): 3_665,
     ("host", "api"): 2_339,
     ("federation",): 2_511,
     ("testing", "__init__", "paper_costs", "paper_numbers", "random_streams"): 700,

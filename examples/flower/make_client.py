@@ -25,9 +25,7 @@ def main(folder: Path, number: int, name: str) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     np.savez(folder / "train.npz", x=x[:test], y=labels)
     np.savez(folder / "test.npz", x=x[test:], y=y[test:])
-    (folder / "client.toml").write_text(
-        f'number = {number}\nname = "{name}"\ncounts = true\nleast_clients = 3\n'
-    )
+    (folder / "client.toml").write_text(f'number = {number}\nname = "{name}"\nleast_clients = 3\n')
     read(folder, num_classes=10)  # an error says what is wrong
     print(f"{folder} is ready")
 

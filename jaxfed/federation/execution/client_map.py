@@ -98,15 +98,15 @@ def jitted(program: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return jax.jit(program, out_shardings=everywhere, **options)
 
 
-def on_first_device(leaf: jax.Array) -> jax.Array:
+def on_first_device(leaf: Any) -> Any:
     """Return the array on the first device, uncommitted: any program may use it, on any devices.
 
     Spread over the cores of one CPU it would have all cores repeat the computations on it.
     """
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         data = on_first_device(jax.random.key_data(leaf))
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
-    return jnp.asarray(np.asarray(leaf))
+    return jnp.asarray(np.asarray(leaf)) if isinstance(leaf, jax.Array) else leaf
 
 
 def size_buckets(sizes: Any, *, smallest: int = 1) -> list[tuple[np.ndarray, int]]:

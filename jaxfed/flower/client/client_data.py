@@ -22,10 +22,10 @@ import io
 import re
 import stat
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -33,17 +33,11 @@ from jaxfed.data.dataset import UNLABELED
 from jaxfed.data.given_examples import examples_of, pair_of
 from jaxfed.data.readers.arrays import plain_arrays
 from jaxfed.errors import UsageError, suggestion
-from jaxfed.flower.messages.steps import one_line
+from jaxfed.flower.messages.records import one_line
 from jaxfed.host.storage import whole_file
-from jaxfed.settings import (
-    REQUIRED,
-    Allowed,
-    Count,
-    CountOrZero,
-    Described,
-    check,
-    settings_of,
-)
+from jaxfed.settings import REQUIRED, Allowed, Count, CountOrZero, Described, check, settings_of
+
+Settings = TypeVar("Settings")
 
 TRAIN, TEST, PUBLIC, SETTINGS = "train.npz", "test.npz", "public.npz", "client.toml"
 LABELS = "labels.csv"
@@ -59,7 +53,6 @@ class ClientSettings:
     Attributes:
         number: number of this client, from 0 on; no two clients have the same.
         name: name of this client in the server's lines.
-        counts: true if numbers of examples and labels may leave; methods that need them refuse otherwise.
         least_clients: smallest number of clients of a round in which this one takes part.
         least_examples: smallest number of training examples whose sums of features may leave; methods that
             need these sums are refused with fewer.
@@ -71,7 +64,6 @@ class ClientSettings:
     name: Annotated[
         str, Allowed(lambda name: name.strip() and name.isprintable(), "a text of one line")
     ]
-    counts: bool = True
     least_clients: Count = 3
     least_examples: CountOrZero = 10
     config: Annotated[str, Allowed(_HASH.fullmatch, "16 hexadecimal digits")] = ""
@@ -130,16 +122,14 @@ def read(folder: Path, *, num_classes: int | None = None) -> ClientData:
         raise UsageError(f"{folder / TRAIN}: no such file; it has the arrays x and y")
     train, columns = _points(folder / TRAIN, num_classes)
     test, public = None, None
-    if (folder / TEST).exists():
-        test, own = _points(folder / TEST, num_classes)
+    if (file := folder / TEST).exists():
+        test, own = _points(file, num_classes)
         if own != columns:
-            wrong = f"columns differ from those of {TRAIN}, or have another order"
-            raise UsageError(f"{folder / TEST}: {wrong}")
-        _check_like(folder / TEST, test.x, train.x)
-    if (folder / PUBLIC).exists():
-        public = examples_of(arrays_of(folder / PUBLIC, "x")["x"], where=str(folder / PUBLIC))
-        public = as_examples(public)
-        _check_like(folder / PUBLIC, public, train.x)
+            raise UsageError(f"{file}: columns differ from those of {TRAIN}, or have another order")
+        _check_like(file, test.x, train.x)
+    if (file := folder / PUBLIC).exists():
+        public = as_examples(examples_of(arrays_of(file, "x")["x"], where=str(file)))
+        _check_like(file, public, train.x)
     if not len(train.x) and test is None:
         raise UsageError(f"{folder / TRAIN}: has no examples")
     return ClientData(folder, settings, train, test, public, columns)
@@ -192,7 +182,12 @@ def _settings(file: Path) -> ClientSettings:
         given = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{file}: not a readable TOML file ({one_line(f'{error}')})") from error
-    known = settings_of(ClientSettings)
+    return settings_from(ClientSettings, given, file)
+
+
+def settings_from(kind: Callable[..., Settings], given: Mapping[str, Any], file: Path) -> Settings:
+    """Make the settings that a file has; each error names the file and the key."""
+    known = settings_of(kind)
     for key in given:
         if key not in known:
             raise UsageError(f"{file}: {key}: unknown key{suggestion(key, known)}")
@@ -200,7 +195,7 @@ def _settings(file: Path) -> ClientSettings:
         if one.default is REQUIRED and key not in given:
             raise UsageError(f"{file}: {key} is missing; use {one.allowed}")
     try:
-        return ClientSettings(**given)
+        return kind(**given)
     except UsageError as error:
         raise UsageError(f"{file}: {error.renamed(error.key)}") from None
 
@@ -221,10 +216,8 @@ def _points(file: Path, num_classes: int | None) -> tuple[Points, tuple[str, ...
     """Return the examples of a file, and the names of their columns, () without the array."""
     arrays = arrays_of(file, "x", "y")
     x, y = pair_of((arrays["x"], arrays["y"]), where=str(file), num_classes=num_classes)
-    columns, width = arrays.get("columns"), arrays["x"].shape[-1:]
-    if columns is None:
-        return Points(as_examples(x), y), ()
-    if columns.dtype.kind != "U" or columns.shape != width:
+    columns, width = arrays.get("columns", np.zeros(0, "U")), arrays["x"].shape[-1:]
+    if "columns" in arrays and (columns.dtype.kind != "U" or columns.shape != width):
         form = f"{columns.dtype}{list(columns.shape)}"
         allowed = f"use texts, one for each column of x {list(width)}"
         raise UsageError(f"{file}: columns is {form}; {allowed}")

@@ -7,7 +7,6 @@ keeps the method that it made last, so that a round compiles nothing anew.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -31,10 +30,10 @@ from jaxfed.flower.messages.records import BadMessage, Record
 from jaxfed.flower.messages.setup import Setup
 from jaxfed.flower.messages.steps import Step, step_of
 
-SETUP, MESSAGE, REPLY, SECONDS = "setup", "message", "reply", "seconds"
-Kept = dict[tuple[str, str], tuple[ClientSide, Federation, jax.Array]]
+# Parts of a request and of its reply.
+SETUP, MESSAGE, REPLY = "setup", "message", "reply"
+Kept = dict[str, tuple[ClientSide, Federation, jax.Array]]
 _DESCRIBED = "setup"  # entry of a state within a session: hash of the setup
-HELLO = "hello"  # part of a request: what the client has said
 
 
 def performer(folder: Path) -> Callable[[Record], Record]:
@@ -50,7 +49,7 @@ def perform(request: Record, *, folder: Path, kept: Kept | None = None) -> Recor
     Args:
         request: the record of the request.
         folder: the client's.
-        kept: the method of the last message, by hashes of its setup and of the data.
+        kept: the method of the last message, by the hash of its setup.
     """
     try:
         data = client_data.read(folder)
@@ -85,60 +84,55 @@ def own_federation(data: ClientData, setup: Setup) -> Federation:
 
 
 def _hello(data: ClientData, step: Step, content: Record) -> Record:
-    if not data.settings.counts:
-        raise StepRefused("client.toml has counts = false: this client's numbers do not leave it")
-    text, method = (records.text(content, name, longest=1_000_000) for name in ("config", "method"))
-    config = accepted(data.settings, text, method, step.run)
-    _check_labels(data, records.whole_number(content, "num_classes", least=2))
-    sums, least = scales_by_clients(config, method), data.settings.least_examples
+    told = records.unpacked(Setup, content)
+    config = accepted(data.settings, told.config, told.method, step.run)
+    _check_labels(data, told.num_classes)
+    sums, least = scales_by_clients(config, told.method), data.settings.least_examples
     if sums and 0 < len(data.points.y) < least:
         raise StepRefused(
             "the method needs sums of features, and there are fewer examples than the "
             f"least_examples = {least} of client.toml"
         )
-    said = hello.hello(data, step.run, config=setup.fingerprint(text), sums=sums)
-    return said.to_record()
+    own = setup.fingerprint(told.config)
+    return records.packed(hello.hello(data, config=own, sums=sums))
 
 
 def _step(
     data: ClientData, kept: Kept, step: Step, state: Record | None, content: Record
 ) -> tuple[Record | None, Record]:
     """Compute one step of the method: the client's new state, and its reply."""
-    began = time.perf_counter()
-    told = setup.from_record(records.part(content, SETUP))
-    _check(data, told, records.whole_number(content, "cohort"))
-    hello.check_unchanged(records.part(content, HELLO), data)
+    given = records.part(content, SETUP)
+    told = records.unpacked(Setup, given)
+    _check_round(data, told, step.cohort)
+    hello.check_unchanged(told, data)
     config = accepted(data.settings, told.config, told.method, step.run)
-    described = records.fingerprint(records.part(content, SETUP))
-    known = described, records.text(content, f"{HELLO}.data", longest=100)
-    if known not in kept:
+    described = records.fingerprint(given)
+    if described not in kept:
         kept.clear()
-        kept[known] = method_of(data, told, config)
-    side, federation, key = kept[known]
+        kept[described] = method_of(data, told, config)
+    side, federation, key = kept[described]
     try:
         form = side.form(step.name, federation)
     except UsageError as error:  # its text is of the method alone
         raise StepRefused(str(error)) from error
     message = pytrees.from_record(records.part(content, MESSAGE), form)
-    init = partial(side.init, key, federation)
     template = side.state_form(key, federation)
     if state is not None:
         if state.pop(_DESCRIBED, described) != described:
             raise StepRefused("the setup has changed within a session")
         own = pytrees.from_record(state, template, finite=False)
     else:
-        own = init() if jax.tree.leaves(template) else template
+        own = side.init(key, federation) if jax.tree.leaves(template) else template
     cohort = federation.cohort([data.settings.number])
     new, reply = side.answer(step.name, own, message, cohort)
     found = pytrees.to_record(jax.block_until_ready(reply))
-    if side.labels is not None and (given := side.labels(new)) is not None:
-        client_data.write_labels(data, *given)
+    if side.labels is not None and (labels := side.labels(new)) is not None:
+        client_data.write_labels(data, *labels)
     stored = pytrees.to_record(new)
     # In a session another method would send other content under the same masks.
     if stored.get(client_step.ONCE) is True:
         stored[_DESCRIBED] = described
-    seconds = round(time.perf_counter() - began, 4)
-    return stored, {**records.prefixed(found, REPLY), SECONDS: seconds}
+    return stored, records.prefixed(found, REPLY)
 
 
 def method_of(
@@ -155,18 +149,23 @@ def method_of(
     return algorithm.sides().client.at(key, federation), federation, key
 
 
-def _check(data: ClientData, told: Setup, cohort: int) -> None:
+def _check_round(data: ClientData, told: Setup, cohort: int) -> None:
     """Refuse a round that this client does not want to take part in, or that its data do not fit."""
-    wanted = data.settings.least_clients
+    wanted, number = data.settings.least_clients, data.settings.number
     if cohort < wanted:
         raise StepRefused(f"a round of {cohort} clients; client.toml has least_clients = {wanted}")
-    if data.settings.number >= told.num_clients:
-        raise BadMessage(
-            f"there are {told.num_clients} clients, and this is {data.settings.number}"
-        )
+    if not number < told.num_clients <= _MOST_CLIENTS:
+        raise BadMessage(f"there are {told.num_clients} clients, and this is {number}")
+    if min(told.census.capacity, told.census.max_labels) < 0:
+        raise BadMessage("the census of the setup is malformed")
     _check_labels(data, told.num_classes)
 
 
 def _check_labels(data: ClientData, num_classes: int) -> None:
+    if not 2 <= num_classes <= _MOST_CLASSES:
+        raise BadMessage(f"there are {num_classes} classes")
     if data.train.y.max(initial=-1) >= num_classes:
         raise StepRefused(f"a label is beyond the {num_classes} classes of the run")
+
+
+_MOST_CLIENTS, _MOST_CLASSES = 1_000_000, 100_000

@@ -33,10 +33,10 @@ from typing import NamedTuple
 from absl import logging
 
 from jaxfed.errors import UsageError
-from jaxfed.flower.client.client_data import private_folder
+from jaxfed.flower.client.client_data import PRIVATE_FILE, STATE, private_folder, write_private
 from jaxfed.flower.messages import records, steps
-from jaxfed.flower.messages.records import BadMessage, Record
-from jaxfed.flower.messages.steps import Failure, Step, content_of, failed, one_line, step_of
+from jaxfed.flower.messages.records import BadMessage, Record, one_line
+from jaxfed.flower.messages.steps import Failure, Step, content_of, failed, step_of
 from jaxfed.host import storage
 
 # (step, state or None, content) -> (new state or None, content of the reply)
@@ -45,7 +45,7 @@ Compute = Callable[[Step, Record | None, Record], tuple[Record | None, Record]]
 ONCE = "once"
 CONSOLE = "jaxfed client: "  # prefix of lines for the console
 
-_LAST, _STATE = "last", ".state"
+_LAST, _STATE, _SECRET = "last", ".state", ".secret"
 _KINDS = {  # fields of a hello -> their names on the console
     "config": "hash of the config",
     "data": "checksum of the data",
@@ -79,7 +79,7 @@ def perform(
     def serve(step: Step) -> Record:
         if client is not None and step.client != client:
             raise StepRefused(f"this is client {client}, not client {step.client}")
-        with _locked(folder / "state") as state_folder:
+        with _locked(folder / STATE) as state_folder:
             return _perform(state_folder / step.run, step, request, compute)
 
     return _guarded(request, serve)
@@ -92,29 +92,18 @@ def answer(request: Record, compute: Callable[[Step, Record], Record]) -> Record
 
 def secret(folder: Path) -> bytes:
     """Return 32 random bytes that a client's folder keeps to itself; made at the first call."""
-    with _locked(folder / "state") as state_folder:
-        file = state_folder / ".secret"
-        if not file.exists():
-            _write(file, {"secret": os.urandom(32)})
-        return _read_secret(file)
+    with _locked(folder / STATE) as state_folder:
+        if not (state_folder / _SECRET).exists():
+            _write(state_folder / _SECRET, {"secret": os.urandom(32)})
+    return stored_secret(folder)
 
 
 def stored_secret(folder: Path) -> bytes:
     """Return `secret` within a step, which holds the lock; b"" if there is none any more."""
-    file = folder / "state" / ".secret"
-    return _read_secret(file) if file.exists() else b""
-
-
-def _read_secret(file: Path) -> bytes:
-    stored = records.from_bytes(file.read_bytes())["secret"]
-    assert isinstance(stored, bytes)
-    return stored
-
-
-def last_step(folder: Path, run: str) -> int:
-    """Return the number of the last step of a run that this client has served; 0: none."""
-    last = _read_last(folder / "state" / run)
-    return 0 if last is None else last.number
+    file = folder / STATE / _SECRET
+    found = records.from_bytes(file.read_bytes())["secret"] if file.exists() else b""
+    assert isinstance(found, bytes)
+    return found
 
 
 def _guarded(request: Record, serve: Callable[[Step], Record]) -> Record:
@@ -134,18 +123,15 @@ def refused(step: Step | None, error: Exception) -> Record:
 
     Texts of `StepRefused` and `BadMessage` hold no data, and leave too.
     """
-    reason = one_line(
-        f"{error}" if isinstance(error, StepRefused) else f"{type(error).__name__}: {error}"
-    )
-    _print_line(step, f"refused, {reason}")
-    if isinstance(error, StepRefused | BadMessage):
+    kind, may_leave = type(error).__name__, isinstance(error, StepRefused | BadMessage)
+    reason = f"{error}" if isinstance(error, StepRefused) else f"{kind}: {error}"
+    _print_line(step, f"refused, {one_line(reason)}")
+    if may_leave:
         logging.warning("refused a request: %s", error)
-        return failed(step, Failure(type(error).__name__, text=str(error)))
+        return failed(step, Failure(kind, text=str(error)))
     logging.error("the step failed", exc_info=error)
-    key = ""
-    if isinstance(error, UsageError):
-        key = ".".join(filter(None, (error.owner, error.key)))
-    return failed(step, Failure(type(error).__name__, key))
+    key = f"{error.owner}.{error.key}".strip(".") if isinstance(error, UsageError) else ""
+    return failed(step, Failure(kind, key))
 
 
 def leaving(content: Record) -> str:
@@ -164,26 +150,29 @@ def _print_line(step: Step | None, text: str) -> None:
 
 
 class _Last(NamedTuple):
-    number: int
-    fingerprint: str
-    consumed: int  # number of the state that this step deletes, or 0
-    reply: Record
-    is_once: bool  # the state of this step serves once
+    """The last step that was served, the hash of its request, and the step whose state it deletes; 0: none.
+
+    `is_once`: its own state serves once.
+    """
+
+    number: int = 0
+    fingerprint: str = ""
+    consumed: int = 0
+    is_once: bool = False
 
 
 def _perform(folder: Path, step: Step, request: Record, compute: Compute) -> Record:
     """Serve a request in a run's folder, under the lock."""
     fingerprint = records.fingerprint(request)
-    last = _read_last(folder) if folder.is_dir() else None
-    if last is not None:
-        if step.number < last.number:
-            raise StepRefused(f"step {step.number} is older than the last one, {last.number}")
-        if step.number == last.number:
-            if fingerprint != last.fingerprint:
-                raise StepRefused(f"step {step.number} was sent again with other content")
-            return last.reply
-        _state_file(folder, last.consumed).unlink(missing_ok=True)  # if its process was killed
-    consumed = last.number if last is not None and last.is_once else 0
+    last, reply = _read_last(folder)
+    if step.number < last.number:
+        raise StepRefused(f"step {step.number} is older than the last one, {last.number}")
+    if step.number == last.number:
+        if fingerprint != last.fingerprint:
+            raise StepRefused(f"step {step.number} was sent again with other content")
+        return reply
+    _state_file(folder, last.consumed).unlink(missing_ok=True)  # if its process was killed
+    consumed = last.number if last.is_once else 0
     state = _read_state(folder, step.after) if step.after else None
     if state is not None and state.get(ONCE) is True and step.after != consumed:
         raise StateLost(f"the state after step {step.after} served the next step alone")
@@ -196,18 +185,13 @@ def _perform(folder: Path, step: Step, request: Record, compute: Compute) -> Rec
     answer = steps.request(step, content)
     private_folder(folder.parent, folder.name)
     storage.remove_partial_files(folder)
-    if last is None:
+    if not last.number:
         _prune(folder)
-    is_once = new_state is not None and new_state.get(ONCE) is True
     if new_state is not None:
         _write(_state_file(folder, step.number), new_state)
-    served: Record = {
-        "number": step.number,
-        "fingerprint": fingerprint,
-        "consumed": consumed,
-        "is_once": is_once,
-    }
-    _write(folder / _LAST, served | records.prefixed(answer, "reply"))
+    is_once = new_state is not None and new_state.get(ONCE) is True
+    served = records.packed(_Last(step.number, fingerprint, consumed, is_once))
+    _write(folder / _LAST, records.prefixed(served, "last") | records.prefixed(answer, "reply"))
     stored = sorted(int(file.stem) for file in folder.glob(f"*{_STATE}"))
     for number in stored:
         if number < step.oldest or number == consumed or number in stored[:-_STATES_KEPT]:
@@ -221,7 +205,7 @@ def _locked(state_folder: Path) -> Iterator[Path]:
     private_folder(state_folder.parent, state_folder.name)
     try:
         with storage.lock(state_folder / ".lock") as descriptor:
-            os.fchmod(descriptor, 0o600)
+            os.fchmod(descriptor, PRIVATE_FILE)
             storage.remove_partial_files(state_folder)
             yield state_folder
     except BlockingIOError as error:
@@ -230,15 +214,15 @@ def _locked(state_folder: Path) -> Iterator[Path]:
 
 def _prune(folder: Path) -> None:
     """Delete the runs that were served longest ago, beyond those that are kept."""
+
+    def last_served(run: Path) -> float:
+        file = run / _LAST  # missing if the process of the first step was killed
+        return (file if file.exists() else run).stat().st_mtime
+
     others = [path for path in folder.parent.iterdir() if path.is_dir() and path != folder]
-    others.sort(key=_last_served)
+    others.sort(key=last_served)
     for other in others[: max(0, len(others) + 1 - _RUNS_KEPT)]:
         shutil.rmtree(other)
-
-
-def _last_served(folder: Path) -> float:
-    file = folder / _LAST  # missing if the process of the first step was killed
-    return (file if file.exists() else folder).stat().st_mtime
 
 
 def _state_file(folder: Path, number: int) -> Path:
@@ -248,33 +232,24 @@ def _state_file(folder: Path, number: int) -> Path:
 def _read_state(folder: Path, number: int) -> Record:
     try:
         return records.from_bytes(_state_file(folder, number).read_bytes())
-    except FileNotFoundError as error:
-        raise StateLost(f"the state after step {number} is not here") from error
-    except BadMessage as error:
-        raise StateLost(f"the state after step {number} is damaged") from error
+    except (FileNotFoundError, BadMessage) as error:
+        wrong = "damaged" if isinstance(error, BadMessage) else "not here"
+        raise StateLost(f"the state after step {number} is {wrong}") from error
 
 
-def _read_last(folder: Path) -> _Last | None:
-    """Read the last step; None before the first."""
+def _read_last(folder: Path) -> tuple[_Last, Record]:
+    """Read the last step and its reply."""
+    file = folder / _LAST
     try:
-        stored = records.from_bytes((folder / _LAST).read_bytes())
-        return _Last(
-            records.whole_number(stored, "number", least=1),
-            records.text(stored, "fingerprint"),
-            records.whole_number(stored, "consumed"),
-            records.part(stored, "reply"),
-            stored.get("is_once") is True,
-        )
-    except FileNotFoundError:
-        return None
+        stored = records.from_bytes(file.read_bytes()) if file.exists() else {}
+        return records.unpacked(_Last, records.part(stored, "last")), records.part(stored, "reply")
     except BadMessage as error:
         raise StepRefused("the file of the last step is damaged") from error
 
 
 def _write(file: Path, record: Record) -> None:
     """Write a private file that is on disk, under its name, when this returns."""
-    with storage.whole_file(file, "wb", 0o600) as stream:
-        stream.write(records.to_bytes(record))
+    write_private(file, records.to_bytes(record))
     descriptor = os.open(file.parent, os.O_RDONLY)
     try:
         os.fsync(descriptor)

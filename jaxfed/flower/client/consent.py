@@ -11,6 +11,7 @@ its time and memory (docs/threat-model-network.md).
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 
 from ml_collections import ConfigDict
 
@@ -38,7 +39,7 @@ def accepted(settings: ClientSettings, text: str, method: str, run: str) -> Conf
         raise StepRefused(f"the config is {found}; client.toml has config = {settings.config!r}")
     config = setup.config_of(text)
     if method not in methods.chosen(config):
-        raise BadMessage(f"the config has no method {setup.shown(method)}")
+        raise BadMessage(f"the config has no method {method[:60]!r}")
     try:
         _check(config, settings.estimators)
         given = methods.keywords(config, method)
@@ -60,18 +61,10 @@ def _check(config: ConfigDict, estimators: Collection[str]) -> None:
             continue  # defaults
         if setup.is_state(key, value) or (key == "model.folder" and value):
             raise UsageError("a server sends no path", key=f"config.{key}", value=value)
-        if key.startswith(_CLASS):
-            _check_class(key, value, estimators)
-        elif key in known and key not in ("algorithm", "baselines"):
+        refused = partial(UsageError, key=f"config.{key}", value=value)
+        if key == f"{_CLASS}estimator" and value and value not in estimators:
+            raise refused(f"client.toml has estimators = {list(estimators)}")
+        if key == f"{_CLASS}derived_from" and value:
+            raise refused("a server names no package")
+        if key in known and key not in ("algorithm", "baselines") and not key.startswith(_CLASS):
             check_value(f"config.{key}", value, known[key].hint)
-
-
-def _check_class(key: str, value: object, estimators: Collection[str]) -> None:
-    """Check that a class of an estimator is one that client.toml allows."""
-    leaf = key.removeprefix(_CLASS)
-    if leaf == "estimator" and value and value not in estimators:
-        raise UsageError(
-            f"client.toml has estimators = {list(estimators)}", key=f"config.{key}", value=value
-        )
-    if leaf == "derived_from" and value:
-        raise UsageError("a server names no package", key=f"config.{key}", value=value)

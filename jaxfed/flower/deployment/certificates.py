@@ -68,19 +68,15 @@ def _alternative(name: str) -> str:
 
 def _run(*command: str | Path) -> None:
     """Run a program; what it refuses is one line."""
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     try:
         done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            umask=0o077,
+            command, stdin=nothing, stdout=pipe, stderr=subprocess.STDOUT, text=True, umask=0o077
         )
     except FileNotFoundError:
         raise UsageError(
             f"{command[0]} is missing; install it, or bring keys of your own"
         ) from None
     if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines() or ["it failed"]
+        said = done.stdout.strip().splitlines() or ["it failed"]
         raise UsageError(f"{command[0]} {command[1]} ... {command[-1]}: {said[-1]}")

@@ -1,4 +1,4 @@
-"""A network run beside its simulation: states and labels that differ, bytes and seconds."""
+"""A network run beside its simulation: states and labels that differ."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxfed.experiment.store.records import read_metrics, read_predictions
+from jaxfed.experiment.store.records import read_predictions
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.flower.client.client_data import LABELS, TEST, TRAIN
 from jaxfed.host.safe_files import arrays_of
@@ -74,7 +74,7 @@ def compare(first: Path, second: Path, method: str, *, nodes: Path | None = None
         )
     tables = [_labels(path, method) for path in (first, second)]
     if nodes is not None and not tables[0]:  # a server has no labels of its clients' points
-        tables = [_labels_at_clients(nodes), _labels_of_clients(second, method)]
+        tables = [_labels_at_clients(nodes), _labels(second, method, by_file=True)]
     labels, points = None, {*tables[0], *tables[1]}
     if all(tables):
         labels = sum(tables[0].get(point) != tables[1].get(point) for point in points)
@@ -95,26 +95,26 @@ def _last_state(workdir: Path, method: str) -> dict[str, np.ndarray]:
 def _difference(here: np.ndarray | None, there: np.ndarray | None) -> float:
     if here is None or there is None or here.shape != there.shape or here.dtype != there.dtype:
         return float("inf")
-    if here.dtype.kind not in "biuf":
-        return 0.0 if here.tobytes() == there.tobytes() else float("inf")
-    if not here.size or np.array_equal(here, there, equal_nan=here.dtype.kind == "f"):
+    if here.tobytes() == there.tobytes():
         return 0.0
+    if here.dtype.kind not in "biuf":
+        return float("inf")
     gaps = np.abs(here.astype(np.float64) - there.astype(np.float64))
-    return float("inf") if np.isnan(gaps).any() else float(gaps.max())
+    gaps = gaps[~(np.isnan(here) & np.isnan(there))]
+    return float("inf") if np.isnan(gaps).any() else float(gaps.max(initial=0.0))
 
 
-def _labels(workdir: Path, method: str) -> dict[tuple[str, ...], str]:
-    """Return the label of each point, by its client and its number; {} without predictions."""
-    rows = read_predictions(workdir, method, 0) or ()
-    return {(row["client"], row["index"]): row["label"] for row in rows}
+def _labels(workdir: Path, method: str, *, by_file: bool = False) -> dict[tuple[str, ...], str]:
+    """Return the label of each point, by its client and its number; {} without predictions.
 
-
-def _labels_of_clients(workdir: Path, method: str) -> dict[tuple[str, ...], str]:
-    """Return the label of each of the clients' points, by its client, file and row there."""
+    `by_file`: of the clients' points alone, by the client, file and row that `deal` gives them.
+    """
     found: dict[tuple[str, ...], str] = {}
     next_row: Counter[tuple[str, str]] = Counter()
     for row in read_predictions(workdir, method, 0) or ():
-        if file := _FILES.get(row["role"]):
+        if not by_file:
+            found[row["client"], row["index"]] = row["label"]
+        elif file := _FILES.get(row["role"]):
             place = row["client"], file
             found[*place, str(next_row[place])] = row["label"]
             next_row[place] += 1
@@ -129,25 +129,3 @@ def _labels_at_clients(nodes: Path) -> dict[tuple[str, ...], str]:
             for row in csv.DictReader(stream):
                 found[file.parent.name, row["file"], row["index"]] = row["label"]
     return found
-
-
-def costs(workdir: Path, num_clients: int) -> list[str]:
-    """Return lines with the seconds of a run's rounds and the bytes of one client, on average."""
-    rounds = list(read_metrics(workdir))
-    lines, timed = [], [each["network"] for each in rounds if each.get("network")]
-    if timed:
-        parts = ", ".join(
-            f"{part} {sum(each.get(f'{part}_max', 0) for each in timed) / len(timed):.1f}"
-            for part in ("step", "transport")
-        )
-        first, later = timed[0]["seconds"], [each["seconds"] for each in timed[1:]]
-        then = f", {sum(later) / len(later):.1f} s in each later one" if later else ""
-        lines.append(f"seconds of clients: {first:.1f} s in round 1{then} (at most: {parts})")
-    words = []
-    for way in ("upload", "download"):
-        real, predicted = (
-            sum(each.get(part, {}).get(f"{way}_bytes", 0) for each in rounds) / num_clients
-            for part in ("network", "communication")
-        )
-        words.append(f"{real:,.0f} {way}, the method's {predicted:,.0f}")
-    return [*lines, f"bytes a client: {'; '.join(words)}"]

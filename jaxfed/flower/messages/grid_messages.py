@@ -18,7 +18,7 @@ import httpx
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from jaxfed.flower.messages import records
-from jaxfed.flower.messages.network import Arrival, Outgoing
+from jaxfed.flower.messages.network import Arrival
 from jaxfed.flower.messages.records import BadMessage, Record
 from jaxfed.flower.messages.steps import Failure, failed
 
@@ -51,17 +51,11 @@ class GridNetwork:
         """List the nodes that are connected now."""
         return sorted(self._grid.get_node_ids())
 
-    def send(self, requests: Sequence[Outgoing]) -> list[str]:
+    def send(self, requests: Sequence[tuple[int, Record]], seconds: float) -> list[str]:
         """Send requests; returns an identifier of each, "" for a request that cannot be delivered."""
         messages = [
-            Message(
-                to_record_dict(request.record),
-                request.node,
-                MESSAGE_TYPE,
-                ttl=request.seconds,
-                group_id=request.group,
-            )
-            for request in requests
+            Message(to_record_dict(record), node, MESSAGE_TYPE, ttl=seconds)
+            for node, record in requests
         ]
         identifiers = [identifier or "" for identifier in self._grid.push_messages(messages)]
         # Flower returns no identifier at all if the requests are too large for it.
@@ -105,30 +99,27 @@ def to_record_dict(record: Record) -> RecordDict:
 
 def from_record_dict(content: RecordDict) -> Record:
     """Convert Flower's record back."""
-    if not {_HEAD} <= content.keys() <= {_HEAD, _PAYLOAD}:
-        raise BadMessage("the message has other records than a head and a payload")
-    config, arrays = content[_HEAD], content.get(_PAYLOAD)
+    config, arrays = content.get(_HEAD), content.get(_PAYLOAD, ArrayRecord())
     head = config.get(_HEAD) if isinstance(config, ConfigRecord) else None
-    if not isinstance(head, bytes):
-        raise BadMessage("the message has no head")
-    if arrays is None:
-        return records.decode(head, b"")
-    array = arrays.get(_PAYLOAD) if isinstance(arrays, ArrayRecord) else None
-    if array is None or array.stype != _BYTES:
-        raise BadMessage("the message has no payload of bytes")
-    return records.decode(head, array.data)
+    if not isinstance(head, bytes) or not isinstance(arrays, ArrayRecord):
+        raise BadMessage("the message has no head, or another record in place of a payload")
+    array = arrays.get(_PAYLOAD)
+    if array is not None and array.stype != _BYTES:
+        raise BadMessage("the payload of the message is not bytes")
+    return records.decode(head, b"" if array is None else array.data)
 
 
 def _arrival(message: Message) -> Arrival:
     metadata = message.metadata
+    problem, may_retry = "", False
     if message.has_error():
         code = message.error.code  # its reason may hold what a client's exception says
-        problem = _PROBLEMS.get(code, "the network reports an unknown error")
-        return Arrival(
-            metadata.reply_to_message_id, 0, None, f"{problem} (code {code})", code in _MAY_RETRY
-        )
-    try:
-        record = from_record_dict(message.content)
-    except BadMessage as error:
-        return Arrival(metadata.reply_to_message_id, metadata.src_node_id, None, str(error))
-    return Arrival(metadata.reply_to_message_id, metadata.src_node_id, record)
+        known = _PROBLEMS.get(code, "the network reports an unknown error")
+        problem, may_retry = f"{known} (code {code})", code in _MAY_RETRY
+    else:
+        try:
+            record = from_record_dict(message.content)
+            return Arrival(metadata.reply_to_message_id, metadata.src_node_id, record)
+        except BadMessage as error:
+            problem = str(error)
+    return Arrival(metadata.reply_to_message_id, 0, None, problem, may_retry)

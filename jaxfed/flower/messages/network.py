@@ -8,15 +8,6 @@ from typing import NamedTuple, Protocol
 from jaxfed.flower.messages.records import Record
 
 
-class Outgoing(NamedTuple):
-    """A request to a node; after `seconds` a reply is worthless. `group` is a label for the network's log."""
-
-    node: int
-    record: Record
-    seconds: float
-    group: str
-
-
 class Arrival(NamedTuple):
     """A reply, or news that there will be none.
 
@@ -42,8 +33,11 @@ class Network(Protocol):
     def nodes(self) -> list[int]:
         """List the nodes that are connected now."""
 
-    def send(self, requests: Sequence[Outgoing]) -> list[str]:
-        """Send requests; returns an identifier of each, "" for a request that cannot be delivered."""
+    def send(self, requests: Sequence[tuple[int, Record]], seconds: float) -> list[str]:
+        """Send (node, record) each, whose reply is worthless after `seconds`.
+
+        Returns an identifier of each request, "" for one that cannot be delivered.
+        """
 
     def receive(self, identifiers: Iterable[str]) -> list[Arrival]:
         """Fetch, without waiting, what has arrived for these requests."""

@@ -2,12 +2,12 @@
 
 A record maps names to values. Its encoding is canonical, so equal records have equal bytes and one hash:
 
-    head      JSON: [[name, "array", dtype, shape] | [name, "bytes", size] | [name, "value", value], ...],
-              sorted by name
+    head      JSON object, sorted by name: an array is [dtype, shape], bytes are ["bytes", [size]], any other
+              value stands for itself
     payload   arrays (little-endian, in C order) and bytes, one after another in the order of the head
 
 Nothing is ever unpickled, and sizes are checked before memory is allocated. This file needs neither Flower
-nor JAX; `pytrees` turns trees into records.
+nor JAX; `pytrees` turns trees into records, `packed` named tuples.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import sys
-from collections.abc import Iterator, Mapping
-from itertools import accumulate, pairwise
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_type_hints
 
 import ml_dtypes
 import numpy as np
 
+from jaxfed.host import safe_files
+
 Value = np.ndarray | bytes | str | bool | int | float
 Record = dict[str, Value]
+Form = TypeVar("Form", bound=Any)
 
 _DTYPES = {
     np.dtype(dtype).name: np.dtype(dtype)
@@ -35,60 +36,89 @@ _DTYPES = {
         *(ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2),
     )
 }
-_HEAD_SIZE = 8  # bytes of the length of the head in a file
+PLAIN = (str, bool, int, float)
+_LONGEST = 300  # characters of a text from elsewhere
+_DIGEST, _HEAD_SIZE = 32, 8  # bytes of a file's checksum, and of the length of its head
 
 
 class BadMessage(ValueError):
     """Content that does not have the expected form; the text is one line."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(" ".join(reason.split()))
+        super().__init__(one_line(reason))
+
+
+def one_line(text: str) -> str:
+    """Make a text from elsewhere safe to print: one line, no control characters, not too long."""
+    shown = "".join(char if char.isprintable() else " " for char in text)
+    return " ".join(shown.split())[:_LONGEST]
 
 
 def num_bytes(record: Mapping[str, Value]) -> int:
     """Bytes of the values without names, shapes and types; a number has 8, a truth value 1."""
-    return sum(map(_value_bytes, record.values()))
+
+    def of(value: Value) -> int:
+        if isinstance(value, str):
+            value = value.encode(errors="surrogatepass")
+        if isinstance(value, np.ndarray | bytes):
+            return value.nbytes if isinstance(value, np.ndarray) else len(value)
+        return 1 if isinstance(value, bool) else 8
+
+    return sum(map(of, record.values()))
 
 
 def encode(record: Mapping[str, Value]) -> tuple[bytes, bytes]:
     """Encode a record as (head, payload)."""
-    head: list[list[Any]] = []
-    payload: list[bytes] = []
-    for name, value in sorted(record.items()):
-        if isinstance(value, np.ndarray):
-            if value.dtype.name not in _DTYPES:
-                raise TypeError(f"{name}: an array of {value.dtype} cannot be sent")
-            head.append([name, "array", value.dtype.name, list(value.shape)])
-            payload.append(_little_endian(value).tobytes())
+    ordered = sorted(record.items())
+    payload = (
+        value if isinstance(value, bytes) else _little_endian(value).tobytes()
+        for _, value in ordered
+        if isinstance(value, np.ndarray | bytes)
+    )
+    return _head(dict(ordered)), b"".join(payload)
+
+
+def _little_endian(array: np.ndarray) -> np.ndarray:
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)
+
+
+def _head(record: Mapping[str, Value]) -> bytes:
+    """Return the head of a record, in the order of the record."""
+    head: dict[str, Any] = {}
+    for name, value in record.items():
+        if isinstance(value, np.ndarray) and value.dtype.name in _DTYPES:
+            head[name] = [value.dtype.name, list(value.shape)]
         elif isinstance(value, bytes):
-            head.append([name, "bytes", len(value)])
-            payload.append(value)
-        elif type(value) in (str, bool, int, float):
-            head.append([name, "value", value])
+            head[name] = ["bytes", [len(value)]]
+        elif type(value) in PLAIN:
+            head[name] = value
         else:
-            raise TypeError(f"{name}: {type(value).__name__} cannot be sent")
-    return json.dumps(head, separators=(",", ":")).encode(), b"".join(payload)
+            raise TypeError(
+                f"{name}: {getattr(value, 'dtype', type(value).__name__)} cannot be sent"
+            )
+    return json.dumps(head, separators=(",", ":")).encode()
 
 
 def decode(head: bytes, payload: bytes) -> Record:
     """Decode a record; arrays are writable copies."""
+    record: Record = {}
+    data, start = memoryview(payload), 0
     try:
-        entries = json.loads(head)
-        names = [entry[0] for entry in entries]
-        sizes = [_entry_size(*entry) for entry in entries]
-        if not all(a < b for a, b in pairwise(names)):
-            raise BadMessage("the names of a record are not sorted, or one occurs twice")
-        if sum(sizes) != len(payload):
-            raise BadMessage(f"a record's payload has {len(payload)} bytes, not {sum(sizes)}")
-        starts, data = accumulate(sizes, initial=0), memoryview(payload)
-        return {
-            name: _value(kind, form[0], form[-1], data[start : start + size])
-            for (name, kind, *form), size, start in zip(entries, sizes, starts, strict=False)
-        }
-    except BadMessage:
-        raise
-    except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
-        raise BadMessage("the head of a record is malformed") from error
+        for name, value in json.loads(head).items():
+            record[name] = value
+            if isinstance(value, list):
+                kind, shape = value
+                dtype = _DTYPES["uint8" if kind == "bytes" else kind]
+                end = start + dtype.itemsize * math.prod(shape)
+                found = np.frombuffer(data[start:end], dtype.newbyteorder("<")).reshape(shape)
+                record[name] = found.tobytes() if kind == "bytes" else found.astype(dtype)
+                start = end
+        is_whole = start == len(payload) and head == _head(dict(sorted(record.items())))
+    except Exception as error:  # whatever a malformed head leads to
+        raise BadMessage("a record is malformed") from error
+    if not is_whole:
+        raise BadMessage("a record is not encoded as its values are")
+    return record
 
 
 def to_bytes(record: Mapping[str, Value]) -> bytes:
@@ -100,7 +130,7 @@ def to_bytes(record: Mapping[str, Value]) -> bytes:
 
 def from_bytes(content: bytes) -> Record:
     """Decode the content of a file."""
-    digest, content = content[:32], content[32:]
+    digest, content = content[:_DIGEST], content[_DIGEST:]
     if len(content) < _HEAD_SIZE or hashlib.sha256(content).digest() != digest:
         raise BadMessage("a stored record is damaged")
     end = _HEAD_SIZE + int.from_bytes(content[:_HEAD_SIZE], "little")
@@ -109,10 +139,7 @@ def from_bytes(content: bytes) -> Record:
 
 def fingerprint(record: Mapping[str, Value]) -> str:
     """SHA-256 of a record's encoding, in hexadecimal."""
-    head, payload = encode(record)
-    digest = hashlib.sha256(len(head).to_bytes(_HEAD_SIZE, "little") + head)
-    digest.update(payload)
-    return digest.hexdigest()
+    return to_bytes(record)[:_DIGEST].hex()
 
 
 def part(record: Mapping[str, Value], name: str) -> Record:
@@ -126,84 +153,36 @@ def prefixed(record: Mapping[str, Value], name: str) -> Record:
     return {f"{name}.{key}": value for key, value in record.items()}
 
 
-def text(record: Mapping[str, Value], name: str, *, longest: int = 1000) -> str:
-    """Return a text of a record."""
-    value = _of_type(record, name, str)
-    if len(value) > longest:
-        raise BadMessage(f"{name} has {len(value)} characters; at most {longest} are allowed")
-    return value
+def packed(fields: Any) -> Record:
+    """Return a named tuple as a record; fields that are no plain values become JSON."""
+    return {
+        name: value if type(value) in PLAIN else json.dumps(_plain(value))
+        for name, value in fields._asdict().items()
+    }
 
 
-def whole_number(
-    record: Mapping[str, Value], name: str, *, least: int = 0, most: int = sys.maxsize
-) -> int:
-    """Return a whole number of a record."""
-    value = _of_type(record, name, int)
-    if not least <= value <= most:
-        end = "2^63 - 1" if most == sys.maxsize else str(most)
-        raise BadMessage(f"{name} is not a whole number from {least} to {end}")
-    return value
+def unpacked(form: type[Form], record: Mapping[str, Value]) -> Form:
+    """Rebuild a named tuple; its fields' types are the schema, as `safe_files.typed` reads it."""
+    try:
+        hints = get_type_hints(form)
+        given = {
+            name: value if hints.get(name) in PLAIN else json.loads(value)  # type: ignore[arg-type]
+            for name, value in record.items()
+        }
+        if missing := set(form._fields) - record.keys() - form._field_defaults.keys():
+            raise ValueError(f"{', '.join(sorted(missing))} missing")
+        found: Form = safe_files.typed(form, given, form.__name__.lower())
+        return found
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BadMessage(f"{form.__name__.lower()} is malformed: {error}") from error
 
 
-def number(record: Mapping[str, Value], name: str) -> float:
-    """Return a finite number from 0 on."""
-    value: float = _of_type(record, name, float)
-    if not 0 <= value < math.inf:
-        raise BadMessage(f"{name} is not a number from 0 on")
-    return value
-
-
-def _of_type(record: Mapping[str, Value], name: str, kind: type[Any]) -> Any:
-    if name not in record:
-        raise BadMessage(f"{name} is missing")
-    value = record[name]
-    if type(value) is not kind:
-        raise BadMessage(f"{name} is {type(value).__name__}, not {kind.__name__}")
-    return value
-
-
-def _value_bytes(value: Value) -> int:
-    if isinstance(value, np.ndarray):
-        return value.nbytes
-    if isinstance(value, bytes):
-        return len(value)
-    if isinstance(value, str):
-        return len(value.encode(errors="surrogatepass"))
-    return 1 if isinstance(value, bool) else 8
-
-
-def _entry_size(name: str, kind: str, *form: Any) -> int:
-    """Bytes in the payload of an entry of the head; a malformed entry raises."""
-    if not isinstance(name, str):
-        raise TypeError
-    if kind == "array":
-        dtype, shape = form
-        return _DTYPES[dtype].itemsize * math.prod(_sizes(shape))
-    (only,) = form
-    if kind == "bytes":
-        return math.prod(_sizes([only]))
-    if kind != "value" or type(only) not in (str, bool, int, float):
-        raise TypeError
-    return 0
-
-
-def _value(kind: str, first: Any, shape: Any, data: memoryview) -> Value:
-    """Value of an entry of the head: `first` is its dtype, its size or the value itself."""
-    if kind == "array":
-        return _little_endian(np.frombuffer(data, _DTYPES[first]).reshape(shape)).copy()
-    return bytes(data) if kind == "bytes" else first
-
-
-def _sizes(shape: Any) -> Iterator[int]:
-    for size in shape:
-        if type(size) is not int or size < 0:
-            raise TypeError
-        yield size
-
-
-def _little_endian(array: np.ndarray) -> np.ndarray:
-    """Swap bytes where the machine or the array is big-endian; bytes on the wire are little-endian."""
-    is_big = array.dtype.byteorder == ">" or (
-        array.dtype.byteorder == "=" and sys.byteorder == "big"
-    )
-    return array.byteswap() if is_big else array
+def _plain(value: Any) -> Any:
+    """Return nested named tuples, tuples and arrays as JSON has them."""
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, tuple):
+        return list(map(_plain, value))
+    return value.tolist() if isinstance(value, np.ndarray) else value

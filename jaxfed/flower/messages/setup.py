@@ -1,7 +1,8 @@
 """Setup of a run, which every client receives with each request.
 
-A client's process lives for one message, so each request brings everything: the config without its sections
-on a simulation's data, the method, and numbers about all clients' examples (`Census`).
+A client is a function of its folder and one message, so each request brings everything: the config without
+its sections on a simulation's data, the method, numbers about all clients' examples (`Census`), and what the
+client has said of itself in its first reply, the hello.
 """
 
 from __future__ import annotations
@@ -11,26 +12,24 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 from ml_collections import ConfigDict
 
+import jaxfed
 from jaxfed.config import base, methods
 from jaxfed.config.keys import refused
 from jaxfed.config.networks import PRETRAINED
 from jaxfed.experiment.store.workdir import plain
-from jaxfed.federation.census import Census, FeatureSums
-from jaxfed.flower.messages import records
-from jaxfed.flower.messages.records import BadMessage, Record, Value
+from jaxfed.federation.census import Census
+from jaxfed.flower.messages.records import BadMessage
 
 # Sections that describe a simulation's data, or the server's own affairs.
 NOT_SENT = ("dataset", "federation", "preprocessing", "deployment", "paper_table", "audit")
 # Keys of `execution` that belong to a machine; they change no result.
 OF_A_MACHINE = ("workers", "compilation_cache", "plots")
-_MOST_CLIENTS, _MOST_CLASSES = 1_000_000, 100_000
 
 
 class Setup(NamedTuple):
-    """Method, config and numbers from which a client makes its side.
+    """Source of a client's side; before the hellos without `census` and `data`.
 
     Fields:
         config: its JSON text, without `NOT_SENT`.
@@ -38,50 +37,17 @@ class Setup(NamedTuple):
         num_clients: M.
         num_classes: C.
         census: of all clients, without the numbers of single ones.
+        data: checksum of the client's data in its hello.
+        jaxfed: the server's version.
     """
 
     config: str
     method: str
     num_clients: int
     num_classes: int
-    census: Census
-
-    def to_record(self) -> Record:
-        """Return it as the content of a message."""
-        census, sums = self.census, self.census.sums or _NO_SUMS
-        return {
-            "config": self.config,
-            "method": self.method,
-            "num_clients": self.num_clients,
-            "num_classes": self.num_classes,
-            "capacity": census.capacity,
-            "max_labels": census.max_labels,
-            "total": sums.total,
-            "square": sums.square,
-            "values": sums.values,
-        }
-
-
-def from_record(content: Mapping[str, Value]) -> Setup:
-    """Read a setup from the content of a message."""
-    total, square = (content.get(name) for name in ("total", "square"))
-    for part in (total, square):
-        if not isinstance(part, np.ndarray) or part.dtype != np.float64 or part.ndim != 1:
-            raise BadMessage("the setup has no sums of features")
-    assert isinstance(total, np.ndarray)
-    assert isinstance(square, np.ndarray)
-    values = records.whole_number(content, "values")
-    return Setup(
-        records.text(content, "config", longest=1_000_000),
-        records.text(content, "method", longest=100),
-        records.whole_number(content, "num_clients", least=1, most=_MOST_CLIENTS),
-        records.whole_number(content, "num_classes", least=2, most=_MOST_CLASSES),
-        Census(
-            records.whole_number(content, "capacity"),
-            records.whole_number(content, "max_labels"),
-            FeatureSums(total, square, values) if total.size else None,
-        ),
-    )
+    census: Census = Census(0, 0, None)
+    data: str = ""
+    jaxfed: str = jaxfed.__version__
 
 
 def config_text(config: ConfigDict) -> str:
@@ -127,29 +93,16 @@ def fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def shown(text: str) -> str:
-    """Return a text of a message as an error shows it: quoted, on one line, not too long."""
-    return repr(text if len(text) <= 60 else f"{text[:57]}...")
-
-
-_NO_SUMS = FeatureSums(np.zeros(0), np.zeros(0), 0)
-
-
 def is_state(key: str, value: Any) -> bool:
     """Return True for a dotted key, in any section, that has the path of an earlier run's state."""
     return key.rpartition(".")[2] == "initial_model" and value not in ("", PRETRAINED)
 
 
-def _without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _without_paths(value: Any, key: str = "") -> Any:
     """Replace the path of an initial model in any section, which the server alone reads."""
-    return {
-        key: _without_paths(value)
-        if isinstance(value, Mapping)
-        else ""
-        if is_state(key, value)
-        else value
-        for key, value in settings.items()
-    }
+    if isinstance(value, Mapping):
+        return {name: _without_paths(each, name) for name, each in value.items()}
+    return "" if is_state(key, value) else value
 
 
 def _as_in_configs(value: Any) -> Any:

@@ -22,7 +22,6 @@ from jaxfed.flower.messages import records
 from jaxfed.flower.messages.records import BadMessage, Record, Value
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # also a name of a folder
-_LONGEST_ERROR = 300  # characters
 
 
 class Step(NamedTuple):
@@ -34,6 +33,7 @@ class Step(NamedTuple):
         name: of the stage ("train").
         round: from 1 on; 0 before the first.
         client: number of the addressed client.
+        cohort: number of the clients that are asked in this step.
         after: number of the step whose state the client continues from; 0: without a state.
         oldest: states of earlier steps are not needed any more; 0: keep all.
     """
@@ -43,6 +43,7 @@ class Step(NamedTuple):
     name: str
     round: int
     client: int
+    cohort: int = 1
     after: int = 0
     oldest: int = 0
 
@@ -60,34 +61,24 @@ class Failure(NamedTuple):
 
 def request(step: Step, content: Mapping[str, Value]) -> Record:
     """Put a step in front of the content of a request, or of a reply to it."""
-    head: Mapping[str, Value] = step._asdict()
-    return records.prefixed(head, "step") | records.prefixed(content, "content")
+    head = records.prefixed(records.packed(step), "step")
+    return head | records.prefixed(content, "content")
 
 
 def failed(step: Step | None, failure: Failure) -> Record:
     """Reply to a step, None if it could not be read, without content."""
     head = {} if step is None else request(step, {})
-    return head | records.prefixed(failure._asdict(), "error")
+    return head | records.prefixed(records.packed(failure), "error")
 
 
 def step_of(record: Mapping[str, Value]) -> Step:
     """Read the step of a request or a reply."""
-    head = records.part(record, "step")
-    if head.keys() != set(Step._fields):
-        raise BadMessage("the message does not say to which step it belongs")
-    step = Step(
-        run=records.text(head, "run"),
-        number=records.whole_number(head, "number", least=1),
-        name=records.text(head, "name"),
-        **{
-            name: records.whole_number(head, name)
-            for name in ("round", "client", "after", "oldest")
-        },
-    )
-    for name in ("run", "name"):
-        if not _NAME.fullmatch(getattr(step, name)):
-            raise BadMessage(f"the {name} of a step is malformed")
-    if not step.oldest <= step.after < step.number and step.after:
+    step = records.unpacked(Step, records.part(record, "step"))
+    if not (_NAME.fullmatch(step.run) and _NAME.fullmatch(step.name)):
+        raise BadMessage("the name of a step or of its run is malformed")
+    if step.number < 1 or min(step.round, step.client, step.cohort, step.after, step.oldest) < 0:
+        raise BadMessage("a number of a step is below 0")
+    if step.after and not step.oldest <= step.after < step.number:
         raise BadMessage("a step continues from a state that is not an earlier step's")
     return step
 
@@ -102,10 +93,4 @@ def failure_of(record: Mapping[str, Value]) -> Failure | None:
     error = records.part(record, "error")
     if not error:
         return None
-    return Failure(*(one_line(records.text(error, name)) for name in Failure._fields))
-
-
-def one_line(text: str) -> str:
-    """Make a text from elsewhere safe to print: one line, no control characters, not too long."""
-    shown = "".join(char if char.isprintable() else " " for char in text)
-    return " ".join(shown.split())[:_LONGEST_ERROR]
+    return Failure(*map(records.one_line, records.unpacked(Failure, error)))

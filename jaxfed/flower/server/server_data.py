@@ -3,16 +3,17 @@
     held = read(folder)
     held.federation(census, number)  # no client's examples
 
-`jaxfed.flower.deployment.dealing` writes the folder: test.npz, validation.npz, public.npz and shared.json.
+The folder has shared.json (`Shared`), and test.npz, validation.npz and public.npz if the server holds them;
+`jaxfed.flower.deployment.dealing` writes it for a trial.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -23,13 +24,69 @@ from jaxfed.data.given_examples import examples_of, labels_of
 from jaxfed.errors import UsageError
 from jaxfed.federation.census import Census
 from jaxfed.federation.clients import Federation
-from jaxfed.flower.client.client_data import PUBLIC, arrays_of, as_examples
-from jaxfed.flower.messages.steps import one_line
+from jaxfed.flower.client.client_data import PUBLIC, arrays_of, as_examples, settings_from
 from jaxfed.host import safe_files
+from jaxfed.settings import Allowed, Described, Ge, check
 
 SHARED = "shared.json"
 HELD_OUT = ("test", "validation", "server")
 _NOBODY = np.zeros(0, np.int64)
+
+
+def _is_form(value: Any) -> bool:
+    """True for the type and the shape of an example."""
+    return (
+        isinstance(value, list)
+        and len(value) > 1
+        and value[0] in ("uint8", "float32")
+        and all(type(size) is int and size > 0 for size in value[1:])
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """Content of shared.json: the form of everybody's examples.
+
+    Attributes:
+        num_classes: C.
+        class_names: of the classes.
+        example: type and sizes of one example.
+        columns: names of the columns of an example; () if they have none.
+        encoding: of rows as they are outside jaxfed, which `launch.flower try` writes.
+    """
+
+    num_classes: Annotated[int, Ge(2)]
+    class_names: Sequence[str]
+    example: Annotated[
+        Any, Allowed(_is_form, "a list of 'uint8' or 'float32' and the sizes of an example")
+    ]
+    columns: Sequence[str] = ()
+    encoding: Annotated[dict[str, Any] | None, Described("what `launch.flower try` writes")] = None
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check(self)
+        number, shape = len(self.class_names), self.example[1:]
+        if number != self.num_classes:
+            raise UsageError(f"{number} class_names, and num_classes={self.num_classes}")
+        if self.columns and not len(self.columns) == len({*self.columns}) == shape[-1]:
+            raise UsageError(
+                f"columns has {len({*self.columns})} names for examples of shape {shape}; name each column"
+            )
+
+    def row_encoding(self) -> RowEncoding:
+        """Return the encoding of rows: the one of the file, or that of arrays."""
+        dtype, *shape = self.example
+        if self.encoding is None:
+            return encoding_of_arrays(tuple(shape), dtype, tuple(self.columns))
+        try:
+            found = encoding_from(self.encoding)
+            form = found.prepared(found.encoder.blank())
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+            raise UsageError("encoding is damaged; deal anew, or leave it out") from None
+        if [str(form.dtype), *form.shape[1:]] != self.example:
+            raise UsageError(f"encoding gives {form.dtype}{list(form.shape[1:])} examples")
+        return found
 
 
 @dataclass(frozen=True)
@@ -37,27 +94,20 @@ class ServerData:
     """Examples that a server holds, and the form of everybody's.
 
     Attributes:
-        num_classes: C.
-        class_names: of the classes.
-        example: shape of one example.
-        dtype: of examples.
+        shared: the form.
         encoding: of rows as they are outside jaxfed.
-        columns: names of the columns of an example; () if they have none.
         parts: {"test", "validation" or "public": (x, y, number of each example in the data set)}.
     """
 
-    num_classes: int
-    class_names: tuple[str, ...]
-    example: tuple[int, ...]
-    dtype: np.dtype
+    shared: Shared
     encoding: RowEncoding
-    columns: tuple[str, ...] = ()
     parts: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=dict)
 
     def federation(self, census: Census | None, num_clients: int) -> Federation:
         """Return the federation as the server knows it."""
         nobody = (_NOBODY,) * num_clients
-        x, y, count = [np.zeros((0, *self.example), self.dtype)], [_NOBODY], 0
+        dtype, *shape = self.shared.example
+        x, y, count = [np.zeros((0, *shape), dtype)], [_NOBODY], 0
         places: dict[str, Any] = {}
         for name, (part, labels, _) in self.parts.items():
             x.append(part)
@@ -68,7 +118,7 @@ class ServerData:
             np.concatenate(x),
             np.concatenate(y).astype(np.int32),
             Partition(nobody, nobody, nobody),
-            self.num_classes,
+            self.shared.num_classes,
             census=census,
             **places,
         )
@@ -89,79 +139,24 @@ class ServerData:
 
 def read(folder: Path) -> ServerData:
     """Read a server's folder."""
-    shared = _read_shared(folder / SHARED)
-    parts = {}
-    for name in (*HELD_OUT, PUBLIC.removesuffix(".npz")):
-        file = folder / f"{name}.npz"
-        if file.exists():
-            parts[name] = _part(file, shared)
-    if "server" in parts:
+    file = folder / SHARED
+    shared = settings_from(Shared, safe_files.json_object(safe_files.content_of(file), file), file)
+    try:
+        encoding = shared.row_encoding()
+    except UsageError as error:
+        raise UsageError(f"{file}: {error}") from None
+    if (folder / "server.npz").exists():
         raise UsageError(f"{folder / 'server.npz'}: on a network the labels are at clients")
-    return replace(shared, parts=parts)
+    files = {name: folder / f"{name}.npz" for name in (*HELD_OUT, PUBLIC.removesuffix(".npz"))}
+    parts = {name: _part(each, shared) for name, each in files.items() if each.exists()}
+    return ServerData(shared, encoding, parts)
 
 
-def _read_shared(file: Path) -> ServerData:
-    """Return what shared.json has, without parts."""
-    found = safe_files.json_object(safe_files.content_of(file), file)
-    for key, (allowed, holds) in _IN_SHARED.items():
-        if key not in found and key not in _OPTIONAL:
-            raise UsageError(f"{file}: {key} is missing; use {allowed}")
-        if key in found and not holds(found[key]):
-            shown = f"{found[key]!r}"[:_LONGEST_SHOWN]
-            raise UsageError(f"{file}: {key}={one_line(shown)}: use {allowed}")
-    number, names = found["num_classes"], found["class_names"]
-    if len(names) != number:
-        raise UsageError(f"{file}: {len(names)} class_names, and num_classes={number}")
-    dtype, *shape = found["example"]
-    columns = tuple(found.get("columns", ()))
-    if columns and len(columns) != shape[-1]:
-        raise UsageError(
-            f"{file}: columns has {len(columns)} names for examples of shape {shape}; name each column"
-        )
-    encoding = encoding_of_arrays(tuple(shape), dtype, columns)
-    if "encoding" in found:
-        try:
-            encoding = encoding_from(found["encoding"])
-            form = encoding.prepared(encoding.encoder.blank())
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-            raise UsageError(f"{file}: encoding is damaged; deal anew, or leave it out") from None
-        if [str(form.dtype), *form.shape[1:]] != found["example"]:
-            raise UsageError(f"{file}: encoding gives {form.dtype}{list(form.shape[1:])} examples")
-    return ServerData(number, tuple(names), tuple(shape), np.dtype(dtype), encoding, columns)
-
-
-def _is_form(value: Any) -> bool:
-    """True for the type and the shape of an example."""
-    return (
-        isinstance(value, list)
-        and len(value) > 1
-        and value[0] in ("uint8", "float32")
-        and all(type(size) is int and size > 0 for size in value[1:])
-    )
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
-
-
-_LONGEST_SHOWN = 60
-_IN_SHARED: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "num_classes": ("an integer from 2 on", lambda value: type(value) is int and value > 1),
-    "class_names": ("a list of texts", _are_texts),
-    "example": ("a list of 'uint8' or 'float32' and the sizes of an example", _is_form),
-    "columns": (
-        "a list of different texts, the names of the columns of an example",
-        lambda value: _are_texts(value) and len(set(value)) == len(value),
-    ),
-    "encoding": ("what `launch.flower try` writes", lambda value: isinstance(value, dict)),
-}
-_OPTIONAL = ("columns", "encoding")
-
-
-def _part(file: Path, shared: ServerData) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _part(file: Path, shared: Shared) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return x, y and the numbers of a file's examples."""
     arrays = arrays_of(file, "x")
-    like = np.zeros((0, *shared.example), shared.dtype)
+    dtype, *shape = shared.example
+    like = np.zeros((0, *shape), dtype)
     x = examples_of(as_examples(examples_of(arrays["x"], str(file))), str(file), like)
     nothing = np.full(len(x), UNLABELED, np.int64)
     y = labels_of(arrays.get("y", nothing), str(file), len(x), shared.num_classes)

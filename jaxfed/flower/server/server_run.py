@@ -21,6 +21,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.data.simulation import few_rows
+from jaxfed.config.keys import flatten
 from jaxfed.config.sections import section_of
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run import environment
@@ -30,16 +31,21 @@ from jaxfed.experiment.store import compilation_cache
 from jaxfed.experiment.store.data_form import DataForm
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.census import Census, FeatureSums
 from jaxfed.federation.clients import Federation
 from jaxfed.flower.messages.network import Network
-from jaxfed.flower.messages.steps import one_line
+from jaxfed.flower.messages.records import one_line
 from jaxfed.flower.server import client_calls, server_data
+from jaxfed.flower.server.client_calls import UnusableModel
+from jaxfed.flower.server.exchange import TooFewClients
 from jaxfed.flower.server.server_data import ServerData
 from jaxfed.flower.server.stages import sites
 from jaxfed.host.interruption import Interruption
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
+
+STOPS = TooFewClients, UnusableModel  # the same command continues the run
 
 
 def run(grid: Grid, config: ConfigDict, place: Path, *, held: Path) -> None:
@@ -75,24 +81,23 @@ def serve(
         calls = client_calls.connect(
             network, config, limits, data, place, tell=progress.say, **clock
         )
-        few = few_rows(len(calls.federation.test), len(calls.federation.validation))
-        for line in few:
+        for line in few_rows(len(calls.federation.test), len(calls.federation.validation)):
             progress.note(line)
         census = calls.federation.census
         assert census is not None
-        form = data.class_names, data.dtype.name, data.example, data.encoding
-        DataForm(*form, census).write(place)
+        dtype, *shape = data.shared.example
+        names = tuple(data.shared.class_names)
+        DataForm(names, dtype, tuple(shape), data.encoding, census).write(place)
 
         def make(seen: ConfigDict, name: str, *_: Any, **__: Any) -> FederatedAlgorithm:
             return calls.algorithm(make_algorithm(seen, name, calls.federation), name)
 
         held = _InPlaceOfSimulation(data, calls.federation)
         experiment = Experiment(config, held, directory, progress, Interruption(), make=make)
-        names = [one_line(said.name) for _, said in sorted(calls.clients.hellos.items())]
         summary = {
             **experiment.run(),
             "environment": environment.describe(),
-            "sites": sites(place, names, census),
+            "sites": sites(place, [one_line(said.name) for said in calls.hellos], census),
         }
         directory.finish(summary)
     return summary
@@ -100,26 +105,23 @@ def serve(
 
 def check(config: ConfigDict, data: ServerData) -> None:
     """Check that the config's method runs on a network, before anybody is asked."""
-    for key, only in (("num_repeats", 1), ("baselines", ())):
-        if config[key] != only:
-            raise UsageError(
-                "a network plays one run of one method",
-                key=f"config.{key}",
-                value=config[key],
-                allowed=f"use {only}",
-            )
-    if methods.algorithm_of(config, config.algorithm) in ALGORITHMS.from_outside():
-        raise UsageError(
-            "nodes have the methods of jaxfed, and a server sends no code",
-            key="config.algorithm",
-            value=config.algorithm,
-            allowed="use launch.run for a method of your own",
-        )
-    name, number = (
-        config.algorithm,
-        section_of(config, "deployment").num_nodes(config.federation.num_clients),
-    )
-    federation = data.federation(client_calls.no_census(data), number)
+    name, one_run = config.algorithm, "a network plays one run of one method"
+    no_code = "nodes have the methods of jaxfed, and a server sends no code"
+    is_foreign = methods.algorithm_of(config, name) in ALGORITHMS.from_outside()
+    has_clock, own_times = section_of(config, "clock").is_on, "a network has times of its own"
+    for is_wrong, key, wrong, allowed in (
+        (config.num_repeats != 1, "num_repeats", one_run, "use 1"),
+        (config.baselines != (), "baselines", one_run, "use ()"),
+        (is_foreign, "algorithm", no_code, "use launch.run for a method of your own"),
+        (has_clock, "clock.seconds_per_example", own_times, "use 0"),
+    ):
+        if is_wrong:
+            value = flatten(config.to_dict())
+            raise UsageError(wrong, key=f"config.{key}", value=dict(value)[key], allowed=allowed)
+    nothing = np.zeros(data.shared.example[-1])
+    census = Census(1, 1, FeatureSums(nothing, nothing, 1))  # of clients who have not been asked
+    number = section_of(config, "deployment").num_nodes(config.federation.num_clients)
+    federation = data.federation(census, number)
     algorithm = make_algorithm(config, name, federation)
     if algorithm.sides is None:
         raise UsageError(
@@ -127,13 +129,6 @@ def check(config: ConfigDict, data: ServerData) -> None:
             key="config.algorithm",
             value=name,
             allowed="use launch.run",
-        )
-    if section_of(config, "clock").is_on:
-        raise UsageError(
-            "a network has times of its own",
-            key="config.clock.seconds_per_example",
-            value=config.clock.seconds_per_example,
-            allowed="use 0",
         )
     algorithm.sides().server(lambda *_, **__: {}, federation)
 
@@ -151,7 +146,7 @@ class _InPlaceOfSimulation:
 
     @property
     def names(self) -> dict[str, list[str]]:
-        return {"classes": list(self.held.class_names), "features": []}
+        return {"classes": list(self.held.shared.class_names), "features": []}
 
     def federation(self, *_: Any) -> Federation:
         return self.seen
@@ -162,4 +157,4 @@ class _InPlaceOfSimulation:
     def class_counts(self, federation: Federation) -> dict[str, Any]:
         """No counts of classes: a server does not know the clients'."""
         del federation
-        return {"class_names": self.held.class_names}
+        return {"class_names": self.held.shared.class_names}

@@ -1,6 +1,6 @@
 """stages.jsonl: the record of a run's stages, beside metrics.jsonl.
 
-    {"round": 0, "stage": "hello", "data": {"0": "5f3a...", ...}}                the run's first start
+    {"round": 0, "stage": "hello", "run": "...", "data": {"0": "5f3a...", ...}}   the run's first start
     {"round": 3, "stage": "update", "clients": [0, 1, 2], "step": 3}             a stage begins
     {"round": 3, "stage": "update ended", ..., "why": {"1": "no reply within 300 s"}}
     {"round": 3, "stage": "end", "states": {"0": 3, "2": 3}}                     the round ends
@@ -14,14 +14,15 @@ again, the last lines count. By the checksums of the first line, which are keyed
 from __future__ import annotations
 
 import json
+import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxfed.errors import Unresumable
 from jaxfed.federation.census import Census
-from jaxfed.host import storage
+from jaxfed.host import safe_files, storage
 
 STAGES = "stages.jsonl"
 END = "end"
@@ -45,30 +46,35 @@ class Stages:
         """Append a line, with the time in seconds since 1970."""
         storage.append(self._file, json.dumps({**line, "time": round(time.time(), 3)}) + "\n")
 
+    def run(self, config: str) -> str:
+        """Return the run's name, which begins with its config's hash; a new one at the first start."""
+        found = self._first().get("run")
+        return str(found or f"{config}-{secrets.token_hex(8)}")
+
     def data(self, number: int) -> dict[int, str]:
         """Return the checksum of each client's data; {} before the run's first start."""
-        nothing: dict[str, Any] = {"data": {}}
-        first = next((line for line in lines(self._file) if "data" in line), nothing)
-        found = {int(client): str(each) for client, each in first["data"].items()}
-        if found and len(found) != number:
+        given = self._first().get("data", {})
+        if given and len(given) != number:
             raise Unresumable(
-                f"{self._file}: the run began with {len(found)} clients, and there are {number} now "
+                f"{self._file}: the run began with {len(given)} clients, and there are {number} now "
                 "(config.deployment.nodes)"
             )
-        return found
+        return {int(client): str(each) for client, each in given.items()}
+
+    def _first(self) -> dict[str, Any]:
+        return next((line for line in lines(self._file) if "data" in line), {})
 
     def last_step(self) -> int:
         """Return the largest number of a step that was announced; 0: none."""
-        numbers = [line.get("step", 0) for line in lines(self._file)]
-        return max((number for number in numbers if type(number) is int), default=0)
+        return max((line.get("step", 0) for line in lines(self._file)), default=0)
 
     def states(self) -> dict[int, dict[int, int]]:
         """Return the states after each round: {round: {client: number of the step that made it}}."""
-        found: dict[int, dict[int, int]] = {}
-        for line in lines(self._file):
-            if line.get("stage") == END and isinstance(line.get("states"), dict):
-                found[int(line["round"])] = {int(c): int(n) for c, n in line["states"].items()}
-        return found
+        return {
+            line["round"]: {int(client): number for client, number in line["states"].items()}
+            for line in lines(self._file)
+            if "states" in line
+        }
 
     def states_after(self, number: int) -> dict[int, int]:
         """Return the states after a round, from which the next one continues."""
@@ -83,17 +89,9 @@ class Stages:
         return found
 
 
-def lines(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a stages.jsonl; damaged ones are left out."""
-    if not file.is_file():
-        return
-    for text in file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict) and "stage" in line and type(line.get("round")) is int:
-            yield line
+def lines(file: Path) -> list[dict[str, Any]]:
+    """Return the lines of a stages.jsonl."""
+    return safe_files.json_lines(safe_files.content_of(file), file) if file.exists() else []
 
 
 def sites(place: Path, names: Sequence[str], census: Census) -> list[dict[str, Any]]:

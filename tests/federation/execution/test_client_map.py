@@ -12,6 +12,7 @@ from jaxfed.federation.execution.client_map import (
     fastest_apart,
     fastest_strategy,
     is_one_cpu,
+    on_first_device,
     size_buckets,
 )
 from jaxfed.federation.execution.settings import HERE
@@ -127,3 +128,10 @@ def test_only_where_cores_are_devices(monkeypatch):
     assert fastest_apart() is core_each
     monkeypatch.setattr(jax, "process_count", lambda: 2)  # each would have some of the clients
     assert fastest_apart() is None
+
+
+def test_what_is_no_array_stays_as_it_is():
+    """Masked sums count their bytes on the host, beside a round's arrays."""
+    counted = object()
+    assert on_first_device(counted) is counted
+    assert on_first_device(jnp.ones(2)).tolist() == [1, 1]

@@ -151,6 +151,9 @@ def test_codes_by_another_seed_of_pi_under_the_masks_of_the_first(xclp, before):
 def test_another_setup_within_a_session(xclp, before):
     for name, value in (("num_classes", 11), ("capacity", 99), ("max_labels", 1)):
         client = before(xclp, "send_own")
+        census = json.loads(client.request["content.setup.census"])
+        if name in census:
+            name, value = "census", json.dumps(census | {name: value})
         changes = {f"content__setup__{name}": value}
         assert client.refuses(**changes) == "StepRefused the setup has changed within a session"
 
@@ -305,14 +308,14 @@ REQUESTS = {
     "no method": {"content__setup__method": "../x"},
     "another method": {"content__setup__method": "fedavg"},
     "a nested config": {"content__setup__config": NESTED},
-    "a cohort of one": {"content__cohort": 1},
-    "a cohort that is no number": {"content__cohort": "3"},
-    "no cohort": {"content__cohort": None},
+    "a cohort of one": {"step__cohort": 1},
+    "a cohort that is no number": {"step__cohort": "3"},
+    "no cohort": {"step__cohort": None},
     "classes without end": {"content__setup__num_classes": 10**9},
     "clients without end": {"content__setup__num_clients": 10**9},
-    "sums that are texts": {"content__setup__total": "x"},
-    "data of somebody else": {"content__hello__data": "x"},
-    "another version": {"content__hello__jaxfed": "1\n2"},
+    "a census that is none": {"content__setup__census": "x"},
+    "data of somebody else": {"content__setup__data": "x"},
+    "another version": {"content__setup__jaxfed": "1\n2"},
     "bytes for a text": {"content__message__terms": b"\xff"},
     "nested terms": {"content__message__terms": NESTED},
     "terms without numbers": {"content__message__terms": '{"address":NaN,"seed":1,"round":1}'},

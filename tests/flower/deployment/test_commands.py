@@ -1,9 +1,8 @@
 """`launch.flower` at the command line: mistakes are one line and status 2; `check` uses no network."""
 
 import importlib.util
-import json
 import sys
-from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.flower import app
 from jaxfed.flower.client import consent
 from jaxfed.flower.client.client_data import ClientSettings
-from jaxfed.flower.deployment import certificates, commands, comparison, programs, worker
+from jaxfed.flower.deployment import certificates, commands, comparison, programs
 from jaxfed.flower.deployment.programs import DeploymentError
 from jaxfed.flower.messages import setup
 from jaxfed.host.checkpoint import Checkpoints
@@ -101,13 +100,29 @@ def test_a_server_checks_before_it_listens(with_flower, tmp_path):
     assert not (place / "network").exists()
 
 
-def test_a_node_that_ends_is_started_again_for_a_while(folder, with_flower, monkeypatch):
+def test_a_node_that_ends_is_started_again_for_a_while(folder, with_flower, monkeypatch, tmp_path):
     """The server may have forgotten it, or count an earlier one with its key as connected."""
-    monkeypatch.setattr(commands, "_BETWEEN_STARTS", 0.01)
-    monkeypatch.setattr(commands, "_MOST_STARTS", 3)
-    monkeypatch.setattr(worker, "serving", lambda folder: nullcontext("/tmp/w"))
+    monkeypatch.setattr(programs, "_BETWEEN_STARTS", 0.01)
+    monkeypatch.setattr(programs, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(programs, "_MOST_STARTS", 3)
+    monkeypatch.setattr(commands, "WORKER", "idlelib")  # any module
+    found = []
+
+    def node(server, config, **_):
+        found.append(config)
+        return ["flower-supernode", "-c", "exit(7)"]
+
+    real = programs.start
+    monkeypatch.setattr(programs, "node_command", node)
     monkeypatch.setattr(
-        programs, "node_command", lambda *_, **__: [sys.executable, "-c", "exit(7)"]
+        programs,
+        "start",
+        lambda command, variables: real(
+            [sys.executable, *command[1:]]
+            if "supernode" in command[0]
+            else [sys.executable, "-c", "import time; time.sleep(600)"],
+            variables,
+        ),
     )
     said, key = [], folder / "client.toml"  # any file
     key.chmod(0o644)
@@ -118,6 +133,13 @@ def test_a_node_that_ends_is_started_again_for_a_while(folder, with_flower, monk
         commands.take_part(folder, "127.0.0.1:1", root=key, key=key, say=said.append)
     again = "flower-supernode ended with status 7; starting it again"
     assert [line for line in said if line[0] != "$"] == [again] * 2
+    place = Path(found[0].removeprefix('worker="').removesuffix('"')).parent
+    assert not place.exists()
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    monkeypatch.setattr(commands.tempfile, "tempdir", str(long))
+    with pytest.raises(UsageError, match="set TMPDIR"):
+        commands.take_part(folder, "127.0.0.1:1", root=key, key=key)
 
 
 def test_the_hash_of_a_config_is_that_of_the_hello():
@@ -169,23 +191,6 @@ def test_a_trial_without_processes(with_flower, monkeypatch, tmp_path):
     differs = comparison.Difference(0.0, 1, 1, 100)
     monkeypatch.setattr(comparison, "compare", lambda *_, **__: differs)
     assert try_here(*SECURE) == 1
-
-
-def test_bytes_and_seconds_of_a_run(tmp_path):
-    network = {"upload_bytes": 110, "download_bytes": 220, "step_max": 1.0}
-    rounds = [
-        {
-            "communication": {"upload_bytes": 100, "download_bytes": 200},
-            "network": network | {"seconds": seconds},
-        }
-        for seconds in (4.0, 2.0, 3.0)
-    ]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rounds))
-    seconds, sizes = comparison.costs(tmp_path, 2)
-    assert seconds.startswith(
-        "seconds of clients: 4.0 s in round 1, 2.5 s in each later one (at most: step 1.0,"
-    )
-    assert sizes == "bytes a client: 165 upload, the method's 150; 330 download, the method's 300"
 
 
 def test_differences_of_two_workdirs(tmp_path):

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from jaxfed.flower.deployment import programs
-from jaxfed.flower.deployment.programs import Address, DeploymentError, SuperLink
+from jaxfed.flower.deployment.programs import Address, DeploymentError
 
 PYTHON = sys.executable
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
@@ -30,24 +30,6 @@ def test_lines_of_flower_are_left_out():
         "WARNING:absl:round 2: late\n",
         "round 1  \x1b[1mloss\x1b[0m 0.5",
     ) == ["WARNING :   late", "WARNING: round 2: late", "round 1  loss 0.5"]
-
-
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        ("jaxfed.errors.UsageError: clients 1 of 3 are missing", "clients 1 of 3 are missing"),
-        ("jaxfed.flower.server.exchange.TooFewClients: 1 of 3", "1 of 3"),
-        ("ValueError: a slip", None),
-    ],
-)
-def test_an_error_for_users_is_one_line(error, expected):
-    lines = [
-        "ERROR :     ServerApp raised an exception",
-        '  File "server.py"',
-        error,
-        "Exit Code: 201",
-    ]
-    assert lines_of("round 1", *lines) == ["round 1", *([expected] if expected else lines)]
 
 
 def test_a_start_begins_without_what_a_kill_left(tmp_path):
@@ -120,18 +102,11 @@ def test_a_superlink_that_ends_is_one_line(tmp_path, monkeypatch):
     script.chmod(0o700)
     monkeypatch.setattr(programs.sys, "executable", str(programs_folder / "python"))
     (programs_folder / "python").symlink_to(PYTHON)
-    said = []
-    with (
-        pytest.raises(DeploymentError, match="flower-superlink: Error: no link today"),
-        SuperLink(
-            tmp_path / "n",
-            Address("127.0.0.1", programs.free_port(), tmp_path / "keys"),
-            say=said.append,
-        ),
-    ):
-        pass
+    said, address = [], Address("127.0.0.1", programs.free_port(), tmp_path / "keys")
+    with pytest.raises(DeploymentError, match="flower-superlink: Error: no link today"):
+        programs.run_app(tmp_path / "n", address, [], tmp_path, {}, say=said.append)
     assert said[0] == f"$ export FLWR_HOME={tmp_path / 'n' / 'flower'}"
-    assert said[1].startswith("$ flower-superlink --host 127.0.0.1 --port ")
+    assert said[1].startswith("$ flower-superlink --host=127.0.0.1 --port=")
     config = (tmp_path / "n" / "flower" / "config.toml").read_text()
     assert "[superlink.jaxfed]" in config
     assert f'root-certificates = "{tmp_path / "keys" / "ca.crt"}"' in config

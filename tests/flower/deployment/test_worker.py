@@ -1,63 +1,109 @@
-"""A site's worker: answers on a socket of its user, one message after another, whatever the app does."""
+"""A site's worker: answers on a socket, one message after another, and once more by a new one if it ends."""
 
-import stat
-from multiprocessing.connection import Client
+import contextlib
+import sys
+import threading
+import time
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
 import network_deployment
 import pytest
 
-from jaxfed.errors import UsageError
 from jaxfed.flower.client import client_run
-from jaxfed.flower.deployment import worker
+from jaxfed.flower.deployment import commands, programs, worker
 from jaxfed.flower.messages import records
-from jaxfed.flower.messages.steps import Step, request
+from jaxfed.flower.messages.steps import Step, failure_of, request
+
+HELLO = request(Step("r", 1, "hello", 0, 0), {})
 
 
-@pytest.fixture
-def folder(tmp_path):
-    config = network_deployment.config_of("fedavg")
-    return network_deployment.deal(config, tmp_path)[0]
+def started(target, *arguments):
+    threading.Thread(target=target, args=arguments, daemon=True).start()
 
 
-def asked(address, record):
-    with Client(address, "AF_UNIX") as connection:
-        connection.send_bytes(records.to_bytes(record))
-        return records.from_bytes(connection.recv_bytes())
+def connected(address):
+    for _ in range(500):
+        with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+            return Client(address, "AF_UNIX")
+        time.sleep(0.02)
+    raise AssertionError("nobody listens")
 
 
-def test_a_worker_answers_as_the_function_does(folder):
-    hello = request(Step("r", 1, "hello", 0, 0), {})
-    with worker.serving(folder) as address:
-        place = Path(address).parent
-        assert stat.S_IMODE(place.stat().st_mode) == 0o700
-        with Client(address, "AF_UNIX") as connection:
-            connection.send_bytes(b"no record")
-        with Client(address, "AF_UNIX") as connection:  # an app that is killed before the reply
-            connection.send_bytes(records.to_bytes(hello))
-        assert asked(address, hello) == client_run.perform(hello, folder=folder)
-    assert not place.exists()
+def test_a_worker_answers_as_the_function_does(tmp_path):
+    folder = network_deployment.deal(network_deployment.config_of("fedavg"), tmp_path)[0]
+    address = str(tmp_path / "w")
+    Path(address).write_text("")  # of a worker that was killed
+    started(worker.serve, folder, address)
+    for content in (b"no record", records.to_bytes(HELLO)):  # apps that end before the reply
+        with connected(address) as connection:
+            connection.send_bytes(content)
+    with connected(address) as connection:
+        connection.send_bytes(records.to_bytes(HELLO))
+        reply = records.from_bytes(connection.recv_bytes())
+    assert reply == client_run.perform(HELLO, folder=folder)
 
 
-def test_a_folder_whose_name_is_too_long_is_one_line(folder, tmp_path, monkeypatch):
-    long = tmp_path / ("x" * 120)
-    long.mkdir()
-    monkeypatch.setattr(worker.tempfile, "tempdir", str(long))
-    with pytest.raises(UsageError, match="set TMPDIR"), worker.serving(folder):
-        pass
+def serving(address, ends):
+    """Echo requests; the first `ends` end the worker, and a new one listens after a moment."""
+    for number in range(ends + 1):
+        Path(address).unlink(missing_ok=True)
+        with Listener(address, "AF_UNIX") as listener, listener.accept() as connection:
+            content = connection.recv_bytes()
+            if number == ends:
+                connection.send_bytes(content)
+        time.sleep(0.2)
 
 
-def test_an_app_hands_its_message_over_and_keeps_nothing(folder, monkeypatch):
+@pytest.mark.parametrize("ends", [0, 1, 2])
+def test_an_app_asks_a_new_worker_once_more(tmp_path, monkeypatch, ends):
     pytest.importorskip("flwr", reason="pip install -r requirements-flower.txt")
     from flwr.app import Context, RecordDict
 
     from jaxfed.flower.app.jaxfed_app import client
-    from jaxfed.flower.messages import grid_messages
 
-    hello = request(Step("r", 1, "hello", 0, 0), {})
-    monkeypatch.setattr(grid_messages, "answered", lambda message, perform: perform(message))
-    with worker.serving(folder) as address:
-        context = Context(1, 2, {"worker": address}, RecordDict(), {})
-        assert client.answer(hello, context) == client_run.perform(hello, folder=folder)
+    monkeypatch.setattr(client.grid_messages, "answered", lambda message, perform: perform(message))
+    address = str(tmp_path / "w")
+    started(serving, address, ends)
+    reply = client.answer(HELLO, Context(1, 2, {"worker": address}, RecordDict(), {}))
+    if ends < 2:
+        assert reply == HELLO
+    else:
+        assert str(failure_of(reply)).startswith("WorkerEnded: the process that computes at this")
+    monkeypatch.setattr(client.worker_socket, "_START_S", 0.1)
     with pytest.raises(OSError, match="No such file"):
-        client.answer(hello, context)
+        client.answer(HELLO, Context(1, 2, {"worker": f"{address}2"}, RecordDict(), {}))
+
+
+def test_a_killed_worker_is_started_again_and_answers(tmp_path, monkeypatch):
+    """A full machine kills it; its step is not computed twice."""
+    folder = network_deployment.deal(network_deployment.config_of("fedavg"), tmp_path)[0]
+    address, said = str(tmp_path / "w"), []
+    pids = tmp_path / "pids"
+    code = f"import os; open({str(pids)!r}, 'a').write(f'{{os.getpid()}} '); import runpy, sys; "
+    code += f"sys.argv[1:] = {[str(folder), address]!r}; "
+    code += f"runpy.run_module({commands.WORKER!r}, run_name='__main__')"
+    variables = programs.environment(tmp_path / "home")
+    killed = []
+
+    def say(line):
+        said.append(line)
+        if "ended" in line and len(killed) > 1:
+            raise KeyboardInterrupt
+
+    def killing():
+        for _ in range(2):
+            with connected(address) as connection:
+                connection.send_bytes(records.to_bytes(HELLO))
+                records.from_bytes(connection.recv_bytes())
+            killed.append(int(pids.read_text().split()[-1]))
+            programs.os.kill(killed[-1], 9)
+            Path(address).unlink()
+
+    started(killing)
+    monkeypatch.setattr(programs, "_BETWEEN_STARTS", 0.01)
+    with pytest.raises(KeyboardInterrupt):
+        programs.keep_running({"worker": [sys.executable, "-c", code]}, variables, say=say)
+    again = "worker ended with status -9 (killed, perhaps for its memory); starting it again"
+    assert [line for line in said if line[0] != "$"] == [again] * 2
+    assert len({*killed}) == 2

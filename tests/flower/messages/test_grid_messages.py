@@ -20,7 +20,6 @@ from jaxfed.flower.messages.grid_messages import (
     from_record_dict,
     to_record_dict,
 )
-from jaxfed.flower.messages.network import Outgoing
 from jaxfed.flower.messages.records import BadMessage, encode
 from jaxfed.flower.server.exchange import Exchange
 
@@ -78,16 +77,8 @@ class LocalGrid:
         metadata = message.metadata
         assert metadata.message_type == "query"
         self._current = message
-        (identifier,) = self.network.send(
-            [
-                Outgoing(
-                    metadata.dst_node_id,
-                    from_record_dict(message.content),
-                    metadata.ttl,
-                    metadata.group_id,
-                )
-            ]
-        )
+        record = from_record_dict(message.content)
+        (identifier,) = self.network.send([(metadata.dst_node_id, record)], metadata.ttl)
         if identifier:
             metadata.__dict__["_message_id"] = identifier
             self._requests[identifier] = message
@@ -96,12 +87,8 @@ class LocalGrid:
     def _app_of(self, node):
         def client(record):
             given = self._current.metadata
-            request = Message(
-                to_record_dict(record),
-                *(given.dst_node_id, given.message_type),
-                ttl=given.ttl,
-                group_id=given.group_id,
-            )
+            head = given.dst_node_id, given.message_type
+            request = Message(to_record_dict(record), *head, ttl=given.ttl)
             return from_record_dict(self._apps[node](request).content)
 
         return client
@@ -149,7 +136,6 @@ def test_a_record_comes_back_from_flowers_bytes(case):
 GOOD = to_record_dict(RECORDS["arrays"])
 FOREIGN = {
     "nothing": RecordDict(),
-    "more": RecordDict({**GOOD, "more": ConfigRecord()}),
     "no head": RecordDict({"head": ConfigRecord()}),
     "a text": RecordDict({"head": ConfigRecord({"head": "[]"})}),
     "metrics": RecordDict({"head": MetricRecord({"head": 1})}),
@@ -196,7 +182,7 @@ def test_faults_have_plain_words(tmp_path, fault):
 
 def test_a_node_that_flower_does_not_know_is_lost_at_once(tmp_path):
     _, exchange = deployment(tmp_path)
-    exchange.nodes[1] = 99
+    exchange.nodes = {**NODES, 1: 99}
     answers = exchange.ask("count", {client: {"x": 3} for client in NODES}, round=1)
     assert answers.lost[1].reason == "its node is not connected"
     assert answers.seconds < 2
@@ -214,7 +200,7 @@ class Refusing:
 
 def test_messages_too_large_for_flower_are_not_delivered():
     LocalGrid({})
-    assert GridNetwork(Refusing()).send([Outgoing(5, {}, 9.0, "1")] * 2) == ["", ""]
+    assert GridNetwork(Refusing()).send([(5, {})] * 2, 9.0) == ["", ""]
 
 
 def test_a_lost_superlink_is_an_error_of_the_run():

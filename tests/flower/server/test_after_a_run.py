@@ -1,6 +1,5 @@
 """After a run over a network: model, predictor, report and sites, at the server, without anybody's data."""
 
-import dataclasses
 import json
 import shutil
 
@@ -128,24 +127,17 @@ NAMES = ["age", "weight", "job=miner", "job=nurse", "weight is missing"]
 COLUMNS = {  # names at client 1 -> why it is refused
     "swapped": (
         ["weight", "age", *NAMES[2:]],
-        "client 1 (client-1) has its columns in another order: 'weight' in place 0, where the server has "
-        "'age'; put the columns of train.npz and test.npz into the server's order",
+        "client 1 (client-1) has its columns in another order: ['weight', 'age', ",
     ),
-    "another": (
-        ["Alter", *NAMES[1:]],
-        "has a column 'Alter' in place 0, where the server has 'age'",
-    ),
-    "none": (
-        None,
-        "names no columns, and shared.json of the server does; add `columns` to its train.npz",
-    ),
+    "another": (["Alter", *NAMES[1:]], "has other columns: ['Alter', "),
+    "none": (None, "has other columns: [], shared.json of the server ['age', "),
 }
 
 
 @pytest.mark.parametrize("case", COLUMNS)
 def test_names_of_columns_are_compared_at_the_hello(tmp_path, table, case):
     there = Deployment(tmp_path, config_of("fedavg", f"dataset.name={table}", *TABLE, "rounds=1"))
-    assert list(there.held.columns) == NAMES
+    assert list(there.held.shared.columns) == NAMES
     columns, reason = COLUMNS[case]
     rewritten(there.folders[1], columns, [1, 0, 2, 3, 4] if case == "swapped" else None)
     with pytest.raises(UsageError) as caught:
@@ -155,15 +147,6 @@ def test_names_of_columns_are_compared_at_the_hello(tmp_path, table, case):
     assert not (there.place / "stages.jsonl").exists()
     if case == "swapped":
         rewritten(there.folders[1], NAMES, [1, 0, 2, 3, 4])
-        there.serve()
-
-
-def test_a_server_without_names_of_columns_refuses_sites_that_have_them(tmp_path, table):
-    there = Deployment(tmp_path, config_of("fedavg", f"dataset.name={table}", *TABLE, "rounds=1"))
-    there.held = dataclasses.replace(there.held, columns=())
-    with pytest.raises(
-        UsageError, match=r"names its columns, and shared\.json of the server does not"
-    ):
         there.serve()
 
 

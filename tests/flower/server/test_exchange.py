@@ -66,7 +66,6 @@ def test_replies_are_in_the_order_of_clients(tmp_path):
     assert answers.lost == {}
     assert (answers.bytes_down, answers.bytes_up) == (3 * 8, 3 * 8)
     assert WORK_S <= answers.seconds < WORK_S + 0.2
-    assert answers.arrived_s.keys() == answers.replies.keys()
     assert answers.enough(1.0) is answers
 
 
@@ -78,6 +77,7 @@ def test_a_request_says_its_step(tmp_path):
     assert [step[:5] for step in said] == [("r", 1, "train", 1, 1), ("r", 2, "judge", 2, 1)]
 
 
+NO_STEP = "step is malformed: client, name, number, round, run missing"
 # fault, whether the client is lost, its reason, and when
 OUTCOMES = {
     "killed": ("code 5", 41),
@@ -87,7 +87,7 @@ OUTCOMES = {
     "late": (f"no reply within {DEADLINE:g} s", DEADLINE),
     "duplicate": (None, 0),
     "delivered twice": (None, 0),
-    "garbage": ("the message does not say to which step it belongs", 1),
+    "garbage": (NO_STEP, 1),
     "not finite": ("sum is not finite", 1),
     "other step": ("its reply belongs to another step or client", 1),
     "other client": ("its reply belongs to another step or client", 1),
@@ -99,7 +99,7 @@ OUTCOMES = {
     "other form": ("sum is float32 [3], not float32 [2]", 1),
     "other type": ("sum is float64 [2], not float32 [2]", 1),
     "out of range": (None, 0),  # for a method's own check; this one has no counts
-    "unreadable": ("the message does not say to which step it belongs", 1),
+    "unreadable": (NO_STEP, 1),
 }
 
 
@@ -121,7 +121,6 @@ def test_a_fault_costs_its_client_one_step_and_nobody_else_anything(tmp_path, fa
     else:
         assert second.lost.keys() == {1}
         assert second.lost[1].reason == reason
-        assert seconds <= second.lost[1].after_s < seconds + 2
         expected = {0: 11, 2: 11}
     assert sums(second) == expected
     assert seconds <= second.seconds < seconds + 2
@@ -158,9 +157,6 @@ def test_a_node_that_is_not_connected_is_lost_at_once(tmp_path):
     deployment.ask(1)
     answers = deployment.ask(2)
     assert answers.lost[1].reason == "its node is not connected"
-    assert answers.lost[1].after_s == 0
-    assert answers.lost[1].since == "round 1, train"
-    assert answers.lost[1].missing_s == pytest.approx(41, abs=0.5)
     assert answers.seconds < 2
 
 
@@ -175,20 +171,20 @@ def test_all_may_be_lost(tmp_path):
 def test_nobody_may_be_asked(tmp_path):
     answers = Deployment(tmp_path).exchange.ask("train", {}, round=1)
     assert (answers.replies, answers.lost) == ({}, {})
-    with pytest.raises(TooFewClients, match=r"missing: all$"):
+    with pytest.raises(TooFewClients, match=r"missing: all;"):
         answers.enough(0.0)
 
 
 def test_too_few_clients_are_one_line(tmp_path):
-    """Who is missing, since when, why, and what follows."""
+    """Who is missing, why, and what follows."""
     deployment = Deployment(tmp_path, {(50, 1): "killed", (60, 2): "garbage"})
     assert deployment.ask(1).enough(2 / 3)
     with pytest.raises(TooFewClients) as caught:
-        deployment.ask(2).enough(0.6, then="the run stops; the same command resumes it")
+        deployment.ask(2).enough(0.6)
     assert str(caught.value) == (
-        "round 2, train: 1 of 3 clients answered, 2 are needed; missing: client 1 since round 1, train, "
-        "41 s ago (its node is not connected); client 2 since round 2, train, 1 s ago (the message does not "
-        "say to which step it belongs); the run stops; the same command resumes it"
+        "round 2, train: 1 of 3 clients answered, 2 are needed; missing: client 1 (its "
+        "node is not connected); client 2 (step is malformed: client, "
+        "name, number, round, run missing); the run stops; the same command continues it"
     )
 
 
@@ -199,8 +195,7 @@ def test_a_lost_client_is_one_line_of_the_log(tmp_path, caplog):
         deployment.network.revive(50)
         deployment.ask(2)
     assert [record.getMessage() for record in caplog.records] == [
-        "round 1, train: lost client 1 after 41 s: code 5; missing since round 1, train",
-        "round 2, train: client 1 answers again; it was missing since round 1, train",
+        "round 1, train: lost client 1: code 5",
     ]
 
 
@@ -235,11 +230,11 @@ def test_a_server_that_starts_again_gets_the_same_bits(tmp_path):
     for round_ in (1, 2):
         deployment.ask(round_, x=round_)
     checkpoint = json.dumps(deployment.exchange.states)
-    deployment.exchange.commit()
+    deployment.exchange.committed = dict(deployment.exchange.states)
     for round_ in (3, 4):
         deployment.ask(round_, x=round_)
     states = {int(client): step for client, step in json.loads(checkpoint).items()}
-    deployment.exchange = deployment.start(first_step=5)
+    deployment.exchange = deployment.start(next_step=5)
     deployment.exchange.states = states
     for round_ in (3, 4):
         answers = deployment.ask(round_, x=round_)
@@ -255,7 +250,7 @@ def test_clients_drop_states_only_after_a_commit(tmp_path):
     for round_ in (1, 2, 3):
         deployment.ask(round_)
     assert stored() == ["1.state", "2.state", "3.state"]
-    deployment.exchange.commit()
+    deployment.exchange.committed = dict(deployment.exchange.states)
     deployment.ask(4)
     assert stored() == ["3.state", "4.state"]
 
@@ -290,7 +285,7 @@ def test_random_faults_change_only_their_clients_steps(tmp_path):
         for node in NODES.values():
             deployment.network.revive(node)
         if number % 3 == 0:
-            deployment.exchange.commit()
+            deployment.exchange.committed = dict(deployment.exchange.states)
     assert num_lost > 5
 
 

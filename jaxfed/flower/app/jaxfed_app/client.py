@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from multiprocessing.connection import Client
+from functools import partial
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from jaxfed.flower.messages import grid_messages, records
+from jaxfed.flower.messages import grid_messages, worker_socket
 
 app = ClientApp()
 
@@ -20,10 +20,5 @@ def answer(message: Message, context: Context) -> Message:
 
     The worker's address is the node's own setting: a server cannot name another one.
     """
-
-    def perform(request: records.Record) -> records.Record:
-        with Client(str(context.node_config["worker"]), "AF_UNIX") as worker:
-            worker.send_bytes(records.to_bytes(request))
-            return records.from_bytes(worker.recv_bytes())
-
-    return grid_messages.answered(message, perform)
+    address = str(context.node_config["worker"])
+    return grid_messages.answered(message, partial(worker_socket.asked, address))

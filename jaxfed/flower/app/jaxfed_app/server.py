@@ -14,18 +14,21 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Play the rounds of the config that the run names.
+    """Play the rounds of the config that the run names; an error for users is printed as one line.
 
     Settings of the run: `config`, FILE.py[:VARIANT]; `overrides`, a JSON list of KEY=VALUE; `workdir`, where
-    results go; `server`, a folder with what the server holds (`jaxfed.flower.deployment.dealing`).
+    results go; `server`, a folder with what the server holds (`jaxfed.flower.server.server_data`).
     """
     from jaxfed.config import file
-    from jaxfed.flower.server.server_run import run
+    from jaxfed.errors import UsageError
+    from jaxfed.flower.server import server_run
     from jaxfed.host.interruption import end_with
 
-    end_with(
-        os.getppid()
-    )  # Flower's own way takes a minute, or for ever; the workdir would be in use
+    # Flower's own way takes a minute, or for ever; the workdir would be in use.
+    end_with(os.getppid())
     settings = {key: str(value) for key, value in context.run_config.items()}
-    config = file.load(settings["config"], json.loads(settings["overrides"]))
-    run(grid, config, Path(settings["workdir"]), held=Path(settings["server"]))
+    try:
+        config = file.load(settings["config"], json.loads(settings["overrides"]))
+        server_run.run(grid, config, Path(settings["workdir"]), held=Path(settings["server"]))
+    except (UsageError, *server_run.STOPS) as error:
+        print(error, flush=True)
