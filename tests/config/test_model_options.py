@@ -20,7 +20,7 @@ def test_defaults_are_allowed_and_other_keys_are_not(name):
     assert "convolution" not in options
     assert all(is_allowed(options[key], one.hint) for key, one in options_of(name).items())
     assert all(one.hint not in (int, float, Any) for one in options_of(name).values())
-    for key in ("depth", "num_classes", "input_shape", "convolution"):
+    for key in ("size", "num_classes", "input_shape", "convolution"):
         config = file.load(CONFIG)
         config.model = ConfigDict({"name": name, **options, key: 3})
         with pytest.raises(UsageError, match=rf"^config\.model\.{key}: unknown key"):
