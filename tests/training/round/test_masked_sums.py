@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import json
 
 import jax
 import network_in_process
@@ -14,14 +15,15 @@ from server_owned_sums import assert_noise_of_three, recorded_uploads
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.audit.surface import surface_of
-from jaxfed.errors import UsageError
+from jaxfed.errors import ProtocolError, UsageError
+from jaxfed.federation.algorithm import Unusable
 from jaxfed.federation.method import declared
 from jaxfed.federation.rounds import Played
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import replayable_bytes
 from jaxfed.secure.session.parties import Session
 from jaxfed.testing.method_checks import SEED, arranged
-from jaxfed.training.round import masked_sums
+from jaxfed.training.round import masked_network, masked_sums
 from jaxfed.training.round.client_round import ClientUpdate
 from jaxfed.training.round.masked_sums import Summand
 
@@ -264,6 +266,27 @@ def test_who_leaves_a_sum_of_the_network_leaves_as_in_the_simulation(stage):
     expected, metrics = played("fedavg", (*MASKED, f"training.presence=3@{stage}"), rounds=1)
     assert_same(as_numpy(far.model), as_numpy(expected.model), 0)
     assert found["clients"] == metrics["clients"]
+
+
+def test_a_letter_of_another_round_than_the_updates_is_refused():
+    """Its masks would be of one round, its numbers of another."""
+    client = masked_network.SummingClient(inner=None)
+    own = masked_network.NO_SUMMAND | {"summand": np.ones(2).tobytes(), "round": 3}
+    request = {"terms": json.dumps({"address": 0, "round": 2}), "letter": b""}
+    with pytest.raises(ProtocolError, match="of round 2 without an update of that round"):
+        client.answer("join", own, request, None)
+
+
+def test_a_client_with_another_number_of_numbers_is_unusable(monkeypatch):
+    answer = network_in_process.Network.answer
+
+    def shorter(self, client, step, message, form):
+        reply = answer(self, client, step, message, form)
+        return {"numbers": 1} if (client, step) == (3, "update") else reply
+
+    monkeypatch.setattr(network_in_process.Network, "answer", shorter)
+    with pytest.raises(Unusable, match="1 numbers in place of"):
+        network_in_process.both("fedavg", list(COHORT), MASKED, rounds=1)
 
 
 def test_a_client_of_a_network_sends_no_update_in_the_clear(monkeypatch):
