@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 import json
+from types import SimpleNamespace
 
 import jax
 import network_in_process
@@ -26,6 +27,7 @@ from jaxfed.testing.method_checks import SEED, arranged
 from jaxfed.training.round import masked_network, masked_sums
 from jaxfed.training.round.client_round import ClientUpdate
 from jaxfed.training.round.masked_sums import Summand
+from jaxfed.training.round.network import MEASURE
 
 MASKED = ("training.sums=masked_resilient",)
 COHORT = (1, 2, 3, 5, 6)
@@ -266,6 +268,16 @@ def test_who_leaves_a_sum_of_the_network_leaves_as_in_the_simulation(stage):
     expected, metrics = played("fedavg", (*MASKED, f"training.presence=3@{stage}"), rounds=1)
     assert_same(as_numpy(far.model), as_numpy(expected.model), 0)
     assert found["clients"] == metrics["clients"]
+
+
+def test_measured_statistics_stay_with_the_client_as_its_update_does():
+    reply = {"mean": np.ones(3, np.float32)}, np.int32(5)
+    inner = SimpleNamespace(answer=lambda step, own, request, cohort: ({}, reply))
+    client = masked_network.SummingClient(inner)
+    own = masked_network.NO_SUMMAND | {"inner": {}}
+    after, shown = client.answer(MEASURE, own, SimpleNamespace(round=2), None)
+    assert shown == {"numbers": np.frombuffer(after["summand"]).size}
+    assert after["round"] == 2
 
 
 def test_a_letter_of_another_round_than_the_updates_is_refused():
