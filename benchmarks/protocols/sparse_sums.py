@@ -91,8 +91,8 @@ def model_sums(with_peers: bool) -> Iterator[Contest]:
     """Rounds of `training.sums="masked_resilient"`, all parties together, with none and 10 % that leave.
 
     Flower's time grows with clients times partners. Of the thousand clients it sums a hundred, each with as
-    many partners as among all: a tenth of the round, in minutes. All hundreds have the same vectors, and so the
-    same mean.
+    many partners as among all: a tenth of the round, in minutes. All hundreds have the same vectors, and so
+    the same mean.
     """
     for clients, share in itertools.product((10, PART, MANY), (0.0, 0.1)):
         part = min(clients, PART)
