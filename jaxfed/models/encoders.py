@@ -108,3 +108,9 @@ def find_encoder(
         raise UsageError(wrong, key=_KEY, value=network, allowed=allowed)
     form, images = transformers.read_form(folder), transformers.read_images(folder)
     return Encoder(str(folder), files, image_size, form, images)
+
+
+def num_features(network: str) -> int:
+    """Return the length of a network's feature vectors; an EfficientNet's needs no file."""
+    is_named = network in nets.NETWORKS
+    return nets.NUM_FEATURES if is_named else find_encoder(network).num_features

@@ -47,7 +47,7 @@ from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.checkpoint_writer import CheckpointWriter
 from jaxfed.kernels.devices import in_batches
 from jaxfed.models import Model
-from jaxfed.models.encoders import Encoder, find_encoder
+from jaxfed.models.encoders import num_features
 from jaxfed.random_streams import Stream
 from jaxfed.training.local import augmentation
 
@@ -104,8 +104,8 @@ def preprocessed(
 def _features(parts: Parts, config: ConfigDict, report: Report) -> list[np.ndarray]:
     train, *others = parts.arrays
     n, rows = sum(map(len, parts.arrays)), 1 + sum(map(len, view_rows(config).values()))
-    d = config.preprocessing.components or image_encoder(config).num_features
     if views := config.preprocessing.views:
+        d = config.preprocessing.components or num_features(config.preprocessing.network)
         what = f"{rows} rows of {d} features for each of {n} examples"
         require(4 * n * rows * d, what, key="config.preprocessing.views", value=views)
     total, before = rows * len(train) + sum(map(len, others)), 0
@@ -178,11 +178,6 @@ def pretrained_settings(config: ConfigDict) -> dict[str, Any]:
         "root": config.dataset.root or None,
         "image_size": wanted.image_size or None,
     }
-
-
-def image_encoder(config: ConfigDict) -> Encoder:
-    """Return the network of `preprocessing.network`."""
-    return find_encoder(**pretrained_settings(config))
 
 
 @dataclass(frozen=True)

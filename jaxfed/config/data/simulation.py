@@ -31,7 +31,6 @@ from jaxfed.config.data.preprocessing import (
     Parts,
     Report,
     feature_training,
-    image_encoder,
     is_flat,
     preprocessed,
     projection,
@@ -49,6 +48,7 @@ from jaxfed.data.transforms import Projection
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.models.encoders import num_features
 
 _FEW_TEST, _FEW_VALIDATION = 100, 30
 _MOST_WITH_ROOM = 100  # repeats; each takes milliseconds
@@ -343,7 +343,8 @@ def _check_kind(dataset: Dataset, config: ConfigDict) -> None:
             check_images(x)
         except UsageError as error:
             raise refused(config, "preprocessing.kind", f"{dataset.name}: {error}") from error
-        if components and components > (most := min(image_encoder(config).num_features, len(x))):
+        d = num_features(config.preprocessing.network) if components else 0
+        if components > (most := min(d, len(x))):
             allowed = (
                 f"use integers up to {most}, the smaller of numbers of features and training images"
             )
