@@ -112,5 +112,4 @@ def find_encoder(
 
 def num_features(network: str) -> int:
     """Return the length of a network's feature vectors; an EfficientNet's needs no file."""
-    is_named = network in nets.NETWORKS
-    return nets.NUM_FEATURES if is_named else find_encoder(network).num_features
+    return nets.NUM_FEATURES if network in nets.NETWORKS else find_encoder(network).num_features

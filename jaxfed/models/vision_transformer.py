@@ -35,7 +35,7 @@ from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.host.location import location
-from jaxfed.models.layers import Activation, LayerNorm, Layers, image_shape
+from jaxfed.models.layers import Activation, LayerNorm, Layers, identity, image_shape
 from jaxfed.models.model import Model, from_module
 from jaxfed.models.pretrained import Tensor, read_tensors
 from jaxfed.settings import Count
@@ -206,7 +206,7 @@ class _Pooling(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         probe = jnp.broadcast_to(self.probe[...].astype(x.dtype)[None], (len(x), 1, x.shape[-1]))
-        y = self.attention(probe, x, lambda tokens: tokens)
+        y = self.attention(probe, x, identity)
         return (y + self.mlp(self.norm(y)))[:, 0]
 
 
@@ -240,7 +240,7 @@ class _Transformer(nnx.Module):
         """The class token, the mean of patches, or the pooled tokens."""
         form = self.form
         x = self.patches(jnp.repeat(x, form.channels // x.shape[-1], axis=-1))
-        (n, height, width, d), turn = x.shape, _unturned
+        (n, height, width, d), turn = x.shape, identity
         x = x.reshape(n, height * width, d)
         if form.has_class:
             first = jnp.broadcast_to(self.class_token[...].astype(x.dtype)[None], (n, 1, d))
@@ -266,10 +266,6 @@ class _Transformer(nnx.Module):
         if form.pool == "attention":
             return self.pooling(x).astype(jnp.float32)
         return jnp.mean(x[:, form.has_class + form.registers :], axis=1, dtype=jnp.float32)
-
-
-def _unturned(x: jax.Array) -> jax.Array:
-    return x
 
 
 def _angles(height: int, width: int, size: int, base: float) -> tuple[np.ndarray, np.ndarray]:
@@ -345,8 +341,7 @@ def read_form(folder: str | Path) -> Form:
         )
     siglip = "siglip" in kind
     pool: Pool = "mean" if kind == "vit_mae" or siglip else "class"
-    qkv = own["qkv_bias"]
-    dinov3 = [own.get(f"{name}_bias", qkv) for name in ("query", "key", "value")]
+    biases = [own.get(f"{name}_bias", own["qkv_bias"]) for name in _QKV]
     return Form(
         *numbers,
         activation=act,
@@ -360,7 +355,7 @@ def read_form(folder: str | Path) -> Form:
         norm_first="clip" in kind,
         is_gated=is_gated,
         patch_bias="clip" not in kind,
-        biases=(*dinov3, own.get("proj_bias", True), own.get("mlp_bias", True)),
+        biases=(*biases, own.get("proj_bias", True), own.get("mlp_bias", True)),
     )
 
 
