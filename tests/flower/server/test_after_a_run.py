@@ -70,7 +70,7 @@ def test_rows_are_encoded_as_before_the_run(tmp_path, table):
     config = config_of("fedavg", f"dataset.name={table}", *TABLE, "rounds=2")
     there = Deployment(tmp_path, config)
     there.serve()
-    assert there.held.columns[-1] == "weight is missing"
+    assert there.held.shared.columns[-1] == "weight is missing"
     result = jaxfed.open(alone(there))
     simulated = jaxfed.run(config, workdir=tmp_path / "simulation", progress=False)
     predict = result.predictor()
