@@ -89,8 +89,8 @@ PARAMETERS = {
         head="ridge", client_prior=1.0
     ),
     "xclp.head='none': ...without confidence": p(select=("head",), confidence="calibrated"),
-    "xclp.row_sums='masked_resilient_signed': sums for the head": p(
-        **{**MASKED, "row_sums": "masked_resilient_signed"}, head="ridge"
+    "xclp.row_sums='masked_resilient_signed': sums for the mean": p(
+        **{**MASKED, "row_sums": "masked_resilient_signed"}, center=True
     ),
     "xclp.label_matrix='degree_balanced': the server has degrees": p(
         **MASKED, label_matrix="degree_balanced"

@@ -384,14 +384,9 @@ class Parameters(Propagation):
         """Reject invalid settings with a one-line error that names the setting."""
         super().__post_init__()
         compares_all = self.neighbors == "exact"
-        others = {  # do not go with a head
-            "client_prior": self.client_prior,
-            "relative_confidence": self.relative_confidence,
-            "bit_epsilon": self.bit_epsilon,
-            "label_epsilon": self.label_epsilon,
-        }
-        beside_head = [key for key, value in others.items() if value]
-        beside_head += [f"select={key!r}" for key in ("client_prior",) if fits(key, self.select)]
+        numbers = ("client_prior", "relative_confidence", "bit_epsilon", "label_epsilon")
+        beside_head = [key for key in numbers if getattr(self, key)]  # these do not go with a head
+        beside_head += ["select='client_prior'"] * fits("client_prior", self.select)
         beside_head += ["confidence"] * (self.confidence != "entropy")
         for key, is_wrong, why, allowed in (
             (
@@ -420,9 +415,9 @@ class Parameters(Propagation):
             ),
             (
                 "row_sums",
-                self.head != "none" and self.row_sums == "masked_resilient_signed",
-                "sums for the head are not signed",
-                "use 'masked_resilient', or head='none'",
+                (self.head != "none" or self.center) and self.row_sums == "masked_resilient_signed",
+                "sums for the mean and the head are not signed",
+                "use 'masked_resilient', or head='none' and center=False",
             ),
             (
                 "label_matrix",

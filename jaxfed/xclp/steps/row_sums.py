@@ -40,8 +40,7 @@ def summed_scores(
 ) -> dict[int, Scores]:
     """Line 14, XS: the scores of each client's own rows R_j, of all clients that stay.
 
-    A client counts its labels Y^(j), float32 [n_j, C]. `roots` are D^1/2 of all points, float32 [n or more],
-    of which the labeled ones count for `label_matrix="degree_balanced"`.
+    A client counts its labels Y^(j), float32 [n_j, C]. `roots` are D^1/2 of all points, float32 [n or more].
     """
     y = np.concatenate(list(labels.values()))
     masses = (roots[: len(y), None] * y).sum(axis=0, keepdims=True)

@@ -10,8 +10,7 @@ import pytest
 from toy_learner import NUM_CLASSES, NUM_PUBLIC, clients, nearest, step, toy
 
 from jaxfed.algorithms.fedct import fedct
-from jaxfed.host.checkpoint import Checkpoints
-from jaxfed.learners import LEARNERS, mixed
+from jaxfed.learners import mixed
 from jaxfed.learners.client_fit import take_turn
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy import xor_mechanism
@@ -125,17 +124,6 @@ def test_order_and_padding_change_nothing_and_absent_clients_keep_their_models()
     np.testing.assert_array_equal(states[1].learner.center[1], states[0].learner.center[1])
     np.testing.assert_array_equal(states[-1].turns, [2, 2, 2, 3])
     assert told[0]["voters"] == 3
-
-
-def test_resumed_equals_uninterrupted(tmp_path):
-    learner = LEARNERS["decision_tree"](num_classes=NUM_CLASSES)
-    algorithm = method(learner, **MANY)
-    states, _ = rounds_of(algorithm, 3)
-    Checkpoints(tmp_path).save(2, states[2], {})
-    again = method(LEARNERS["decision_tree"](num_classes=NUM_CLASSES), **MANY)
-    restored = Checkpoints(tmp_path).latest().state(template=again.init(KEY, FEDERATION))
-    state, _ = again.round(restored, FEDERATION.cohort(), jax.random.fold_in(KEY, 2))
-    assert_equal(state, states[3])
 
 
 @pytest.mark.parametrize("where", ["fails", "mute"])
