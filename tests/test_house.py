@@ -75,7 +75,7 @@ LINES = {
     ("secure",): 6_600,
     ("kernels",): 4_602,
     ("learners", "estimators"): 2_008,
-    ("models", "privacy"): 4_108,
+    ("models", "privacy"): 4_120,
     ("audit",): 2_300,
     ("data",): 5_524,
     ("config", "settings", "registry", "errors"): 4_281,
@@ -86,7 +86,7 @@ LINES = {
     ("federation",): 2_511,
     ("testing", "__init__", "paper_costs", "paper_numbers", "random_streams"): 700,
 }
-ALL_LINES, ALL_FILES, LINES_OF_TESTS = 64_546, 391, 64_207
+ALL_LINES, ALL_FILES, LINES_OF_TESTS = 64_550, 391, 64_207
 
 
 def test_no_room_grows():

@@ -57,9 +57,8 @@ from jaxfed.federation.method import declared
 from jaxfed.federation.rounds import play
 from jaxfed.kernels.devices import operations
 from jaxfed.learners import Fitted, Learner, Taught
-from jaxfed.models import MODELS
+from jaxfed.models.layers import by_definition
 from jaxfed.paper_costs import PAPER_COSTS, CostSetting
-from jaxfed.settings import settings_of
 from jaxfed.training.pseudo_labels.prototypes import embedding_size
 from jaxfed.training.round.counted_round import CountingClients, RoundCosts, round_costs
 
@@ -121,13 +120,10 @@ def _costs(config: ConfigDict, name: str, cohort: Federation) -> RoundCosts:
 
     That includes the products with the padding.
     """
-    config = config.copy_and_resolve_references()
-    if "convolution" in settings_of(MODELS[config.model.name]):
-        with config.unlocked():
-            config.model.convolution = "matmul"
     clients = CountingClients()
-    algorithm = make_algorithm(config, name, cohort, map_clients=clients)
-    return round_costs(algorithm, clients, cohort, jax.random.key(config.seed))
+    with by_definition():
+        algorithm = make_algorithm(config, name, cohort, map_clients=clients)
+        return round_costs(algorithm, clients, cohort, jax.random.key(config.seed))
 
 
 def _in_one_pass(config: ConfigDict, name: str, cohort: Federation) -> ConfigDict:

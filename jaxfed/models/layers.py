@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal
@@ -13,6 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.errors import UsageError
+from jaxfed.kernels.convolution.conv import matmul_conv
 from jaxfed.kernels.convolution.winograd import winograd_conv
 
 Norm = Literal["batch", "group", "none"]
@@ -49,14 +52,23 @@ def image_shape(
     return height, width, channels
 
 
-def _convolve(*operands: Any, **options: Any) -> jax.Array:
-    """XLA's convolution; on a CPU the fastest for each shape, equal up to rounding.
+_CPU_ALONE = ContextVar[Callable[..., jax.Array]]("_CPU_ALONE", default=winograd_conv)
 
-    That is XLA's routine with faster derivatives (`jaxfed.kernels.convolution.direct_conv`), or fewer
-    multiplications for 3 x 3 kernels of many channels (`jaxfed.kernels.convolution.winograd`).
-    """
+
+@contextmanager
+def by_definition() -> Iterator[None]:
+    """Convolve by products alone in what is traced on a CPU, to count operations."""
+    token = _CPU_ALONE.set(matmul_conv)
+    try:
+        yield
+    finally:
+        _CPU_ALONE.reset(token)
+
+
+def _convolve(*operands: Any, **options: Any) -> jax.Array:
+    """XLA's convolution; on a CPU the fastest for each shape (`jaxfed.kernels.convolution.winograd`)."""
     on_cpu = jax.default_backend() == "cpu"
-    return (winograd_conv if on_cpu else jax.lax.conv_general_dilated)(*operands, **options)
+    return (_CPU_ALONE.get() if on_cpu else jax.lax.conv_general_dilated)(*operands, **options)
 
 
 def narrow_product(
