@@ -81,7 +81,7 @@ LINES = {
     ("config", "settings", "registry", "errors"): 4_281,
     ("experiment",): 3_152,
     ("reports",): 2_546,
-    ("flower",): 3_665,
+    ("flower",): 3_667,
     ("host", "api"): 2_335,
     ("federation",): 2_511,
     ("testing", "__init__", "paper_costs", "paper_numbers", "random_streams"): 700,

@@ -207,6 +207,8 @@ class ClientCalls:
 
     def _read(self, form: Any, check: Check, client: int, content: Record) -> Any:
         """Read a client's reply."""
+        if foreign := [name for name in content if not name.startswith(f"{REPLY}.")]:
+            raise BadMessage(f"{min(foreign)} is unexpected")
         found = pytrees.from_record(records.part(content, REPLY), form)
         try:
             norm = _norm(check(client, found))
