@@ -18,6 +18,7 @@ the features of EfficientNet-Lite0 at 128 x 128. Settings are the defaults, or c
     xclp            the paper's settings, alpha 0.99
     xclp_degree     centered, labels divided by the degrees of their class
     xclp_auto       the same, with alpha, label matrix and head by leave-one-out
+    xclp_prior      alpha and label matrix by leave-one-out, and each client's label frequencies as a prior
     xclp_head       a ridge on the graph's labels, smoothed over the graph
     fedncm fed3r fedcof          heads of the given labels, centered; lambda by leave-one-out
     per_client_lp client_knn     each client alone
@@ -55,7 +56,7 @@ SETS = {
     "brain_mri": Set(2, 0, 0, "pretrained", True),
 }
 CENTERED = {"center": True, "label_matrix": "degree_balanced"}
-CHOSEN = ("alpha:0.8:0.9:0.95", "label_matrix:plain:class_balanced", "head")
+CHOSEN = ("alpha:0.8:0.9:0.95", "label_matrix:plain:class_balanced")
 HEADS = ("fedncm", "fed3r", "fedcof")
 
 
@@ -66,13 +67,15 @@ def get_config(variant: str = "") -> ConfigDict:
     config.num_repeats = 5
     config.federation.partition, config.federation.dirichlet_alpha = "dirichlet", 0.1
     config.xclp_degree = ConfigDict({"algorithm": "xclp", **CENTERED})
-    config.xclp_auto = ConfigDict({"algorithm": "xclp", **CENTERED, "select": CHOSEN})
+    for row, more in (("xclp_auto", "head"), ("xclp_prior", "client_prior")):
+        chosen = {"algorithm": "xclp", **CENTERED, "select": (*CHOSEN, more)}
+        config[row] = ConfigDict(chosen)
     config.xclp_head = ConfigDict({**CENTERED, "alpha": 0.9})
     for name in HEADS:
         config[name] = ConfigDict({"center": True})
     config.client_knn.num_neighbors = 1
-    rows = ("xclp_degree", "xclp_auto", "xclp_head", *HEADS, "per_client_lp", "client_knn")
-    config.baselines = rows
+    graphs = ("xclp_degree", "xclp_auto", "xclp_prior", "xclp_head")
+    config.baselines = (*graphs, *HEADS, "per_client_lp", "client_knn")
     _set(config, "digits")
     return base.apply_variants(
         config, variant, VARIANTS, exclusive=[tuple(SETS), ("linear", "dense")]
@@ -99,7 +102,7 @@ def _set(config: ConfigDict, name: str) -> None:
         config.preprocessing.image_size = 128
     config.federation.num_labeled = 5 * found.num_classes
     if found.are_unequal:
-        for row in ("xclp_auto", "fed3r", "fedcof"):
+        for row in ("xclp_auto", "xclp_prior", "fed3r", "fedcof"):
             config[row].select_measure = "balanced_accuracy"
 
 
