@@ -8,12 +8,7 @@ from dense_xclp import clustered_clients, dense_algorithm_1
 from secure_labels import digits
 
 from jaxfed.errors import UsageError
-from jaxfed.xclp import (
-    Parameters,
-    cross_client_label_propagation,
-    label_later,
-    propagate_labels,
-)
+from jaxfed.xclp import Parameters, cross_client_label_propagation, label_later, propagate_labels
 from jaxfed.xclp.later_points.extension import extend_labeling
 
 C = 10
