@@ -106,8 +106,8 @@ def from_record(content: Mapping[str, Value]) -> Hello:
     """Read a hello from the content of a reply."""
     said = records.unpacked(Hello, content)
     examples, labels, sums = said.counts
-    if said.client < 0 or not 0 <= labels <= examples:
-        raise BadMessage("the numbers of a hello contradict each other")
+    if not 0 <= said.client < 2**53 or not 0 <= labels <= examples < 2**53:
+        raise BadMessage("the numbers of a hello are too large, or contradict each other")
     if not said.shape or min(said.shape) < 1 or len(said.columns) not in (0, said.shape[-1]):
         raise BadMessage("the hello has no shape of an example, or not a name of each column")
     if sums is not None:

@@ -46,18 +46,17 @@ class Expected:
                 return f"it has {name} {one_line(theirs)}, the server has {ours}"
         if said.client >= self.number:
             return f"there is no client number {said.client}"
-        who, example = f"client {said.client}", [said.dtype, *said.shape]
+        who, name = f"client {said.client}", one_line(said.name)
+        example = [said.dtype, *said.shape]
         if self.names and said.name != (wanted := self.names[said.client]):
-            return f"{who} has the name {said.name!r}, and config.deployment.nodes has {wanted!r}"
+            return f"{who} has the name {name!r}, and config.deployment.nodes has {wanted!r}"
         if self.example and example != list(self.example):
             return f"{who} has examples {example}, the server {list(self.example)}"
         if (columns := list(said.columns)) != list(self.columns):
             same = sorted(columns) == sorted(self.columns)
             wrong = "has its columns in another order" if same else "has other columns"
             theirs, ours = (one_line(f"{names}") for names in (columns, list(self.columns)))
-            return (
-                f"{who} ({one_line(said.name)}) {wrong}: {theirs}, shared.json of the server {ours}"
-            )
+            return f"{who} ({name}) {wrong}: {theirs}, shared.json of the server {ours}"
         if said.config != self.config:
             theirs = one_line(said.config)
             return f"{who} resolves the config differently ({theirs}, not {self.config})"

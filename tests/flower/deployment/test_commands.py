@@ -1,6 +1,7 @@
 """`launch.flower` at the command line: mistakes are one line and status 2; `check` uses no network."""
 
 import importlib.util
+import stat
 import sys
 from pathlib import Path
 
@@ -101,29 +102,25 @@ def test_a_server_checks_before_it_listens(with_flower, tmp_path):
 
 
 def test_a_node_that_ends_is_started_again_for_a_while(folder, with_flower, monkeypatch, tmp_path):
-    """The server may have forgotten it, or count an earlier one with its key as connected."""
+    """The server may have forgotten it. The worker's socket is its user's alone; no process is left."""
     monkeypatch.setattr(programs, "_BETWEEN_STARTS", 0.01)
     monkeypatch.setattr(programs, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr(programs, "_MOST_STARTS", 3)
     monkeypatch.setattr(commands, "WORKER", "idlelib")  # any module
-    found = []
+    found, processes, real = [], [], programs.start
 
     def node(server, config, **_):
-        found.append(config)
+        found.append(Path(config.removeprefix('worker="').removesuffix('"')).parent)
+        assert stat.S_IMODE(found[0].stat().st_mode) == 0o700
         return ["flower-supernode", "-c", "exit(7)"]
 
-    real = programs.start
+    def start(command, variables):
+        own = command[1:] if "supernode" in command[0] else ["-c", "import time; time.sleep(600)"]
+        processes.append(real([sys.executable, *own], variables))
+        return processes[-1]
+
     monkeypatch.setattr(programs, "node_command", node)
-    monkeypatch.setattr(
-        programs,
-        "start",
-        lambda command, variables: real(
-            [sys.executable, *command[1:]]
-            if "supernode" in command[0]
-            else [sys.executable, "-c", "import time; time.sleep(600)"],
-            variables,
-        ),
-    )
+    monkeypatch.setattr(programs, "start", start)
     said, key = [], folder / "client.toml"  # any file
     key.chmod(0o644)
     with pytest.raises(UsageError, match="others can read this private key"):
@@ -133,8 +130,8 @@ def test_a_node_that_ends_is_started_again_for_a_while(folder, with_flower, monk
         commands.take_part(folder, "127.0.0.1:1", root=key, key=key, say=said.append)
     again = "flower-supernode ended with status 7; starting it again"
     assert [line for line in said if line[0] != "$"] == [again] * 2
-    place = Path(found[0].removeprefix('worker="').removesuffix('"')).parent
-    assert not place.exists()
+    assert not found[0].exists()
+    assert [process.poll() is None for process in processes] == [False] * 4
     long = tmp_path / ("x" * 120)
     long.mkdir()
     monkeypatch.setattr(commands.tempfile, "tempdir", str(long))

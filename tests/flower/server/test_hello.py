@@ -117,6 +117,7 @@ def wrong(**changes):
 
 MALFORMED = {
     "a number": wrong(client=-1),
+    "more examples than there can be": counts(examples=2**63),
     "a text": wrong(jaxfed=1),
     "more labels than examples": counts(labels=7),
     "a truth value for a number": counts(examples=True),
@@ -164,6 +165,7 @@ REFUSED = {
         r"client 1 resolves the config differently \(other, not c0ffee\)",
     ),
     "number": ({"client": 3}, "there is no client number 3"),
+    "name": ({"name": "n" * 10**5}, "client 1 has the name 'n{300}', and config.+ has 'north'"),
     "public": ({"public": "no"}, "client 1 has other public examples than the server"),
     "none public": ({"public": ""}, "client 1 has no public examples"),
     "example": (
@@ -181,6 +183,7 @@ def test_a_node_that_does_not_fit_is_refused_in_one_line(tmp_path, caplog, case)
         number=3,
         config=CONFIG,
         public=hello.checksum({"x": PUBLIC}),
+        names=["north"] * 3,
         example=[X.dtype.name, *X.shape[1:]],
         data={1: hello_of(tmp_path / "b", 1).data},
     )
