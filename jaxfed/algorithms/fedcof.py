@@ -15,7 +15,7 @@ label of each class at a time G is 0 and the head is FedNCM's.
 
 Differences from the paper: its shrinkage gamma I of every class is one lambda I, which leave-one-out may
 choose. The part of point i in G is taken to be that of a client without other labels of its class,
-r_i = z_i - mu_c.
+r_i = z_i - mu_c. Of clients with more labels it is smaller: hits of a small lambda are then underestimated.
 """
 
 from __future__ import annotations

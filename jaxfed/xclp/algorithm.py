@@ -125,9 +125,7 @@ def cross_client_label_propagation(
     # extension: a linear head on these labels, whose answers go through lines 10 to 16 in their place
     accuracy, head = contributions.accuracy, None
     if p.head != "none" and scores:
-        again = smoothed(
-            *(vectors, mean, predictions, matrix, points, p, session, execution),
-        )
+        again = smoothed(vectors, mean, predictions, matrix, points, p, session, execution)
         head, scores, accuracy = again.head, again.scores, accuracy.worst(again.accuracy)
         means.add(again.communication)
         predictions, _ = client_predictions(vectors, scores, p, session, None)

@@ -288,6 +288,7 @@ def _count_answers(
         communication.up("answers", 4 * num_points * p.num_classes)
     elif not p.has_session:
         communication.down("influence_columns", 4 * num_points**2)
-        communication.up("contributions", 4 * num_clients * num_points * p.num_classes)
     if p.row_sums == "plaintext":
+        if p.influence == "columns":
+            communication.up("contributions", 4 * num_clients * num_points * p.num_classes)
         communication.down("row_sums", 4 * num_points * p.num_classes)

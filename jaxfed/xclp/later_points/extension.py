@@ -12,10 +12,11 @@ of the graph, with labels if they have some, and every point gets a new label. O
 The result is that of `propagate_labels` for the clients' old and later points, each client's later points
 after its old ones. Neighbor lists are equal, ties included, and so is the graph. Scores solve the same system
 to the same tolerance from another start, so they differ by as much as two solutions within the tolerance. A
-label differs only where two scores of a point are as close as that. There are three exceptions:
+label differs only where two scores of a point are as close as that. There are four exceptions:
 
   * Settings that `select` chose, and the sharpness of calibrated confidences, stay those of the first
     labeling.
+  * With `center` the mean that is subtracted stays that of the first labeling's points.
   * With `neighbors="approximate"` old points keep what that search missed among old points. Later points
     have exact lists.
   * With `bit_epsilon` and `label_epsilon` the later points' noise is drawn by itself. The old points' codes

@@ -1,8 +1,7 @@
 """Line 14 of Algorithm 1, a cross step: each client's rows of the summed contributions, and its scores.
 
 Line 14 gives client j rows R_j of S Y (`jaxfed.xclp.steps.propagation_matrix`). If the scores need them, it
-also gives the sums of the clients' counts of labels (`jaxfed.xclp.steps.class_scores`,
-`jaxfed.xclp.steps.class_scores`).
+also gives the sums of the clients' counts of labels (`jaxfed.xclp.steps.class_scores`).
 """
 
 from __future__ import annotations
