@@ -184,7 +184,9 @@ class Predictor:
         """
         place = folder_to_write(folder, "folder")
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
-            raise UsageError("is not empty", key="folder", value=place, allowed="give a new one")
+            raise UsageError(
+                "is not empty", key="folder", value=str(place), allowed="give a new one"
+            )
         config, method, repeat, form = self.config, self.method, self.repeat, self.form
         arrays = named_arrays(self.state)
         needed = "a network computes the features of its rows" if len(self.steps) > 1 else ""

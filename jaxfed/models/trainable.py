@@ -145,7 +145,8 @@ def _split(
         kernels = (name for name, leaf in leaves.items() if name[-1] == "kernel" and leaf.ndim == 2)
         found, what = frozenset(kernels) - head, "dense layer below its head"
     if not found:
-        raise UsageError(f"the network has no {what}", key="trainable", value=trainable)
+        wrong, other = f"the network has no {what}", "use another part, or 'all'"
+        raise UsageError(wrong, key="trainable", value=trainable, allowed=other)
     if trainable != "lora":
         return _Split(head | found, {}, 1.0)
     key, draw = jax.random.key(0) if key is None else key, jax.nn.initializers.orthogonal()

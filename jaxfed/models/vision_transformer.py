@@ -433,6 +433,9 @@ def _tensor(leaf: tuple[Any, ...], family: str, form: Form) -> Tensor:
 def _json(folder: Path, name: str = CONFIG) -> dict[str, Any]:
     try:
         found = json.loads((folder / name).read_text())
+    except FileNotFoundError as error:
+        needed = f"{CONFIG}, {WEIGHTS} and {PREPROCESSOR}"
+        raise UsageError(f"{folder}: has no {name}; use a folder with {needed}") from error
     except (OSError, ValueError) as error:
         raise UsageError(f"{folder / name}: cannot be read: {error}") from error
     if not isinstance(found, dict):

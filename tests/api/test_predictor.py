@@ -85,7 +85,7 @@ def _renamed(folder):
 )
 def test_a_damaged_predictor_is_one_line(on_a_table, tmp_path, damage, message):
     folder = on_a_table[0].predictor().save(tmp_path / "model")
-    with pytest.raises(jaxfed.UsageError, match="is not empty; give a new one"):
+    with pytest.raises(jaxfed.UsageError, match=r"^folder='.*: is not empty; give a new one"):
         on_a_table[0].predictor().save(folder)
     damage(folder)
     with pytest.raises(jaxfed.UsageError, match=message) as caught:
@@ -176,6 +176,8 @@ def test_image_files(tmp_path, monkeypatch):
     predict = result.predictor()
     np.testing.assert_array_equal(predict(raw.tolist()), expected)
     np.testing.assert_array_equal(predict(raw[0].read_bytes()), expected[:1])
+    with pytest.raises(jaxfed.UsageError, match=r"^no\.png: there is no such file$"):
+        predict("no.png")
 
 
 @pytest.mark.slow

@@ -233,7 +233,9 @@ def on_a_network():
 
 test_refused = refusals.table(
     {
-        "trainable='norms': the network has no norm": made("mlp", (4,), "norms"),
+        "trainable='norms': the network has no norm; use another part, or 'all'": made(
+            "mlp", (4,), "norms"
+        ),
         "trainable='lora': the network has no dense layer below its head": made(
             "cifar_resnet8", (8, 8, 3), "lora"
         ),

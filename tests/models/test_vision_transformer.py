@@ -185,6 +185,9 @@ test_refused = refusals.table(
         "config.preprocessing.network='own': has no model.safetensors": broken(
             lambda folder: (folder / "model.safetensors").unlink()
         ),
+        "own: has no config.json; use a folder with config.json, model.safetensors and": lambda: (
+            MODELS["vit"]((8, 8, 3), 3, folder="own")
+        ),
         "own: model_type='bert' cannot be read; readable: vit, ": broken(
             configured(model_type="bert")
         ),

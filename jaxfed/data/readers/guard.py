@@ -31,6 +31,8 @@ def guarded(name: object) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and storage.is_full(error):
             raise
+        if isinstance(error, FileNotFoundError) and error.filename == str(name):
+            raise UsageError(f"{name}: there is no such file") from error
         found = _words(error)
         is_text = isinstance(error, UnicodeDecodeError) or "utf8" in found.lower()
         advice = "; save text in UTF-8, for example by iconv -f windows-1252 -t utf-8" * is_text
