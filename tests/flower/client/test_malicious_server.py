@@ -314,6 +314,7 @@ REQUESTS = {
     "classes without end": {"content__setup__num_classes": 10**9},
     "clients without end": {"content__setup__num_clients": 10**9},
     "a census that is none": {"content__setup__census": "x"},
+    "a capacity below 0": {"content__setup__census": '{"capacity":-1,"max_labels":0,"sums":null}'},
     "data of somebody else": {"content__setup__data": "x"},
     "another version": {"content__setup__jaxfed": "1\n2"},
     "bytes for a text": {"content__message__terms": b"\xff"},

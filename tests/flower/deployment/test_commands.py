@@ -78,16 +78,10 @@ def test_a_server_checks_before_it_listens(with_flower, tmp_path):
         certificates.make_node_key(keys / f"{name}.key")
     make_server.main(held)
 
+    config, listening = f"{ROOT}/examples/flower/fedavg_digits.py", {"host": "::1", "port": 1}
+
     def serve(*overrides, held=held):
-        commands.serve(
-            str(ROOT / "examples/flower/fedavg_digits.py"),
-            overrides,
-            place,
-            host="127.0.0.1",
-            port=1,
-            nodes=keys,
-            held=held,
-        )
+        commands.serve(config, overrides, place, nodes=keys, held=held, **listening)
 
     with pytest.raises(UsageError, match=r"cannot read .*none/shared\.json"):
         serve(held=tmp_path / "none")
@@ -106,7 +100,6 @@ def test_a_node_that_ends_is_started_again_for_a_while(folder, with_flower, monk
     monkeypatch.setattr(programs, "_BETWEEN_STARTS", 0.01)
     monkeypatch.setattr(programs, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr(programs, "_MOST_STARTS", 3)
-    monkeypatch.setattr(commands, "WORKER", "idlelib")  # any module
     found, processes, real = [], [], programs.start
 
     def node(server, config, **_):
