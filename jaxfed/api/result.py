@@ -25,12 +25,7 @@ from jaxfed.experiment.run.simulate import Simulated
 from jaxfed.experiment.run.summary import complaints
 from jaxfed.experiment.store import data_form
 from jaxfed.experiment.store.data_form import DataForm
-from jaxfed.experiment.store.records import (
-    PREDICTED,
-    read_metrics,
-    read_predictions,
-    read_run,
-)
+from jaxfed.experiment.store.records import PREDICTED, read_metrics, read_predictions, read_run
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints

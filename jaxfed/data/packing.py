@@ -29,11 +29,7 @@ import numpy.typing as npt
 
 from jaxfed.data.client_rows import ClientRows, Partition
 from jaxfed.data.dataset import UNLABELED, Dataset
-from jaxfed.data.given_examples import (
-    GivenExamples,
-    each_of,
-    num_classes_of,
-)
+from jaxfed.data.given_examples import GivenExamples, each_of, num_classes_of
 from jaxfed.data.mapped_rows import gathered, mapped
 from jaxfed.data.readers.guard import guarded
 from jaxfed.errors import UsageError

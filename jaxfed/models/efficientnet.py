@@ -153,11 +153,7 @@ def efficientnet(name: str, *, num_classes: int | None = 1000) -> Model:
     return from_module(build)
 
 
-def for_images(
-    name: str,
-    input_shape: Sequence[int],
-    num_classes: int | None,
-) -> Model:
+def for_images(name: str, input_shape: Sequence[int], num_classes: int | None) -> Model:
     """Build `efficientnet` for images (H, W, 3) of any size; raises a UsageError for others."""
     *_, channels = image_shape(name, input_shape)
     if channels != 3:
