@@ -56,6 +56,8 @@ _PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "st
 _MOST_NAMED = 4  # keys that differ
 # Keys that may change when an unfinished run resumes; no result depends on them.
 _FREE = tuple(f"execution.{key}" for key in ("workers", "compilation_cache", "plots"))
+# Paths of data and weights may lie elsewhere on the machine that resumes: data.json has their checksums.
+_PATHS = ("dataset.root", "dataset.name", "preprocessing.weights")
 _OF_A_NETWORK = "deployment."  # limits of waiting; no result depends on them
 _PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
 _PREDICTIONS = "predictions"
@@ -290,13 +292,17 @@ def _check_contents(path: Path) -> dict[str, Any] | None:
 def _check_owner(path: Path, config: Mapping[str, Any]) -> None:
     """Refuse a directory made by another config, naming the keys that differ.
 
-    In an unfinished experiment some keys may differ (`_FREE`); in a finished one none.
+    In an unfinished experiment some keys may differ (`_FREE`), and folders of files (`_PATHS`); in a finished
+    one none.
     """
     owner = _check_contents(path)
     if owner is None:
         return
     there, given = _flat(owner), _flat(config)
-    free = (_OF_A_NETWORK,) if _has_summary(path) else (_OF_A_NETWORK, *_FREE)
+    free: tuple[str, ...] = (_OF_A_NETWORK,)
+    if not _has_summary(path):
+        moved = (key for key in _PATHS if _is_moved(key, there.get(key), given.get(key)))
+        free = (_OF_A_NETWORK, *_FREE, *moved)
     differing = [
         f"config.{key} is {_shown(there, key)} there, {_shown(given, key)} now"
         for key in {**given, **there}
@@ -306,6 +312,11 @@ def _check_owner(path: Path, config: Mapping[str, Any]) -> None:
         more = f"; and {len(differing) - _MOST_NAMED} more" * (len(differing) > _MOST_NAMED)
         named = "; ".join(differing[:_MOST_NAMED])
         raise Unresumable(f"--workdir={path}: made by another config: {named}{more}")
+
+
+def _is_moved(key: str, there: object, given: object) -> bool:
+    """True if a path differs in its folder alone; any root of data may take another's place."""
+    return key == "dataset.root" or Path(str(there)).name == Path(str(given)).name
 
 
 def _delete_results(path: Path) -> None:

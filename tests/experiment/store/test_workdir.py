@@ -180,6 +180,21 @@ def test_a_run_goes_on_with_more_workers(launch, whole, tmp_path):
     assert "config.execution.workers is 1 there, 0 now" in complaint
 
 
+def test_a_run_goes_on_where_its_data_lie_elsewhere(tmp_path):
+    """As on another machine; data.json tells other data of the same name."""
+
+    def opened(name, root="/a"):
+        config = {"algorithm": "xclp", "num_repeats": 1, "dataset": {"root": root, "name": name}}
+        with open_workdir(tmp_path / "w", config) as workdir:
+            return json.loads((workdir.path / "config.json").read_text())["dataset"]
+
+    opened("/a/x.csv")
+    assert opened("/b/x.csv", root="/b") == {"root": "/b", "name": "/b/x.csv"}
+    for other in ("/b/y.csv", "digits"):
+        with pytest.raises(UsageError, match=r"another config: config\.dataset\.name is"):
+            opened(other)
+
+
 def test_a_run_of_an_earlier_version_goes_on(launch, whole, tmp_path):
     """Which had no key of sums under masks, and others that are gone."""
     place = tmp_path / "w"
