@@ -43,7 +43,8 @@ METHODS = (
     "centralized",
 )
 # With `every_method`. SemiFL, (FL)^2 and FedCon learn from the server's labels, which no client's members
-# have; `network` labels by a model that was there before, and nobody sends anything.
+# have; `network` labels by a model that was there before, and nobody sends anything. No attack here reads the
+# sums of heads (Fed3R's of few points tell the points: docs/threat-model.md).
 OTHERS = (
     *("fedavg_network", "fedsem", "fedavg_per_client_lp", "fedavg_xclp_prototypes"),
     *("scaffold", "feddyn", "mixmatch", "fedmatch", "fedsiam", "fedrgd"),

@@ -71,6 +71,8 @@ RUNS = (
     "xclp_digits.py:smoke",
     "xclp_digits.py:auto,smoke",
     "xclp_digits.py:tuned,smoke",
+    "few_labels.py:smoke",
+    "few_labels.py:dense,smoke",
     "fedct.py:smoke",
     "fedct.py:decision_tree,heterogeneous,smoke",
     "fedct.py:dp,smoke",

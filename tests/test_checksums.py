@@ -7,6 +7,7 @@ from jaxfed.config.data import simulation
 from jaxfed.data import features
 from jaxfed.federation.execution.settings import digest_of
 from jaxfed.host import storage
+from jaxfed.models.encoders import Encoder
 
 SIZE = 3 * 2**20 + 5  # files are read in blocks of 2^20 bytes
 PLACES = [0, 1, 4095, 4096, 2**20 - 1, 2**20, 2**20 + 1, SIZE // 2, 2 * 2**20, SIZE - 6, SIZE - 1]
@@ -25,12 +26,13 @@ def of_the_beginning_of_a_file(content, folder):
 
 def of_images(content, folder):
     (folder / "weights").write_bytes(b"weights")
-    return features._cache_key(content, "network", 32, folder / "weights")
+    return features._cache_key(content, Encoder("network", (folder / "weights",), 32))
 
 
 def of_weights(content, folder):
     (folder / "weights").write_bytes(content.tobytes())
-    return features._cache_key(np.zeros(3, np.uint8), "network", 32, folder / "weights")
+    images = np.zeros(3, np.uint8)
+    return features._cache_key(images, Encoder("network", (folder / "weights",), 32))
 
 
 DIGESTS = {

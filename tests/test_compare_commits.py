@@ -139,4 +139,5 @@ def test_every_config_is_compared():
     folder = compare_commits.HERE.parent / compare_commits.CONFIGS
     texts = {path.name: path.read_text() for path in folder.glob("*.py")}
     configs = {name for name, text in texts.items() if "def get_config(variant" in text}
-    assert configs == {spec.partition(":")[0] for spec in compare_commits.RUNS}
+    compared = compare_commits.RUNS + compare_commits.AUDITS
+    assert configs == {spec.partition(":")[0] for spec in compared}

@@ -338,10 +338,11 @@ def test_looking_changes_no_round(audited, tmp_path, monkeypatch):
 
 
 def test_every_method_is_asked_for():
-    """All of the package but those with labels at the server, and those of another kind's features."""
+    """All of the package but those with labels at the server, of another kind's features, and heads."""
     config = config_file.load("ml_collections_configs/audit.py:every_method,dp", ())
     asked = (config.algorithm, *config.baselines)
     assert len(set(asked)) == len(asked)
     own = set(ALGORITHMS) - set(ALGORITHMS.from_outside())
-    assert own - set(asked) == {"semifl", "fl2", "fedcon", "network", "fedbuff"}
+    heads = {"fedncm", "fed3r", "fedcof", "xclp_head"}
+    assert own - set(asked) == {"semifl", "fl2", "fedcon", "network", "fedbuff", *heads}
     check.check(config)

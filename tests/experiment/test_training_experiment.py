@@ -272,6 +272,7 @@ def test_class_weights_are_label_propagations_alone(config, monkeypatch):
     weighted = {name: source for name, source in sources.items() if isinstance(source, tuple)}
     assert weighted == {
         "xclp": ("weighted", 10, False),
+        "xclp_head": ("weighted", 10, False),
         "xclp_prototypes": ("weighted", 10, False),
         "per_client_lp": ("weighted", 10, True),
     }

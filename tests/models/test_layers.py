@@ -132,7 +132,7 @@ def test_max_pool_shares_among_equal_numbers_as_maxima_of_maxima_do(height, widt
 
 
 def test_a_bias_after_the_pooling_is_the_same():
-    layers = Layers(nnx.Rngs(0), "matmul")
+    layers = Layers(nnx.Rngs(0))
     conv = layers.conv(2, 5, use_bias=True)
     conv.bias[...] = jnp.arange(5, dtype=jnp.float32) - 2.3
     x = inputs_of((6, 9, 2))
