@@ -79,14 +79,14 @@ LINES = {
     ("audit",): 2_300,
     ("data",): 5_524,
     ("config", "settings", "registry", "errors"): 4_281,
-    ("experiment",): 3_152,
+    ("experiment",): 3_159,
     ("reports",): 2_546,
     ("flower",): 3_667,
     ("host", "api"): 2_335,
     ("federation",): 2_511,
     ("testing", "__init__", "paper_costs", "paper_numbers", "random_streams"): 700,
 }
-ALL_LINES, ALL_FILES, LINES_OF_TESTS = 64_550, 391, 64_207
+ALL_LINES, ALL_FILES, LINES_OF_TESTS = 64_560, 391, 64_240
 
 
 def test_no_room_grows():
