@@ -393,7 +393,7 @@ ENCODED = {
     "...an array of uint8 ...: some examples are": rows((2, 2, 1), np.uint8, np.zeros((1, 2, 2))),
     "...values 256 to 256": rows((2, 2, 1), np.uint8, np.full((1, 2, 2), 256)),
     "...an image of bytes: holds no image, only its path 'x'": image({"path": "x"}),
-    "...no_such.png: cannot be read": folder_image("no_such.png"),
+    "...no_such.png: there is no such file": folder_image("no_such.png"),
     "...an image of bytes: cannot be read": folder_image(b"x"),
     "...rows are a int; give a path, a PIL image": folder_image(3),
     "...rows have shape [3, 3]": folder_image([np.zeros((3, 3), np.uint8)]),
