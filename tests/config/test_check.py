@@ -161,7 +161,9 @@ def test_a_config_without_its_ending_is_told_so(tmp_path):
 
 def test_a_bug_in_a_config_file_keeps_its_traceback(tmp_path):
     for error, line in ((KeyError, "return {}[0]"), (TypeError, "return len()")):
-        path = tmp_path / f"{error.__name__}.py"  # one file's bytecode may be the other's, if as long
+        path = (
+            tmp_path / f"{error.__name__}.py"
+        )  # one file's bytecode may be the other's, if as long
         path.write_text(f"def get_config():\n    {line}\n")
         with pytest.raises(error):
             config_file.load(str(path))
