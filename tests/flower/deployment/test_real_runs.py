@@ -93,7 +93,10 @@ def test_processes_that_run_protocols_compute_what_the_simulation_does(tmp_path,
 
 
 def test_a_killed_client_is_a_departure(tmp_path):
-    """Of masked sums, after all have shared their secrets: the bits of a simulation that it leaves."""
+    """Of masked sums, after all have shared their secrets: the state of a simulation that it leaves.
+
+    To the rounding of a client's steps, which a process of its own may compile otherwise.
+    """
     masked = ("training.sums=masked_resilient", "federation.num_clients=4", "rounds=2")
     with trial(tmp_path, *SMALL[:1], *masked, "evaluate_every=0") as process:
         for line in process.stdout:
@@ -111,4 +114,5 @@ def test_a_killed_client_is_a_departure(tmp_path):
     simulate(config, workdir=tmp_path / "without", progress=False)
     found = comparison.compare(tmp_path / "run", tmp_path / "without", "fedavg")
     assert found.num_arrays > 2
-    assert (found.largest, found.labels) == (0, 0)
+    assert found.largest <= 2**-24
+    assert found.labels == 0
