@@ -39,15 +39,9 @@ from jaxfed.federation.clients import UNLABELED, Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import require
 from jaxfed.settings import Ge, Note, OneOf
-from jaxfed.xclp.heads import (
-    ClientSums,
-    Head,
-    HowToSum,
-    Moments,
-    unit_rows,
-)
+from jaxfed.xclp.heads import ClientSums, Head, HowToSum, Moments, unit_rows
 from jaxfed.xclp.one_shot.transduction import Transduction, client_arrays, padded, transductive
-from jaxfed.xclp.selection.choice import Sums, counts_of_hits
+from jaxfed.xclp.selection.choice import Sums, counts_of_hits, groups_of
 from jaxfed.xclp.selection.leave_one_out import half_hits
 from jaxfed.xclp.settings.parameters import MEASURES
 from jaxfed.xclp.steps.knn_graph import one_hot_labels
@@ -116,7 +110,7 @@ def fitted(
         return Fit(found[0], counts, {"regularization": p.regularization})
     sent = dim * (dim + 1) // 2 + (dim + 1) * num_classes
     sums.communication.down("moments", 4 * sums.num_clients * sent)
-    num_groups = num_classes if p.select_measure == "balanced_accuracy" else 1
+    num_groups = groups_of(p.select_measure, num_classes)
     z, y = points.joint()
     ends = np.cumsum([len(own) for own in points.z.values()])[:-1]
     hits = [half_hits(moments.left_out(s, z, y, own), y.argmax(axis=1)) for s in candidates]
@@ -126,14 +120,11 @@ def fitted(
         counts_of_hits([*own], answer, num_groups)
         for own, answer in zip(of_clients, answers, strict=True)
     ]
-    halves, squares, labels = np.split(sums("hits", counted), 3, axis=1)
-    tally = Sums(halves, squares, labels[0])
+    tally = Sums.of(sums("hits", counted))
     best, quality = 0, None
     if tally.labels.any():
-        qualities = tally.qualities(p.select_measure)
-        best = int(np.argmax(qualities))
-        best = best if tally.is_clear(best, p.select_measure) else 0
-        quality = float(qualities[best])
+        best = tally.best(p.select_measure)
+        quality = float(tally.qualities(p.select_measure)[best])
     sums.communication.down("setting", 4 * sums.num_clients)
     metrics = {"regularization": candidates[best], "leave_one_out": {"accuracy": quality}}
     return Fit(found[best], counts, metrics)

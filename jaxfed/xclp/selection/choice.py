@@ -153,7 +153,7 @@ class Choice(NamedTuple, Generic[P]):
 def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
     """Choose among the candidates that `p.select` names; `evidence` is called once for each matrix S."""
     settings = settings_of(p)
-    num_groups = p.num_classes if p.select_measure == "balanced_accuracy" else 1
+    num_groups = groups_of(p.select_measure, p.num_classes)
     by_matrix: dict[tuple[Any, ...], Mapping[int, Labeled]] = {}
 
     def labeled(s: P) -> Mapping[int, Labeled]:
@@ -172,10 +172,7 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
             for j in clients
         }
         sums = total(counts)
-        if sums is None:
-            return None
-        halves, squares, labels = np.split(np.asarray(sums, np.float64), 3, axis=1)
-        return Sums(halves, squares, labels[0])
+        return None if sums is None else Sums.of(sums)
 
     size = len(settings), len(by_matrix)
     accuracies = [own.accuracy for points in by_matrix.values() for own in points.values()]
@@ -184,10 +181,7 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
     if sums is None or not sums.labels.any():
         flat = 1.0 if p.confidence == "calibrated" else None
         return Choice(settings[0], _chosen(p, settings[0]), None, None, *size, flat, None, systems)
-    qualities = sums.qualities(p.select_measure)
-    best = int(np.argmax(qualities))
-    if not sums.is_clear(best, p.select_measure):
-        best = 0
+    qualities, best = sums.qualities(p.select_measure), sums.best(p.select_measure)
     found, quality = settings[best], qualities[best]
     if fits_prior(p):
         weighed = fitted({j: labeled(found)[j] for j in clients}, found, total)
@@ -258,6 +252,12 @@ class Sums(NamedTuple):
     squares: np.ndarray
     labels: np.ndarray
 
+    @classmethod
+    def of(cls, counts: np.ndarray) -> Sums:
+        """The sums of the clients' `counts_of_hits`."""
+        halves, squares, labels = np.split(np.asarray(counts, np.float64), 3, axis=1)
+        return cls(halves, squares, labels[0])
+
     def qualities(self, measure: str) -> np.ndarray:
         """Share of recovered labels for each setting, float64 [settings]."""
         return np.array([MEASURES[measure](halves / 2, self.labels) for halves in self.halves])
@@ -271,9 +271,19 @@ class Sums(NamedTuple):
         ahead = weights @ (self.halves[setting] - self.halves[0])
         return bool(ahead > np.sqrt(weights**2 @ self.squares[setting]))
 
+    def best(self, measure: str) -> int:
+        """The best setting if it is clearly ahead of the given one; else that, 0."""
+        best = int(np.argmax(self.qualities(measure)))
+        return best if self.is_clear(best, measure) else 0
+
 
 def _half_hits(points: Mapping[int, Labeled], s: Propagation) -> dict[int, np.ndarray]:
     return {j: half_hits(left_out_scores(own, s), own.answers) for j, own in points.items()}
+
+
+def groups_of(measure: str, num_classes: int) -> int:
+    """Number of groups, G, in which hits are counted: one a class for their mean, else one."""
+    return num_classes if measure == "balanced_accuracy" else 1
 
 
 def counts_of_hits(halves: list[np.ndarray], answers: np.ndarray, num_groups: int) -> np.ndarray:
@@ -377,16 +387,15 @@ def with_head(
     sums = ClientSums(len(of), "plaintext")
     moments = summed_moments(sums, z, y)
     ridge = moments.left_out(1.0, *(np.concatenate(list(own.values())) for own in (z, y)))
-    num_groups = p.num_classes if p.select_measure == "balanced_accuracy" else 1
+    num_groups = groups_of(p.select_measure, p.num_classes)
     hits = [
         half_hits(ridge, graph.answers),
         half_hits(left_out_scores(graph, choice.p), graph.answers),
     ]
-    halves, squares, number = np.split(counts_of_hits(hits, graph.answers, num_groups), 3, axis=1)
+    tally = Sums.of(counts_of_hits(hits, graph.answers, num_groups))
     sums.communication.down("moments", sum(sums.communication.upload.values()))
     sums.communication.up("hits", 24 * num_groups * len(of))
-    tally = Sums(halves, squares, number[0])
-    takes = bool(halves[0].any()) and not tally.is_clear(1, p.select_measure)
+    takes = bool(tally.halves[0].any()) and not tally.is_clear(1, p.select_measure)
     own = replace(choice.p, head="ridge" if takes else "none")
     chosen = {**choice.chosen, "head": own.head}
     return choice._replace(p=own, chosen=chosen, of_head=sums.communication)
