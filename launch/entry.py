@@ -21,6 +21,11 @@ Main = Callable[[list[str], list[str], Interruption], int | None]
 _BROKEN_PIPE = 128 + 13
 _OF_A_WARNING = "jaxfed: %(levelname)s: %(message)s"
 _NUM_DEVICES = "JAX_NUM_CPU_DEVICES"
+# Packages that the core of the wheel lacks (setup.py).
+_OPTIONAL = (
+    *("PIL", "tensorflow_datasets", "pyarrow", "array_record", "sklearn"),
+    *("cryptography", "nacl", "phe", "gmpy2", "matplotlib", "markdown_it"),
+)
 
 flags.disclaim_key_flags()  # those defined here belong to the entries that ask for them
 
@@ -104,6 +109,13 @@ def start(main: Main) -> NoReturn:
                 return _written(lambda: main(list(argv[1:]), overrides, interruption))
             except UsageError as error:
                 return _complain(str(error))
+            except ModuleNotFoundError as error:
+                name = (error.name or "").partition(".")[0]
+                if name not in _OPTIONAL:
+                    raise
+                return _complain(
+                    f"{name} is not installed; pip install -r requirements.txt, or jaxfed[all]"
+                )
             except Interrupted as signal:
                 _complain(f"stopped by {signal}; {interruption.continues} continues")
                 return signal.exit_status

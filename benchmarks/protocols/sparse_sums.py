@@ -109,7 +109,7 @@ def model_sums(with_peers: bool) -> Iterator[Contest]:
             case={"n": MODEL, "clients": clients, "neighbors": size, "leaving": len(leaving)},
             ours=partial(_mean, vectors * (clients // part), leaving, size, traffic),
             peers=peers,
-            parts=dict.fromkeys(peers, part / clients),
+            parts=dict.fromkeys(peers, part / clients) if part < clients else {},
             agreement=_agreement,
             figures=partial(_of_a_client, clients, traffic),
             once=True,

@@ -1,6 +1,7 @@
 """The sdist and its wheel: one name in site-packages, with entries and configs that work from any folder."""
 
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -41,6 +42,30 @@ def test_entries_and_configs_are_within_it(given):
     assert all(Path("launch", f"{name.removeprefix('jaxfed-')}.py").is_file() for name in SCRIPTS)
 
 
+def test_the_core_and_extras_are_sections_of_one_list(given):
+    named = {re.split(r"[<>=;]", line)[0] for line in given["install_requires"]}
+    assert {"jax", "flax", "optax", "numpy"} < named
+    extras = given["extras_require"]
+    assert {"data", "secure", "lab", "all", "dev", "flower", "learners"} <= extras.keys()
+    assert set(extras["all"]) == {*extras["data"], *extras["secure"], *extras["lab"]}
+    lines = Path("requirements.txt").read_text().splitlines()
+    assert sum(line[:1] not in ("", "#") for line in lines) == len(
+        [*given["install_requires"], *extras["all"]]
+    )
+
+
+def test_a_package_of_an_extra_that_is_missing_is_one_line(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['sklearn'] = None")
+    command = [sys.executable, "-m", "launch.run", "--config=ml_collections_configs/xclp_digits.py"]
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [*command, f"--workdir={tmp_path}/w"], env=env, cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    said = "sklearn is not installed; pip install -r requirements.txt, or jaxfed[all]"
+    assert done.stderr == f"jaxfed: {said}\n"
+
+
 @pytest.mark.parametrize("folder", ["launch", "ml_collections_configs", "jaxfed"])
 def test_nothing_installed_names_what_is_not(folder):
     """Only the entries that measure import benchmarks, where they are started in the repository."""
@@ -57,8 +82,9 @@ def test_nothing_installed_names_what_is_not(folder):
 
 
 def run(*command, **options):
-    """A process without this one's paths."""
+    """A process without this one's paths but that of commands, among which are Flower's."""
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    env["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), env["PATH"]])
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False, **options)
 
 
@@ -74,15 +100,15 @@ def installed(tmp_path_factory):
             (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / "source" / name).write_bytes((ROOT / name).read_bytes())
     pip = (sys.executable, "-m", "pip")
-    make = "from setuptools import build_meta; build_meta.build_sdist('..')"
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    if run(*pip, "install", "-q", "--target", str(folder / "tools"), *wanted).returncode:
+        pytest.skip("setuptools cannot be downloaded")
+    make = f"import sys; sys.path.insert(0, {str(folder / 'tools')!r}); "
+    make += "from setuptools import build_meta; build_meta.build_sdist('..')"
     done = run(sys.executable, "-c", make, cwd=folder / "source")
-    if "No module named 'setuptools'" in done.stderr:
-        pytest.skip("setuptools is not installed")
     assert done.returncode == 0, done.stderr
     (sdist,) = folder.glob("*.tar.gz")
     built = run(*pip, "wheel", "--no-deps", "-w", str(folder), str(sdist), cwd=folder)
-    if "No matching distribution" in built.stderr:
-        pytest.skip("setuptools cannot be downloaded")
     assert built.returncode == 0, built.stderr
     (wheel,) = folder.glob("*.whl")
     run(sys.executable, "-m", "venv", "--without-pip", str(folder / "venv"))

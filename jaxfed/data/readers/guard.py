@@ -22,7 +22,7 @@ def guarded(name: object) -> Iterator[None]:
     """
     try:
         yield
-    except UsageError:
+    except (UsageError, ModuleNotFoundError):
         raise
     except MemoryError as error:
         raise UsageError(

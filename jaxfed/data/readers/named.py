@@ -292,7 +292,8 @@ def fed_isic2019(folder: Path, image_size: int | None = None) -> Dataset:
 def digits() -> Dataset:
     """Digits: 1,797 images float32 [8, 8, 1] in 17 levels from 0 to 1, 10 classes; no test split."""
     package = importlib.util.find_spec("sklearn")  # to import it would take a second
-    assert package is not None
+    if package is None:
+        raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
     file = Path(str(package.origin)).parent / "datasets" / "data" / "digits.csv.gz"
     rows = np.loadtxt(file, delimiter=",")
     x = (rows[:, :-1] / 16).reshape(-1, 8, 8, 1).astype(np.float32)
