@@ -28,7 +28,6 @@ class Stream(IntEnum):
     EXTRA_CLIENT_NOISE = 0x72656C61  # randomized labels in an extra client's labeling
     FOLDS = 0x666F6C64  # folds of a cross-validation
     FROZEN_WEIGHTS = 0x66726F7A  # a network's weights that are not trained, and LoRA's first factor
-    LATE_LABELS = 0x6C61746C  # noise on labels of points that extend a labeling
     LATE_POINTS = 0x6C617465  # points that come after the graph, and their noise
     MODEL_GROUPS = 0x67726F75  # groups of models that FedRGD averages
     NEIGHBORING_DATA = 0x6E656967  # neighboring data sets, by which sensitivity is measured

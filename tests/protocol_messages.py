@@ -38,7 +38,6 @@ MASKED = {"hamming": "masked", "row_sums": "masked"}
 RESILIENT = {"hamming": "masked", "row_sums": "masked_resilient"}
 MORE: dict[str, dict[str, Any]] = {
     "labels": {"hamming": "masked", "influence": "labels"},
-    "relative confidence": {**MASKED, "relative_confidence": True},
     "class balanced, prior": {**MASKED, "label_matrix": "class_balanced", "client_prior": 1.0},
     "left at hamming": {**RESILIENT, "presence": ("1@hamming",)},
     "left at row sums": {**RESILIENT, "presence": ("1@row_sums",)},

@@ -146,7 +146,7 @@ def imported(*codes):
     return [set(line.split()) for line in done.stdout.splitlines()]
 
 
-# What tests have compiled serves here too: the programs are those of later_points/test_extension.
+# What tests have compiled serves here too: the programs are those of other labelings.
 CACHED = os.environ | {
     "JAX_COMPILATION_CACHE_DIR": os.path.join(os.environ["JAXFED_CACHE"], "xla"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
-from jaxfed.xclp.heads import ClientSums, logits_of, summed_labels
+from jaxfed.xclp.heads import ClientSums, scaled_weights, summed_labels
 from jaxfed.xclp.one_shot.linear_heads import Fit, HeadSettings, Points, head_method
 
 
@@ -35,6 +35,6 @@ def fedncm(*, num_classes: int, p: HeadSettings) -> FederatedAlgorithm:
     def fit(points: Points, sums: ClientSums) -> Fit:
         by_class, counts = summed_labels(sums, *points)
         sums.communication.down("weights", 4 * sums.num_clients * by_class.size)
-        return Fit(logits_of(by_class, by_class, counts), counts, {})
+        return Fit(scaled_weights(by_class, by_class, counts), counts, {})
 
     return head_method(fit, num_classes=num_classes, p=p, owner="fedncm")

@@ -7,7 +7,7 @@ Protocols hide codes and label sums: the server then gets H and sums under masks
 `xclp.row_sums`). The method itself is `jaxfed.xclp`; this file gives it a cohort.
 
 `late_fraction` is the share of each client's unlabeled points that are not in the graph: they come
-after it is made, and are labeled by their nearest codes in it (`jaxfed.xclp.later_points.out_of_sample`).
+after it is made, and are labeled by their nearest codes in it (`jaxfed.xclp.later_points`).
 Their codes leave the client, too. That needs plaintext steps.
 """
 

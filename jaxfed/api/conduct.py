@@ -13,7 +13,6 @@ from ml_collections import ConfigDict
 
 from jaxfed.config.data.simulation import Simulation, few_rows
 from jaxfed.config.methods import check_tested_alike
-from jaxfed.config.reading import disclosures
 from jaxfed.experiment.run import environment
 from jaxfed.experiment.run.loop import Experiment, first_repeat
 from jaxfed.experiment.run.processes import open_for_all
@@ -77,7 +76,7 @@ def conduct(
         held = simulation.holdings()
         few = f"; {config.cohort_size:,} clients a round" * (0 < config.cohort_size < held.clients)
         progress.say(held.line(config.dataset.name) + few)
-        for line in (*few_rows(held.test, held.validation), *disclosures(config)):
+        for line in few_rows(held.test, held.validation):
             progress.note(line)
         if processes.are_several():
             sums = simulation.data_checksums()

@@ -53,7 +53,7 @@ from jaxfed.xclp.steps.propagation_matrix import (
     accuracy_of,
     label_counts,
     label_masses,
-    warn_of_cut_short,
+    warn_of_solution,
 )
 
 _ENTRIES = 2**25  # entries of a block's right-hand sides, 128 MiB
@@ -216,5 +216,5 @@ def scores_of_labelings(
         for own in map(Rows, *inputs):
             z = scores(m.p.label_matrix, own)
             found.append(np.asarray(z, np.float32))
-    warn_of_cut_short(worst, SolverAccuracy(), m.p.tolerance)
+    warn_of_solution(worst, SolverAccuracy(), m.p)
     return np.stack(found)

@@ -23,12 +23,10 @@ from jaxfed.config.overrides import CANDIDATES, setting_of, with_overrides
 from jaxfed.errors import UsageError
 from jaxfed.learners import LEARNERS
 from jaxfed.training.pseudo_labels.label_sources import (
-    BY_XCLP,
     LABELING_NOTHING,
     settings_section,
     source_names,
 )
-from jaxfed.xclp.settings import disclosure
 
 # Keys and sections for execution, monitoring and display of a run with any method.
 _OF_THE_RUN = (
@@ -203,22 +201,6 @@ def _unmet(config: ConfigDict, read: Mapping[str, tuple[str, Any]], key: str) ->
                 f"{condition.text}"
             )
     return ""
-
-
-def disclosures(config: ConfigDict) -> list[str]:
-    """Return lines on what server and clients can learn if steps of XCLP run as secure protocols.
-
-    A plaintext run guarantees nothing and has no lines.
-    """
-    found: dict[tuple[str, ...], list[str]] = {}
-    for name in methods.chosen(config):
-        needed, settings = methods.needs(config, name), methods.all_keywords(config, name)
-        if needed.trains:
-            by_xclp = not needed.has_learners and {*BY_XCLP} & _pseudo_labels_taken(config, name)
-            settings = config.xclp.to_dict() if by_xclp else {}
-        if {settings.get("hamming"), settings.get("row_sums")} - {"plaintext", None}:
-            found.setdefault(disclosure.lines(settings), []).append(name)
-    return [f"{', '.join(names)}: {line}" for lines, names in found.items() for line in lines]
 
 
 def _pseudo_labels_taken(config: ConfigDict, name: str) -> set[str]:

@@ -12,8 +12,7 @@ from jaxfed.registry import imported_on_use
 if TYPE_CHECKING:
     from jaxfed.xclp.algorithm import cross_client_label_propagation
     from jaxfed.xclp.labeling import Labeling, propagate_labels
-    from jaxfed.xclp.later_points.extension import extend_labeling
-    from jaxfed.xclp.later_points.out_of_sample import label_later
+    from jaxfed.xclp.later_points import label_later
     from jaxfed.xclp.result import Result, count_messages
     from jaxfed.xclp.settings.parameters import Parameters, Propagation
     from jaxfed.xclp.steps.codes import drawn_seed, setup
@@ -29,7 +28,6 @@ __all__ = [
     "count_messages",
     "cross_client_label_propagation",
     "drawn_seed",
-    "extend_labeling",
     "label_later",
     "one_hot_labels",
     "predict",
@@ -48,8 +46,7 @@ _FILES = {
     "count_messages": "result",
     "cross_client_label_propagation": "algorithm",
     "drawn_seed": "steps.codes",
-    "extend_labeling": "later_points.extension",
-    "label_later": "later_points.out_of_sample",
+    "label_later": "later_points",
     "one_hot_labels": "steps.knn_graph",
     "predict": "steps.prediction",
     "propagate_labels": "labeling",

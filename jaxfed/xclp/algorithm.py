@@ -29,8 +29,7 @@ in Y, so each client divides its rows of Z itself, by class counts that arrive w
 
 Extensions: vectors centered by their mean, noise on codes and labels (`randomized`), settings chosen by
 leave-one-out (`choose`), a linear head on the labels (`jaxfed.xclp.heads`), labels of
-later points from the artifacts (`jaxfed.xclp.later_points.out_of_sample`), or of all points with them
-(`jaxfed.xclp.later_points.extension`).
+later points from the artifacts (`jaxfed.xclp.later_points`).
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from jaxfed.xclp.settings.parameters import INFLUENCE, PROJECTIONS, Parameters
 from jaxfed.xclp.steps.codes import client_codes, open_session, randomized
 from jaxfed.xclp.steps.knn_graph import KnnGraphs
 from jaxfed.xclp.steps.prediction import client_predictions
-from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy, warn_of_cut_short
+from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy, warn_of_solution
 from jaxfed.xclp.steps.row_sums import summed_scores
 
 if TYPE_CHECKING:
@@ -118,8 +117,8 @@ def cross_client_label_propagation(
     scores = summed_scores(contributions, points.labels, points.rows, p, session, execution, roots)
     # 15-CS  y^(j) <- argmax_c Z_ic^(j) for every point i
     # 16-CS  omega^(j) <- 1 - entropy(Z_ic^(j) / sum_c Z_ic^(j)) / log C
-    predictions, largest_confidence = client_predictions(
-        vectors, scores, p, session, choice.sharpness if choice else None
+    predictions, largest = client_predictions(
+        vectors, scores, p, choice.sharpness if choice else None
     )
 
     # extension: a linear head on these labels, whose answers go through lines 10 to 16 in their place
@@ -128,8 +127,8 @@ def cross_client_label_propagation(
         again = smoothed(vectors, mean, predictions, matrix, points, p, session, execution)
         head, scores, accuracy = again.head, again.scores, accuracy.worst(again.accuracy)
         means.add(again.communication)
-        predictions, _ = client_predictions(vectors, scores, p, session, None)
-    warn_of_cut_short(accuracy, choice.systems if choice else SolverAccuracy(), p.tolerance)
+        predictions, _ = client_predictions(vectors, scores, p, None)
+    warn_of_solution(accuracy, choice.systems if choice else SolverAccuracy(), p)
     return Result(
         predictions=predictions,
         steps=accuracy.steps,
@@ -140,10 +139,7 @@ def cross_client_label_propagation(
         choice=choice,
         artifacts=None
         if session
-        else artifacts_of(
-            *(p, planes, codes, points, matrix, contributions, scores, largest_confidence),
-            *(mean, head),
-        ),
+        else artifacts_of(p, planes, codes, points, matrix, scores, largest, mean, head),
         session=session,
         head=head,
     )

@@ -32,7 +32,7 @@ import numpy as np
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.settings import Execution, require
 from jaxfed.xclp.settings.parameters import INFLUENCE, ROW_SUMS, Parameters
-from jaxfed.xclp.steps.knn_graph import GraphPoints, one_hot_labels
+from jaxfed.xclp.steps.knn_graph import GraphPoints, answers_of, one_hot_labels
 from jaxfed.xclp.steps.prediction import Prediction
 from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix, SolverAccuracy
 from jaxfed.xclp.steps.row_sums import Scores
@@ -159,10 +159,10 @@ class Moments(NamedTuple):
         """Classes with labels, bool [C]; masked sums of zeros are zeros but for their fixed point."""
         return np.asarray(self.counts > _NO_LABEL)
 
-    def logits(self, strength: float) -> np.ndarray:
+    def weights(self, strength: float) -> np.ndarray:
         """Weights of the head with this lambda, [d, C]."""
         raw = np.linalg.solve(self.system(strength), self.by_class)
-        return logits_of(raw, self.by_class, self.counts)
+        return scaled_weights(raw, self.by_class, self.counts)
 
     def system(self, strength: float) -> np.ndarray:
         """A = G + lambda I."""
@@ -188,7 +188,7 @@ class Moments(NamedTuple):
         scores = of_z @ self.by_class - inner(of_z, z) * y
         step = of_own @ self.by_class - inner(of_own, z) * y
         scores += inner(of_own, z) / np.maximum(1 - inner(of_own, own), 1e-9) * step
-        scaled = logits_of(raw, self.by_class, self.counts)
+        scaled = scaled_weights(raw, self.by_class, self.counts)
         lengths, scale = (np.linalg.norm(columns, axis=0) for columns in (raw, scaled))
         logits = scores * scale / np.where(lengths > 0, lengths, 1)
         return softmax(logits, self.counts - y > _NO_LABEL)
@@ -213,7 +213,7 @@ def summed_labels(
     return total[:-1], total[-1]
 
 
-def logits_of(raw: np.ndarray, by_class: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def scaled_weights(raw: np.ndarray, by_class: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Columns of unit length, scaled as answers need it: by the class means' scores."""
     norms, known = np.linalg.norm(raw, axis=0), counts > _NO_LABEL
     weights = raw / np.where(norms > 0, norms, 1)
@@ -255,12 +255,13 @@ def smoothed(
     targets = {}
     for j in clients:
         y, weight = points.labels[j], predictions[j].confidences.astype(np.float64)
-        target = np.where(y.any(axis=1), y.argmax(axis=1), predictions[j].labels)
+        given = answers_of(y)
+        target = np.where(given < 0, predictions[j].labels, given)
         targets[j] = weight[:, None] * one_hot_labels(target, p.num_classes)
     found = summed_moments(sums, z, targets)
     num_points, weight = sum(map(len, z.values())), found.counts.sum()
     relative = found._replace(gram=found.gram * (num_points / (weight or 1)))
-    weights = relative.logits(p.head_regularization)
+    weights = relative.weights(p.head_regularization)
     head = Head(weights.astype(np.float32), found.known, mean)
     sums.communication.down("weights", 4 * len(clients) * dim * p.num_classes)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from absl import logging
 
 from jaxfed.data.dataset import UNLABELED
 from jaxfed.data.given_examples import examples_of, labels_of
@@ -26,7 +27,8 @@ def checked_run(
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The clients' arrays, after all checks of a labeling.
 
-    `is_federation`: the clients are all of the federation, so those that `p.presence` names must be there.
+    `is_federation`: the clients are all of the federation. Then those that `p.presence` names must be there,
+    and classes without any label are warned of.
 
     Raises:
         UsageError: invalid arrays (`checked`), a client that does not exist, or settings that draw from the
@@ -35,6 +37,11 @@ def checked_run(
     vectors, labels = checked(vectors, labels, p.num_classes)
     if is_federation:
         check_departures(p.departures, len(vectors), "xclp.presence")
+        missing = np.setdiff1d(np.arange(p.num_classes), np.concatenate(labels)).tolist()
+        if missing and len(missing) < p.num_classes:
+            logging.warning(
+                "xclp: no client has a label of %s: no point gets these classes", missing
+            )
     draws = p.bit_epsilon > 0 or p.label_epsilon > 0 or p.projection == "group_secret"
     if draws and processes.are_several():
         raise UsageError(

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxfed.errors import UsageError, suggestion
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.xclp.algorithm import cross_client_label_propagation
 from jaxfed.xclp.heads import Head
-from jaxfed.xclp.later_points.extension import extend_labeling
-from jaxfed.xclp.later_points.out_of_sample import label_later
+from jaxfed.xclp.later_points import label_later
 from jaxfed.xclp.result import Result
 from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.prediction import Prediction
@@ -21,24 +18,16 @@ from jaxfed.xclp.steps.prediction import Prediction
 if TYPE_CHECKING:
     from jaxfed.secure.session.channel import Presence
 
-_PARAMETERS = {field.name for field in fields(Parameters)}
-
 
 class Labeling(list[Prediction]):
     """One `Prediction` a client, in the clients' order.
 
-    Later points: `label` gives them labels and leaves all else as it is; `with_later` labels all points anew.
+    `label` gives later points labels and leaves all else as it is.
     """
 
-    def __init__(
-        self,
-        predictions: Iterable[Prediction],
-        result: Result,
-        p: Parameters,
-        execution: Execution = HERE,
-    ) -> None:
-        super().__init__(predictions)
-        self._result, self._p, self._execution = result, p, execution
+    def __init__(self, result: Result, p: Parameters) -> None:
+        super().__init__(result.predictions)
+        self._result, self._p = result, p
 
     @property
     def head(self) -> Head | None:
@@ -48,19 +37,9 @@ class Labeling(list[Prediction]):
     def label(self, vectors: Sequence[np.ndarray]) -> list[Prediction]:
         """Label points that come after the labeling, by their nearest points in its graph.
 
-        Arguments, result, errors and cost as `jaxfed.xclp.later_points.out_of_sample.label_later`.
+        Arguments, result, errors and cost as `jaxfed.xclp.later_points.label_later`.
         """
         return label_later(self._result, vectors, self._p)
-
-    def with_later(
-        self, vectors: Sequence[np.ndarray], labels: Sequence[np.ndarray] | None = None
-    ) -> Labeling:
-        """Return the labeling of all points together, old and later ones, to which more can be added.
-
-        Arguments, result, errors and cost as `jaxfed.xclp.later_points.extension.extend_labeling`.
-        """
-        result = extend_labeling(self._result, vectors, labels, self._p, self._execution)
-        return Labeling(result.predictions, result, self._p, self._execution)
 
 
 def propagate_labels(
@@ -88,35 +67,18 @@ def propagate_labels(
         A list with one (labels int32 [n_j], confidences f32 [n_j], scores f32 [n_j, C]) a client. Labeled
         points are predicted too, as in the paper. Label -1, confidence 0: no label reaches the point, or the
         client has left. A client that leaves before line 6 counts as absent; one that leaves before its part
-        of line 14 is complete counts as unlabeled (Section 3.3). The list's methods `label(vectors)` and
-        `with_later(vectors, labels)` label later points.
+        of line 14 is complete counts as unlabeled (Section 3.3). `Labeling.label` labels later points.
 
     Raises:
-        UsageError: a parameter out of range or without `num_classes`, lists of different length, vectors that
-            are not finite or of different d, a label outside -1 .. C - 1.
-        TypeError: a keyword that is no parameter.
+        UsageError: a parameter out of range, lists of different length, vectors that are not finite or of
+            different d, a label outside -1 .. C - 1.
+        TypeError: a keyword that is no parameter, or no `num_classes`.
 
     Cost: n d L + n^2 L / 64 + (steps) n k C operations, O(n (L / 8 + k + C)) bytes; no n x n array.
     """
-    if not isinstance(execution, Execution):
-        raise UsageError(
-            f"xclp: execution={execution!r}: use a jaxfed.federation.execution.Execution"
-        )
-    for name in parameters:
-        if name not in _PARAMETERS:
-            raise TypeError(
-                f"propagate_labels() has no parameter {name!r}{suggestion(name, _PARAMETERS)}"
-            )
-    if "num_classes" not in parameters:
-        raise UsageError(
-            "is missing",
-            key="num_classes",
-            owner="xclp",
-            allowed="give the number of classes, num_classes=C",
-        )
     if isinstance(presence, Sequence):
         p, planned = Parameters(presence=presence, **parameters), None
     else:
         p, planned = Parameters(**parameters), presence
     result = cross_client_label_propagation(vectors, labels, p, execution, planned)
-    return Labeling(result.predictions, result, p, execution)
+    return Labeling(result, p)

@@ -13,9 +13,9 @@ the protocols do not read.
     upload              masked contributions                            columns of S
     end                 nothing                                         masked sums
 
-That is six exchanges with `row_sums="masked"`; double masks take three or four more, and
-`relative_confidence` one. The session is that of `jaxfed.secure.session.network.exchanges`; its terms have
-the seed of Pi besides, and a reply the number of the client's points. A client's party answers a letter by
+That is six exchanges with `row_sums="masked"`; double masks take three or four more. The session is that of
+`jaxfed.secure.session.network.exchanges`; its terms have the seed of Pi besides, and a reply the number of
+the client's points. A client's party answers a letter by
 
     client, kept, frames = take_part(p, step, own, request, vectors, labels)
 
@@ -44,7 +44,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.settings import Execution
-from jaxfed.secure import cross_steps, largest_value
+from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import masked, matrix
 from jaxfed.secure.primitives import projection
 from jaxfed.secure.primitives.fixed_point import FixedPoint
@@ -61,10 +61,10 @@ from jaxfed.xclp.steps.codes import client_codes, drawn_seed, projection_of_seed
 from jaxfed.xclp.steps.contributions import ColumnsClient, contributions_by_columns
 from jaxfed.xclp.steps.knn_graph import KnnGraphs, one_hot_labels
 from jaxfed.xclp.steps.prediction import Prediction, predicted
-from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy, warn_of_cut_short
+from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy, warn_of_solution
 from jaxfed.xclp.steps.row_sums import class_counts, client_scores, with_prior
 
-OWN, CODES, COLUMNS, SUMS, LARGEST = "own", "codes", "columns", "sums", "largest"
+OWN, CODES, COLUMNS, SUMS = "own", "codes", "columns", "sums"
 
 
 def take_part(
@@ -129,15 +129,6 @@ class LabelingClient:
 
     def prediction(self) -> Prediction:
         """Labels, confidences and scores of its points; -1 and zeros if it did not receive its sums."""
-        found = self._without_others()
-        if self._p.relative_confidence:
-            largest = self.party.results.get((LARGEST, "hear"))
-            if largest is None:
-                return predicted([np.zeros_like(found.scores)])[0]
-            return found._replace(confidences=found.confidences / (largest or np.float32(1)))
-        return found
-
-    def _without_others(self) -> Prediction:
         p, sums = self._p, self.party.results.get((SUMS, "finish"))
         z = np.zeros((len(self._vectors), p.num_classes), np.float32)
         if sums is not None:
@@ -152,7 +143,7 @@ class LabelingClient:
         ) -> Role:
             return Role(constructor, lambda _: own(), frozenset(steps), frozenset(plan))
 
-        found = {
+        return {
             OWN: role(matrix.OwnDistances, lambda: self.codes, ["send_own"]),
             CODES: role(
                 masked.Client, lambda: self.codes, ["send_points", "send_shares"], "sizes", "run"
@@ -170,13 +161,6 @@ class LabelingClient:
                 *("rows", "is_resilient", "signed", "shorter"),
             ),
         }
-        if self._p.relative_confidence:
-            found[LARGEST] = role(
-                largest_value.Client,
-                lambda: self._without_others().confidences.max(initial=0),
-                ["send", "hear"],
-            )
-        return found
 
     def _contribution(self) -> tuple[np.ndarray, np.ndarray]:
         if (COLUMNS, "finished") not in self.party.results:
@@ -209,7 +193,6 @@ _ROLES: dict[Callable[..., Any], str] = {
     masked.Client: CODES,
     ColumnsClient: COLUMNS,
     cross_steps.client_with_totals: SUMS,
-    largest_value.Client: LARGEST,
 }
 _NEEDED = {  # setting -> what runs on a network, and what to write
     "hamming": (("masked",), "use 'masked'"),
@@ -294,7 +277,7 @@ def _exchanged(
         return SolverAccuracy()
     contributions = contributions_by_columns(graphs.matrix(p), points.labels, points.rows, session)
     counts = class_counts(np.zeros((0, p.num_classes), np.float32), are_needed=p.needs_class_counts)
-    sums = cross_steps.undivided_sums(
+    cross_steps.undivided_sums(
         session,
         contributions.values,
         dict.fromkeys(points.rows, counts),
@@ -303,9 +286,7 @@ def _exchanged(
         signed=p.row_sums == "masked_resilient_signed",
         progress=execution.counting("uploads for row sums"),
     )
-    if p.relative_confidence and sums:
-        largest_value.run(session, dict.fromkeys(sums, np.float32(0)))
-    warn_of_cut_short(contributions.accuracy, SolverAccuracy(), p.tolerance)
+    warn_of_solution(contributions.accuracy, SolverAccuracy(), p)
     return contributions.accuracy
 
 

@@ -15,7 +15,6 @@ from jaxfed.federation.communication import Communication
 from jaxfed.xclp.heads import Head
 from jaxfed.xclp.selection.choice import PRIOR_LABELS, Choice, fits_prior, settings_of
 from jaxfed.xclp.settings.parameters import Parameters
-from jaxfed.xclp.steps.contributions import Contributions
 from jaxfed.xclp.steps.knn_graph import GraphPoints
 from jaxfed.xclp.steps.prediction import SHARPNESS, Prediction, predicted
 from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix
@@ -36,7 +35,6 @@ class ServerArtifacts(NamedTuple):
         largest: largest confidence of any point; used by `relative_confidence`.
         p: the settings.
         points: the points of the graph, their labels (randomized if `label_epsilon` is set), and neighbors.
-        values: S Y, float32 [n, C].
         mean: the mean of all vectors that `center` subtracts, float32 [d]; zeros without it.
         head: the linear head of `head="ridge"`, whose scores these are; None without it.
     """
@@ -48,7 +46,6 @@ class ServerArtifacts(NamedTuple):
     largest: np.float32
     p: Parameters
     points: GraphPoints
-    values: np.ndarray
     mean: np.ndarray
     head: Head | None = None
 
@@ -65,7 +62,7 @@ class Result(NamedTuple):
             later points adds what they send.
         choice: the settings that `Parameters.select` has chosen; None without selection.
         artifacts: the server's, from which later points get labels
-            (`jaxfed.xclp.later_points.out_of_sample`); None without points, or if a step is a protocol.
+            (`jaxfed.xclp.later_points`); None without points, or if a step is a protocol.
         session: the session of the labeling, if a step is a protocol.
         head: the linear head, if `Parameters.head` asks for one.
     """
@@ -86,27 +83,24 @@ def artifacts_of(
     codes: Sequence[np.ndarray],
     points: GraphPoints,
     matrix: PropagationMatrix,
-    contributions: Contributions,
     scores: Mapping[int, Scores],
-    largest: Mapping[int, np.float32],
+    largest: np.float32,
     mean: np.ndarray,
-    head: Head | None = None,
+    head: Head | None,
 ) -> ServerArtifacts:
     """The server's artifacts of a labeling in the clear, in which it has all scores.
 
     `codes` and `planes` may have more bits than the settings `p`, which use the first ones.
     """
     planes, codes = planes[: p.num_bits], [own[:, : p.num_bits // 32] for own in codes]
-    first, *others = contributions.values.values()
     return ServerArtifacts(
         codes=codes,
         planes=planes,
         root_degrees=matrix.root_degrees,
         scores=np.concatenate([own.unweighted for own in scores.values()]),
-        largest=max(largest.values(), default=np.float32(0)),
+        largest=largest,
         p=p,
         points=points,
-        values=sum(others, start=first),
         mean=mean,
         head=head,
     )
@@ -153,24 +147,21 @@ def count_messages(
     num_labeled: int,
     num_points: int,
     num_at_server: int = 0,
-    num_codes: int | None = None,
     sent_bits: int | None = None,
     p: Parameters,
 ) -> None:
     """Add the payload bytes of one run of Algorithm 1's plaintext steps, in 4-byte numbers.
 
-    With a session, only messages outside its channel are counted; for later points, `num_points` are these.
-    If the server is a party, `num_at_server` of the points are its own. They cost no messages, and the other
-    two numbers include neither the server nor its labels.
+    With a session, only messages outside its channel are counted. If the server is a party, `num_at_server`
+    of the points are its own. They cost no messages, and the other two numbers include neither the server nor
+    its labels.
 
-    `num_codes`: number of codes that are sent, if the server has the others.
     `sent_bits`: size of a code, if codes were sent before fewer bits were chosen; else `p.num_bits`.
     Beyond the paper's count: the positions of labeled points, and the sums of the authors' switches.
     """
     num_remote = num_points - num_at_server
     if p.hamming == "plaintext":
-        num_codes = num_remote if num_codes is None else num_codes
-        communication.up("codes", num_codes * (sent_bits or p.num_bits) // 8)
+        communication.up("codes", num_remote * (sent_bits or p.num_bits) // 8)
     is_plaintext = p.row_sums == "plaintext"
     if not p.has_session or p.influence == "labels":
         communication.up("positions", 4 * num_labeled)
@@ -181,7 +172,7 @@ def count_messages(
     if is_plaintext and p.needs_class_counts:
         communication.up("class_counts", 4 * num_clients * p.num_classes)
         communication.down("class_counts", 4 * num_clients * p.num_classes)
-    if p.relative_confidence and not p.has_session:
+    if p.relative_confidence:
         communication.up("confidence", 4 * num_clients)
         communication.down("largest_confidence", 4 * num_clients)
 

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks.methods import deployment, labeling_cost, later_points, start
+from benchmarks.methods import deployment, labeling_cost, start
 from benchmarks.timing.contest import run_contest
 from benchmarks.timing.record import as_line
 
@@ -74,15 +74,3 @@ def test_a_federation_is_played_once_for_both_of_its_figures(monkeypatch):
     assert played == ["ours", "plain"] * 3
     assert [row["median_seconds"]["jaxfed"] for row in rows] == [2.0, 10.0]
     assert [row["peers"]["flower"]["ratio"] for row in rows] == [3.0, 1.5]
-
-
-@pytest.mark.slow
-def test_an_extension_is_timed_beside_a_labeling_of_all_points(monkeypatch):
-    monkeypatch.setattr(later_points, "SAMPLES", {1_000: 1})
-    _, drawn = later_points.later_points(with_peers=True)
-    assert drawn.case == {"n": 1_000, "later": 10, "d": 128, "C": 10}
-    assert drawn.targets == {later_points.ANEW: 20}
-    row = run_contest(drawn, {})
-    assert row["agreement"][later_points.ANEW] == "1.00000 of the labels equal"
-    with pytest.raises(AssertionError, match=r"only 0\.99"):
-        drawn.agreement(np.zeros(1_000), np.arange(1_000) > 996)

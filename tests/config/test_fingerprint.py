@@ -3,23 +3,15 @@
 from dataclasses import replace
 
 import pytest
-from threat_model import table
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.config import file as config_file
 from jaxfed.config import methods
-from jaxfed.config.reading import disclosures, keys_seen_by, seen_by
+from jaxfed.config.reading import keys_seen_by, seen_by
 from jaxfed.errors import UsageError
 from jaxfed.federation.method import method
 from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
-from jaxfed.xclp.settings import disclosure
-from jaxfed.xclp.settings.parameters import (
-    HAMMING,
-    PROJECTIONS,
-    ROW_SUMS,
-    Parameters,
-)
 
 DIGITS, TRAINING = "ml_collections_configs/xclp_digits.py", "ml_collections_configs/fedavg_xclp.py"
 TRAINED = (
@@ -147,91 +139,3 @@ def test_what_one_method_sees(config, given, name, override, is_seen):
     before = config_file.load(config, given)
     after = config_file.load(config, [*given, override])
     assert (seen_by(before, name) != seen_by(after, name)) == is_seen
-
-
-def test_a_run_over_protocols_says_who_learns_what():
-    """Of `hamming="masked"` alone: labels and codes are not hidden, and the line says how they would be."""
-    learned, closing, *_ = disclosures(config_file.load("xclp_digits", ["xclp.hamming=masked"]))
-    assert learned.startswith("xclp: the server learns the angles between all points, and ")
-    assert "every client's labels; together with one client, every client's codes, and " in learned
-    assert "hyperplanes follow from the config" in learned
-    for remedy in ("hamming='ot' or 'phe'", "projection='group_secret'", "row_sums='masked'"):
-        assert f"xclp.{remedy}" in closing
-
-
-MASKED = ("xclp.row_sums=masked", "xclp.influence=columns")
-
-
-@pytest.mark.parametrize(
-    ("config", "overrides", "methods"),
-    [
-        ("xclp_digits", [], []),
-        ("xclp_digits", [*MASKED, "baselines="], ["xclp", "xclp"]),
-        ("fedavg_xclp:smoke", ["xclp.hamming=ot", *MASKED], ["fedavg_xclp"] * 2),
-        ("fedavg_xclp:smoke", ["xclp.hamming=ot", "algorithm=fedavg", "baselines="], []),
-    ],
-)
-def test_lines_are_of_the_methods_that_run_protocols(config, overrides, methods):
-    lines = disclosures(config_file.load(config, overrides))
-    assert [line.partition(":")[0] for line in lines] == methods
-    assert all("\n" not in line for line in lines)
-
-
-HIDING = {
-    **{"hamming": "phe", "row_sums": "masked_resilient_signed", "projection": "group_secret"},
-    "influence": "columns",
-}
-
-
-def test_nothing_is_left_to_close_where_all_is_hidden():
-    keys = [f"xclp.{key}={value}" for key, value in HIDING.items()]
-    config = config_file.load("xclp_digits", [*keys, "baselines="])
-    learned, closing = disclosures(config)
-    assert "a client learns who is near its labeled points" in learned
-    assert "to close it: no other setting hides more" in closing
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "server", "client"),
-    [
-        ("label_matrix", "class_balanced", "", "number of labels of each class"),
-        ("client_prior", 1.0, "", "number of labels of each class"),
-        ("relative_confidence", True, "largest confidence of each client", "largest of all"),
-    ],
-)
-def test_what_statistics_of_the_cohort_tell_is_said(key, value, server, client):
-    settings = {**vars(Parameters(num_classes=2)), **HIDING}
-    before, _ = disclosure.lines(settings)
-    learned, closing = disclosure.lines({**settings, key: value})
-    of_server, _, of_client = learned.partition("; together with one client")
-    assert server in of_server
-    assert client in of_client
-    assert client not in before
-    assert f"to close it: xclp.{key}=" in closing
-
-
-def test_two_settings_tell_a_fact_once():
-    settings = {**vars(Parameters(num_classes=2)), **HIDING}
-    learned, _ = disclosure.lines(
-        {**settings, "label_matrix": "class_balanced", "client_prior": 1.0}
-    )
-    assert learned.count("number of labels of each class") == 1
-
-
-def test_the_threat_models_table_is_the_one_of_the_lines():
-    told = [[cell.replace("`", "") for cell in row] for row in table("who learns what")]
-    assert told == disclosure.table()
-
-
-@pytest.mark.parametrize(
-    ("key", "allowed"),
-    [
-        ("hamming", HAMMING),
-        ("row_sums", ROW_SUMS),
-        ("projection", PROJECTIONS),
-        ("compared_by", ("random", "neighbors")),
-    ],
-)
-def test_every_value_of_a_setting_has_one_row(key, allowed):
-    values = [value for row in disclosure.ROWS if row.key == key for value in row.values]
-    assert sorted(values) == sorted(allowed)

@@ -16,7 +16,6 @@ from jaxfed.kernels.convolution.direct_conv import direct_conv
 from jaxfed.kernels.convolution.winograd import winograd_conv
 from jaxfed.kernels.devices import points_mesh
 from jaxfed.kernels.graph import normalized_graph
-from jaxfed.kernels.knn_extended import extended_hamming_knn
 from jaxfed.kernels.nn_descent import approximate_hamming_knn
 from jaxfed.kernels.ring_product import ring_product
 
@@ -69,11 +68,6 @@ def exact(codes=CODES, k=1, **options):
     return partial(knn.hamming_knn, codes, k, **options)
 
 
-def extended(k, shape):
-    lists, codes = np.zeros(shape, np.int32), np.ones((6, 2), np.uint32)
-    return partial(extended_hamming_knn, codes, np.arange(6) > 3, lists, lists, k)
-
-
 def bits(vectors, num_bits=32):
     return partial(lsh.project_bits, vectors, KEY, num_bits)
 
@@ -100,9 +94,6 @@ NEIGHBORS = {
     "...codes must be uint32": exact(CODES.astype(np.int64)),
     "...matrix [n, d], got shape (4,)": partial(knn.cosine_knn, np.ones(4, np.float32), 1),
     "...vectors must be real, got dtype complex64": partial(knn.cosine_knn, COMPLEX, 1),
-    "...num_neighbors=0": extended(0, (4, 3)),
-    "...lists (5, 3), (5, 3) of 4 points": extended(3, (5, 3)),
-    "...lists have 2 neighbors: use 3 or more": extended(3, (4, 2)),
     "...multiple of 32, got 0": bits(np.ones((2, 3)), 0),
     "...multiple of 32, got 100": bits(np.ones((2, 3)), 100),
     "...[n, d], got shape (3,)": bits(np.ones(3)),

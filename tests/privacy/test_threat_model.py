@@ -5,7 +5,7 @@ import re
 
 import message_sizes
 import pytest
-from threat_model import ROOT, cited_tests, table
+from threat_model import ROOT, cited_tests, table, uncited
 
 from jaxfed.federation.communication import label_bytes
 
@@ -73,6 +73,13 @@ def test_bytes_of_votes(row):
     assert int(ours_bytes) == sent[message] == formula(ours, **names)
 
 
+@pytest.mark.parametrize("row", table("influence"), ids=lambda row: row[0])
+def test_bytes_of_columns(row):
+    """50 labels a client."""
+    kind, _, num_bytes = row
+    assert int(num_bytes) == P * {"positions": 4 * 50, "influence_columns": 4 * P * N * 50}[kind]
+
+
 def test_bytes_of_double_masks():
     """Beyond the uploads and sums; the start is 4 bytes longer a client."""
     sent = message_sizes.double_masks([N] * P, C, range(P))
@@ -93,3 +100,7 @@ def test_tests_that_are_named_exist():
         if not re.search(rf"^(def {test}\(|{test} = )", (ROOT / file).read_text(), re.MULTILINE)
     ]
     assert not missing
+
+
+def test_every_statement_cites_a_test():
+    assert uncited("threat-model") == uncited("threat-model-network", r"`test_\w+`") == []

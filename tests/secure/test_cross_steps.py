@@ -1,18 +1,12 @@
 """H of several clients, with dropouts, and XCLP over the secure protocols against XCLP in the clear."""
 
-import tracemalloc
-
 import message_sizes
 import numpy as np
 import pytest
 import reference_kernels as reference
-from hypothesis import given
-from hypothesis import strategies as st
 from secure_labels import digits, disagreement
 
 from jaxfed import xclp
-from jaxfed.federation.execution.settings import Execution
-from jaxfed.kernels import knn
 from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import matrix as hamming_matrix
 from jaxfed.secure.hamming import protocols
@@ -87,38 +81,6 @@ def test_nearest_as_the_kernel_finds_them(sizes, num_neighbors, gone):
         nearest_of_all(reference.hamming_knn, sizes, num_neighbors, block_points, gone, seed)
 
 
-@pytest.mark.slow
-@pytest.mark.gpu
-@given(
-    st.sampled_from([[1], [3, 0, 2], [4, 5, 3, 8], [0, 0], [300, 2]]),
-    st.sampled_from([1, 4, 7]),
-    st.sampled_from([2, 3, 512]),
-    st.integers(-1, 3),
-    st.integers(0, 2**31),
-)
-def test_nearest_as_the_kernel_finds_them_in_many_cases(
-    sizes, num_neighbors, block_points, gone, seed
-):
-    nearest_of_all(knn.hamming_knn, sizes, num_neighbors, block_points, gone, seed)
-
-
-def test_neighbors_take_memory_by_points_not_by_pairs():
-    """A block is dropped when it has been searched: kept are 8 k bytes a point and client."""
-    sizes, k, block = {0: 1000, 1: 2000}, 5, 250
-    h = np.random.default_rng(0).integers(0, 4097, (block, block), dtype=np.uint16)
-    tracemalloc.start()
-    nearest = NearestOthers(sizes, 4096, k)
-    for j, m in ((0, 0), (0, 1), (1, 1)):
-        for rows in ranges(sizes[j], block):
-            for columns in ranges(sizes[m], block):
-                if j < m or rows.start <= columns.start:
-                    nearest.add(Block(j, m, rows, columns, h))
-    kept, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert kept < 1.1 * 8 * k * 3000 * 2
-    assert peak - kept < 6 * 8 * block * block
-
-
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("gone", [0, 1, 2])
 @pytest.mark.parametrize("when", ["before", "own", "first pair", "second pair"])
@@ -174,38 +136,3 @@ def test_the_switches_of_propagate_labels(hamming, row_sums, num_points):
         vectors, labels, hamming=hamming, row_sums=row_sums, **PARAMETERS
     )
     assert disagreement(secure, plain, 3) <= 1
-
-
-@pytest.mark.parametrize(("key_bits", "workers"), [(3072, 1), (2048, 0)])
-@pytest.mark.sample(1)
-def test_key_size_and_worker_processes(key_bits, workers):
-    """The size shows in the bytes, the processes nowhere; progress counts to the end."""
-    vectors, labels = digits(2, 20)
-    told = []
-    parameters = {"num_classes": 10, "num_bits": 32, "num_neighbors": 3}
-    result = xclp.cross_client_label_propagation(
-        vectors,
-        labels,
-        xclp.Parameters(hamming="phe", key_bits=key_bits, **parameters),
-        Execution(workers, lambda *numbers: told.append(numbers)),
-    )
-    plain = xclp.propagate_labels(vectors, labels, **parameters)
-    assert disagreement(result.predictions, plain, 2) <= 1
-    sizes = [len(v) for v in vectors]
-    expected = message_sizes.encryptions(*sizes, 32, key_bits)
-    assert result.communication.upload["opened"] == expected["opened"]
-    pairs = sizes[0] * sizes[1]
-    assert told[-1] == ("pairs of points", pairs, pairs)
-    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("hamming", ["masked", "ot", "phe"])
-def test_digits_by_every_protocol_that_is_meant_for_use(hamming):
-    vectors, labels = digits(5, 500)
-    parameters = {"num_classes": 10, "num_bits": 1024, "influence": "columns"}
-    plain = xclp.propagate_labels(vectors, labels, **parameters)
-    secure = xclp.propagate_labels(
-        vectors, labels, hamming=hamming, row_sums="masked", **parameters
-    )
-    assert disagreement(secure, plain, 5) <= 1

@@ -9,16 +9,13 @@ thrown away, fails here.
 from __future__ import annotations
 
 import inspect
-import math
 import re
 import secrets
 from pathlib import Path
 from types import SimpleNamespace
 
-import gmpy2
 import numpy as np
 import pytest
-from gmpy2 import mpz
 from paillier_pair import KEY, codes_of
 from recording_network import Network
 from row_sums_parties import matrices, parties
@@ -295,56 +292,3 @@ def test_sources_are_the_operating_systems():
 
 
 # --- known answers at full size ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("num_shares", "threshold"), [(3, 2), (100, 67)])
-def test_shares_are_the_polynomial_of_all_that_is_drawn(num_shares, threshold):
-    """a_0 + a_1 x + ... mod 2^521 - 1, a_{t-1} drawn first, each a_i with its 521 bits."""
-    tape, secret = Tape(), bytes(range(1, 33))
-    found = shamir.split(secret, num_shares, threshold, random_bytes=tape)
-    p = 2**521 - 1
-    drawn = [int.from_bytes(entry, "big") % 2**521 for entry in tape.given]
-    assert max(entry.bit_length() for entry in drawn) > 515
-    coefficients = [int.from_bytes(secret, "big"), *reversed(drawn)]  # a_0, a_1, ..., a_{t-1}
-    for x, share in enumerate(found, start=1):
-        expected = sum(a * pow(x, power, p) for power, a in enumerate(coefficients)) % p
-        assert int.from_bytes(share, "big") == expected
-
-
-def test_too_few_shares_leave_every_secret_possible_whatever_their_number():
-    """With t - 1 of t = 60 shares, the coefficients that another secret needs are field elements, too.
-
-    Were they drawn from fewer than 521 bits, only the true secret would have short ones.
-    """
-    threshold, p = 60, shamir.PRIME
-    tape = Tape()
-    found = shamir.split(b"true", threshold, threshold, random_bytes=tape)
-    known = {x: int.from_bytes(found[x - 1], "big") for x in range(1, threshold)}
-    leading = []
-    for secret in (b"true", b"lies"):
-        points = {0: int.from_bytes(secret, "big"), **known}
-        # The highest coefficient of the polynomial through t points: its divided difference.
-        leading.append(
-            sum(
-                y * pow(math.prod(x - z for z in points if z != x) % p, -1, p)
-                for x, y in points.items()
-            )
-            % p
-        )
-    assert leading[0] == int.from_bytes(tape.given[0], "big") & p
-    assert min(value.bit_length() for value in leading) > 505
-
-
-def test_a_paillier_key_is_what_is_drawn():
-    """p and q: the drawn bytes but for the bits that are set. B = (-x^2)^N mod N^2."""
-    tape = Tape()
-    key = paillier.generate_key(2048, random_bytes=tape)
-    assert set(tape.sizes) == {128, 256}
-    primes = [int.from_bytes(entry, "little") for entry in tape.given if len(entry) == 128]
-    forced = 3 << 1022 | 3
-    for prime in (key.phe.p, key.phe.q):
-        assert prime in {drawn | forced for drawn in primes}
-    [x] = [int.from_bytes(entry, "little") for entry in tape.given if len(entry) == 256][-1:]
-    n = key.public.n
-    assert x < n
-    assert key.public.base == gmpy2.powmod(-mpz(x) * x % n, n, n * n)

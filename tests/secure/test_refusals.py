@@ -8,7 +8,7 @@ from row_sums_parties import matrices
 
 from jaxfed import xclp
 from jaxfed.errors import ProtocolError
-from jaxfed.secure import class_means, cross_steps, largest_value, vote_sums
+from jaxfed.secure import class_means, cross_steps, vote_sums
 from jaxfed.secure import influence_columns as columns
 from jaxfed.secure.hamming import matrix
 from jaxfed.secure.primitives import oblivious_transfer, packed_counts, paillier, ring, shamir
@@ -200,9 +200,6 @@ MESSAGES = {
     "...position  beyond": positions(np.array([0, 5], "<u4").tobytes()),
     "...columns": influence(b"\0" * 12),
     "...columns  nan": influence(np.array([1, np.nan, 0, 0], "<f4").tobytes()),
-    "...confidence": partial(largest_value.parsed, b""),
-    "...confidence  above 1": partial(largest_value.parsed, np.float32(1.5).tobytes()),
-    "...confidence  nan": partial(largest_value.parsed, np.float32(np.nan).tobytes()),
     "...3 bytes of 0 and 1": partial(class_means.parsed_classes, b"\x01", 3),
     "...3 bytes of 0 and 1  two": partial(class_means.parsed_classes, b"\x01\x02\x00", 3),
     "...take 12 bytes, got 0": distances(b""),

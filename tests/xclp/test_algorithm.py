@@ -6,7 +6,6 @@ import re
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference_kernels as reference
 from dense_xclp import clustered_clients, dense_algorithm_1
 from hypothesis import given
 from hypothesis import strategies as st
@@ -176,37 +175,6 @@ def test_slow_convergence_is_told():
         propagate_labels(vectors, labels, **FEW_BITS, max_steps=2)
 
 
-GOOD = np.zeros((2, 3), np.float32), np.array([0, -1])
-
-
-def test_a_keyword_that_is_no_parameter_is_named():
-    with pytest.raises(TypeError, match=r"no parameter 'hammin', did you mean 'hamming'\?"):
-        propagate_labels([GOOD[0]], [GOOD[1]], num_classes=2, hammin="masked")
-
-
-def test_more_neighbors_than_points_are_all_of_them():
-    """However many: neither time nor memory goes with what is not there."""
-    rng = np.random.default_rng(0)
-    vectors, labels = (
-        [rng.normal(size=(10, 4))],  # points as many as neighbors by default, for one program
-        [np.where(np.arange(10) < 5, np.arange(10) % 2, -1)],
-    )
-    of_all, of_many = (
-        propagate_labels(vectors, labels, **FEW_BITS, num_neighbors=k) for k in (10, 1_000_000)
-    )
-    np.testing.assert_array_equal(of_many[0].scores, of_all[0].scores)
-
-
-def test_clients_may_be_stacked_in_one_array():
-    vectors, labels = np.stack([GOOD[0], GOOD[0] + 1]), np.stack([GOOD[1]] * 2)
-    stacked, listed = (
-        propagate_labels(v, y, **ONE) for v, y in ((vectors, labels), (list(vectors), list(labels)))
-    )
-    later = [found.label(vectors) for found in (stacked, listed)]
-    for one, other in zip([*stacked, *later[0]], [*listed, *later[1]], strict=True):
-        np.testing.assert_array_equal(one.scores, other.scores)
-
-
 @given(
     st.integers(0, 6).flatmap(
         lambda n: st.lists(
@@ -229,18 +197,6 @@ def test_confidence_is_one_when_sure_and_zero_when_not():
     _, confidence = predict(jnp.array([[3.0, 0.0], [2.0, 2.0], [0.0, 0.0]]))
     np.testing.assert_allclose(confidence, [1, 0, 0], atol=1e-6)
     np.testing.assert_allclose(predict(jnp.array([[3.0]]))[1], [1])
-
-
-def test_reference_graph_is_the_one_above():
-    """The dense computation of this file and the kernels' oracle agree, so neither is wrong alone."""
-    indices = np.array([[1, 2], [0, 2], [0, 1]])
-    weights = np.array([[0.5, 0.2], [0.5, -0.1], [0.2, 0.3]])
-    b = np.array([[0, 0.5, 0.2], [0.5, 0, 0], [0.2, 0.3, 0]])
-    w = b + b.T
-    scale = w.sum(1) ** -0.5
-    np.testing.assert_allclose(
-        reference.normalized_graph(indices, weights), scale[:, None] * w * scale[None, :]
-    )
 
 
 @pytest.mark.parametrize("scale", [1e-41, 1e-37, 1e37])

@@ -7,9 +7,7 @@ import pytest
 from dense_xclp import clustered_clients, dense_algorithm_1
 from secure_labels import digits
 
-from jaxfed.errors import UsageError
 from jaxfed.xclp import Parameters, cross_client_label_propagation, label_later, propagate_labels
-from jaxfed.xclp.later_points.extension import extend_labeling
 
 C = 10
 SETTINGS = {"num_classes": C, "num_bits": 256, "num_neighbors": 5, "alpha": 0.9, "center": True}
@@ -91,8 +89,6 @@ def test_later_points_are_labeled_by_head_and_graph():
     later = label_later(headed(), vectors, Parameters(**SETTINGS, head="ridge"))
     for mine, other, y in zip(later, headed().predictions, labels, strict=True):
         assert np.mean((mine.labels == other.labels)[y < 0]) > 0.9
-    with pytest.raises(UsageError, match=r"no step that extends it"):
-        extend_labeling(headed(), vectors, labels, Parameters(**SETTINGS, head="ridge"))
 
 
 def test_centering_takes_out_a_shift():

@@ -1,11 +1,10 @@
 """XCLP with its graph over two devices, against the same on one."""
 
-import jax
 import numpy as np
 import pytest
 from dense_xclp import clustered_clients
 
-from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels import knn
 from jaxfed.kernels.devices import mesh_of, points_mesh
 from jaxfed.xclp import Parameters, cross_client_label_propagation
@@ -65,16 +64,3 @@ def test_neighbors_over_devices_are_remembered():
     remembering = Execution(memory={}, num_devices=2)
     found = [remembering.once(knn.hamming_knn, remembering.spread(bits), 3) for _ in range(2)]
     assert found[0] is found[1]
-
-
-@pytest.mark.parametrize("execution", [HERE, Execution(num_devices=1)])
-def test_one_device_is_no_mesh(execution):
-    assert execution.mesh is None
-
-
-def test_one_accelerator_is_no_mesh(monkeypatch):
-    monkeypatch.setattr("jaxfed.federation.execution.settings.is_one_cpu", lambda: False)
-    assert HERE.mesh == points_mesh()
-    (alone, *_) = jax.devices()
-    monkeypatch.setattr(jax, "devices", lambda: [alone])
-    assert HERE.mesh is None

@@ -164,7 +164,14 @@ class Simulation:
                 f"{dataset.name}: {np.count_nonzero(is_other)} of {len(is_other)} test examples count as "
                 f"wrong: no training example is of class {' or '.join(others[:8])}"
             )
-        sizes = self.dealt(config.seed).partition.sizes
+        dealt = self.dealt(config.seed)
+        given = dealt.y[np.concatenate(dealt.partition.labeled)]
+        if 0 < len(found := np.unique(given)) < dataset.num_classes:
+            missing = [repr(name) for c, name in enumerate(dataset.class_names) if c not in found]
+            logging.warning(
+                f"no client has a label of class {' or '.join(missing[:8])}: none is predicted"
+            )
+        sizes = dealt.partition.sizes
         if empty := np.count_nonzero(sizes.sum(axis=0) == 0):
             logging.warning(
                 f"{empty} of {sizes.shape[1]} clients have no examples "

@@ -45,7 +45,7 @@ from jaxfed.xclp.steps.propagation_matrix import (
     SolverAccuracy,
     accuracy_of,
     scores_of,
-    warn_of_cut_short,
+    warn_of_solution,
 )
 
 Points = Callable[[ServerState, Cohort, jax.Array], Cohort]  # -> points of the graph, x [K, N, D]
@@ -161,7 +161,7 @@ class _InOneProgram:
         if self._is_spread:  # via the host, so that they may move to the devices that train
             label, confidence = (jnp.asarray(np.asarray(x)) for x in (label, confidence))
         accuracy = accuracy_of(info, self._p.max_steps)
-        warn_of_cut_short(accuracy, SolverAccuracy(), self._p.tolerance)
+        warn_of_solution(accuracy, SolverAccuracy(), self._p)
         return label, confidence, {"steps": accuracy.steps, "residual": accuracy.residual}
 
     def _compiled(self, program: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,19 +21,18 @@ from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.kernels import knn
 from jaxfed.kernels.devices import padded_rows, padded_to
 from jaxfed.kernels.graph import normalized_graph
-from jaxfed.xclp.selection.choice import Choice, plaintext_total, select, settings_of
+from jaxfed.xclp.selection.choice import Choice, select, settings_of
 from jaxfed.xclp.selection.leave_one_out import Labeled, labeled_rows
 from jaxfed.xclp.settings.parameters import Propagation
 from jaxfed.xclp.steps.class_scores import weighed_by_prior
-from jaxfed.xclp.steps.contributions import EVERYBODY
-from jaxfed.xclp.steps.knn_graph import one_hot_labels, positive_power
+from jaxfed.xclp.steps.knn_graph import answers_of, one_hot_labels, positive_power
 from jaxfed.xclp.steps.prediction import calibrated, predict, relative
 from jaxfed.xclp.steps.propagation_matrix import (
     PropagationMatrix,
     SolverAccuracy,
     accuracy_of,
     scores_of,
-    warn_of_cut_short,
+    warn_of_solution,
 )
 
 Array = jax.Array | np.ndarray
@@ -86,19 +85,17 @@ def label_over_cosines(
     near = execution.once(knn.cosine_knn, vectors, most)
     choice = None
     if p.asks_labels:
-        answers = np.where(y.any(axis=1), y.argmax(axis=1), -1)
+        answers = answers_of(y)
         owners = np.zeros(len(y), int) if owner is None else owner
 
-        def evidence(s: Propagation) -> dict[int, Labeled]:
-            return {EVERYBODY: labeled_rows(_matrix(near, s), y, owners, answers)}
+        def evidence(s: Propagation) -> Labeled:
+            return labeled_rows(_matrix(near, s), y, owners, answers)
 
-        choice = select(p, evidence, plaintext_total)
+        choice = select(p, evidence)
     own = choice.p if choice else p
     z, info = scores_of(_matrix(near, own), y)
-    warn_of_cut_short(
-        accuracy_of(info, own.max_steps),
-        choice.systems if choice else SolverAccuracy(),
-        own.tolerance,
+    warn_of_solution(
+        accuracy_of(info, own.max_steps), choice.systems if choice else SolverAccuracy(), own
     )
     if owner is not None:
         of_clients = np.zeros((int(owner.max(initial=0)) + 1, p.num_classes), np.float32)

@@ -104,7 +104,7 @@ def fitted(
     """
     (dim, num_classes), counts = moments.by_class.shape, moments.counts
     candidates = (p.regularization,) if p.regularization else STRENGTHS
-    found = [moments.logits(strength) for strength in candidates]
+    found = [moments.weights(strength) for strength in candidates]
     if p.regularization:
         sums.communication.down("weights", 4 * sums.num_clients * dim * num_classes)
         return Fit(found[0], counts, {"regularization": p.regularization})

@@ -55,7 +55,7 @@ Selection needs plaintext steps: one process has everything and computes what th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import product
@@ -83,8 +83,7 @@ from jaxfed.xclp.settings.parameters import (
     fits,
 )
 from jaxfed.xclp.steps.class_scores import shares
-from jaxfed.xclp.steps.contributions import EVERYBODY
-from jaxfed.xclp.steps.knn_graph import KnnGraphs
+from jaxfed.xclp.steps.knn_graph import KnnGraphs, answers_of
 from jaxfed.xclp.steps.prediction import (
     SHARPNESS,
     likeliest,
@@ -95,10 +94,7 @@ from jaxfed.xclp.steps.prediction import (
 from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy
 
 P = TypeVar("P", bound=Propagation)
-Evidence = Callable[[P], Mapping[int, Labeled]]  # leave-one-out data by client, for one setting
-# Adds up the clients' counts, int [G, t], or sums, float64 [G, t]; None without clients, or with too few of
-# them to hide a single one.
-Total = Callable[[Mapping[int, np.ndarray]], np.ndarray | None]
+Evidence = Callable[[P], Labeled]  # leave-one-out data of all labeled points, for one setting
 
 
 class Choice(NamedTuple, Generic[P]):
@@ -150,51 +146,40 @@ class Choice(NamedTuple, Generic[P]):
         return metrics
 
 
-def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
+def select(p: P, evidence: Evidence[P]) -> Choice[P]:
     """Choose among the candidates that `p.select` names; `evidence` is called once for each matrix S."""
-    settings = settings_of(p)
-    num_groups = groups_of(p.select_measure, p.num_classes)
-    by_matrix: dict[tuple[Any, ...], Mapping[int, Labeled]] = {}
+    settings, measure = settings_of(p), p.select_measure
+    by_matrix: dict[tuple[Any, ...], Labeled] = {}
 
-    def labeled(s: P) -> Mapping[int, Labeled]:
+    def labeled(s: P) -> Labeled:
         key = _in_common(s)
         if key not in by_matrix:
             by_matrix[key] = evidence(s)
         return by_matrix[key]
 
-    hits = [_half_hits(labeled(s), s) for s in settings]
-    clients = [j for j in hits[0] if all(j in own for own in hits)]
+    def summed(settings: Sequence[P]) -> Sums:
+        hits = [half_hits(left_out_scores(labeled(s), s), labeled(s).answers) for s in settings]
+        answers, num_groups = labeled(settings[0]).answers, groups_of(measure, p.num_classes)
+        return Sums.of(counts_of_hits(hits, answers, num_groups))
 
-    def summed(hits: list[dict[int, np.ndarray]]) -> Sums | None:
-        points = labeled(settings[0])
-        counts = {
-            j: counts_of_hits([own[j] for own in hits], points[j].answers, num_groups)
-            for j in clients
-        }
-        sums = total(counts)
-        return None if sums is None else Sums.of(sums)
-
+    sums = summed(settings)
     size = len(settings), len(by_matrix)
-    accuracies = [own.accuracy for points in by_matrix.values() for own in points.values()]
+    accuracies = [own.accuracy for own in by_matrix.values()]
     systems = reduce(SolverAccuracy.worst, accuracies, SolverAccuracy())
-    sums = summed(hits)
-    if sums is None or not sums.labels.any():
+    if not sums.labels.any():
         flat = 1.0 if p.confidence == "calibrated" else None
         return Choice(settings[0], _chosen(p, settings[0]), None, None, *size, flat, None, systems)
-    qualities, best = sums.qualities(p.select_measure), sums.best(p.select_measure)
+    qualities, best = sums.qualities(measure), sums.best(measure)
     found, quality = settings[best], qualities[best]
     if fits_prior(p):
-        weighed = fitted({j: labeled(found)[j] for j in clients}, found, total)
-        again = None if weighed is found else summed([_half_hits(labeled(found), weighed)])
-        if again is not None and again.labels.any():
-            found, quality = weighed, again.qualities(p.select_measure)[0]
+        found = fitted(labeled(found), found)
+        quality = summed([found]).qualities(measure)[0]
     sharpness, log_loss = None, None
     if found.confidence == "calibrated":
-        left_out = {
-            j: (left_out_scores(own, found), own.answers) for j, own in labeled(found).items()
-        }
-        likelihoods = total({j: log_likelihoods(*left_out[j]) for j in clients})
-        sharpness, log_loss = (1.0, None) if likelihoods is None else likeliest(likelihoods)
+        points = labeled(found)
+        sharpness, log_loss = likeliest(
+            log_likelihoods(left_out_scores(points, found), points.answers)
+        )
     rates = float(quality), float(qualities[0])
     return Choice(found, _chosen(p, found), *rates, *size, sharpness, log_loss, systems)
 
@@ -229,11 +214,6 @@ def fits_prior(p: Propagation) -> bool:
     return "client_prior" in p.select
 
 
-def plaintext_total(counts: Mapping[int, np.ndarray]) -> np.ndarray | None:
-    """The sum of the clients' counts in the clear."""
-    return np.sum(list(counts.values()), axis=0) if counts else None
-
-
 def _in_common(s: Propagation) -> tuple[Any, ...]:
     """Settings on which graph and S depend; equal ones share leave-one-out data."""
     return s.alpha, s.num_neighbors, s.similarity_power, getattr(s, "num_bits", None)
@@ -254,7 +234,7 @@ class Sums(NamedTuple):
 
     @classmethod
     def of(cls, counts: np.ndarray) -> Sums:
-        """The sums of the clients' `counts_of_hits`."""
+        """The sum of `counts_of_hits`."""
         halves, squares, labels = np.split(np.asarray(counts, np.float64), 3, axis=1)
         return cls(halves, squares, labels[0])
 
@@ -277,17 +257,13 @@ class Sums(NamedTuple):
         return best if self.is_clear(best, measure) else 0
 
 
-def _half_hits(points: Mapping[int, Labeled], s: Propagation) -> dict[int, np.ndarray]:
-    return {j: half_hits(left_out_scores(own, s), own.answers) for j, own in points.items()}
-
-
 def groups_of(measure: str, num_classes: int) -> int:
     """Number of groups, G, in which hits are counted: one a class for their mean, else one."""
     return num_classes if measure == "balanced_accuracy" else 1
 
 
 def counts_of_hits(halves: list[np.ndarray], answers: np.ndarray, num_groups: int) -> np.ndarray:
-    """A client's half-hits, squares of differences and numbers of labels, int [settings, 3 G]."""
+    """Half-hits, squares of differences and numbers of labels, int [settings, 3 G]."""
     group = answers if num_groups > 1 else np.zeros(len(answers), np.int64)
 
     def by_group(values: np.ndarray) -> np.ndarray:
@@ -309,30 +285,18 @@ def _chosen(p: Propagation, found: Propagation) -> dict[str, Any]:
 PRIOR_LABELS = tuple(2.0**k for k in range(-3, 10))  # s
 
 
-def fitted(points: Mapping[int, Labeled], p: P, total: Total) -> P:
-    """Return `p` with the prior fitted to leave-one-out data; `p` itself if there is no sum over clients."""
-    of_labels = total({j: _by_labels(own) for j, own in points.items()})
-    if of_labels is None:
-        return p
-    labels = PRIOR_LABELS[_mean_place(of_labels)]
-    of_scores = total({j: _by_sharpness(own, p, labels) for j, own in points.items()})
-    if of_scores is None:
-        return p
-    gamma = SHARPNESS[_mean_place(of_scores)]
-    return replace(p, client_prior=1 / gamma, client_prior_labels=labels)
-
-
-def _by_labels(points: Labeled) -> np.ndarray:
+def fitted(points: Labeled, p: P) -> P:
+    """Return `p` with the prior fitted to leave-one-out data."""
     own, cohort = (np.maximum(counts, 0) for counts in left_out_counts(points))
-    return log_sums([shares(own, cohort, labels)[0] for labels in PRIOR_LABELS], points.answers)
+    of_labels = [shares(own, cohort, labels)[0] for labels in PRIOR_LABELS]
+    labels = PRIOR_LABELS[_mean_place(log_sums(of_labels, points.answers))]
 
-
-def _by_sharpness(points: Labeled, p: Propagation, labels: float) -> np.ndarray:
     def at(gamma: float) -> np.ndarray:
         weighed = replace(p, client_prior=1 / gamma, client_prior_labels=labels)
         return np.asarray(probabilities(left_out_scores(points, weighed), gamma))
 
-    return log_sums([at(gamma) for gamma in SHARPNESS], points.answers)
+    gamma = SHARPNESS[_mean_place(log_sums([at(gamma) for gamma in SHARPNESS], points.answers))]
+    return replace(p, client_prior=1 / gamma, client_prior_labels=labels)
 
 
 def _mean_place(sums: np.ndarray) -> int:
@@ -365,7 +329,7 @@ def choose(
     """
     if not p.asks_labels:
         return None
-    choice = select(p, lambda s: {EVERYBODY: _joint(s, graphs)}, plaintext_total)
+    choice = select(p, lambda s: _joint(s, graphs))
     return with_head(choice, p, graphs, vectors) if fits("head", p.select) else choice
 
 
@@ -404,7 +368,7 @@ def with_head(
 def _joint(s: Parameters, graphs: KnnGraphs) -> Labeled:
     matrix, points = graphs.matrix(s), graphs.points(s.num_bits)
     y = np.concatenate(list(points.labels.values()))
-    answers = np.where(y.any(axis=1), y.argmax(axis=1), -1)
+    answers = answers_of(y)
     owner = np.concatenate([np.full(r.stop - r.start, j) for j, r in points.rows.items()])
     n = matrix.num_points
     y, owner, answers = padded_to(y, n), padded_to(owner, n), padded_to(answers, n, fill=-1)

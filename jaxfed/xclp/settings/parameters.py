@@ -169,7 +169,6 @@ STAGES: dict[str, Stage] = {
     "influence": Stage("send", "positions", "a protocol, and xclp.influence='columns'"),
     "row_sums": Stage("send", "upload", "a protocol in xclp.row_sums"),
     "sums": Stage("receive", "sums", "a protocol in xclp.row_sums"),
-    "confidence": Stage("send", "confidence", "a protocol, and xclp.relative_confidence=True"),
 }
 
 # Smallest alpha of leave-one-out, which subtracts a label's effect at its own point. Below it the rest is
@@ -218,8 +217,8 @@ class Propagation:
         confidence: meaning of confidences: "entropy", 1 minus the scaled entropy of a point's scores
             (Algorithm 1, line 16), or "calibrated", the probability that the label is right, estimated by
             leave-one-out.
-        relative_confidence: divide all confidences by the largest, as the authors' code does (after line 16
-            of Algorithm 1).
+        relative_confidence: divide all confidences by the largest, as the authors' code does. It needs
+            plaintext steps (after line 16 of Algorithm 1).
     """
 
     select: Sequence[str] = field(default=(), kw_only=True)
@@ -352,8 +351,7 @@ class Parameters(Propagation):
 
     Privacy. `label_matrix` and `client_prior` use the cohort's labels. Except for "plain" without a prior,
     the clients learn the cohort's number of labels of each class; the server learns it if `row_sums` is
-    plaintext. `relative_confidence` uses the cohort's largest confidence: the server learns every client's
-    largest one, the clients the cohort's. `select` and `confidence="calibrated"` need leave-one-out, which
+    plaintext. `select` and `confidence="calibrated"` need leave-one-out, which
     needs plaintext steps.
     """
 
@@ -426,6 +424,12 @@ class Parameters(Propagation):
                 "use 'class_balanced', or set hamming='plaintext' and row_sums='plaintext'",
             ),
             (
+                "relative_confidence",
+                self.relative_confidence and self.has_session,
+                "the server would see each client's largest confidence",
+                "use False, or set hamming='plaintext' and row_sums='plaintext'",
+            ),
+            (
                 "influence",
                 self.influence == "labels" and self.row_sums != "plaintext",
                 f"the server would receive the labels that row_sums={self.row_sums!r} hides",
@@ -488,7 +492,6 @@ class Parameters(Propagation):
             "influence": self.has_session and self.influence == "columns",
             "row_sums": self.row_sums != "plaintext",
             "sums": self.row_sums != "plaintext",
-            "confidence": self.has_session and self.relative_confidence,
         }
         for departure in self.departures:
             if not is_there[departure.stage]:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxfed.data.dataset import UNLABELED
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels.devices import padded_rows
 from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
@@ -133,3 +134,8 @@ def positive_power(similarity: jax.Array, power: float) -> jax.Array:
 def one_hot_labels(labels: Array, num_classes: int) -> np.ndarray:
     """float32 [..., C]: Y_ic = 1 where point i is labeled c, zero rows where unlabeled (-1)."""
     return (np.asarray(labels)[..., None] == np.arange(num_classes)).astype(np.float32)
+
+
+def answers_of(y: np.ndarray) -> np.ndarray:
+    """Labels int [n] of Y [n, C], -1 where a row is zero: the inverse of `one_hot_labels`."""
+    return np.where(y.any(axis=1), y.argmax(axis=1), UNLABELED)

@@ -18,9 +18,8 @@ the first of equal ones. A label that no other reaches has q = 1 / C for every g
 labels are like that, or there are none, gamma is 1.
 
 Each client sums over its own labels, for every value of the grid, and counts them. The server adds up the
-sums, masked if row sums are masked, and announces the chosen value: `len(SHARPNESS) + 1` numbers up and one
-down per client, in addition to leave-one-out's messages. The server learns the cohort's log-likelihoods but
-no client's.
+sums and announces the chosen value: `len(SHARPNESS) + 1` numbers up and one down per client, in addition to
+leave-one-out's messages.
 
 Under `label_epsilon` confidences are calibrated to the randomized labels, noise included. On labeled points
 they are too high, because the point's own label is part of Z.
@@ -39,7 +38,6 @@ from jaxfed.data.dataset import UNLABELED
 from jaxfed.kernels.devices import padded_rows
 
 if TYPE_CHECKING:
-    from jaxfed.secure.session.parties import Session
     from jaxfed.xclp.settings.parameters import Parameters
     from jaxfed.xclp.steps.row_sums import Scores
 
@@ -117,11 +115,10 @@ def log_likelihoods(left_out: np.ndarray, answers: np.ndarray) -> np.ndarray:
 
 
 def log_sums(probabilities: Sequence[Array], answers: np.ndarray) -> np.ndarray:
-    """A client's log-likelihoods in nats and its number of labels, float64 [G + 1, 1].
+    """Log-likelihoods of some labels in nats and their number, float64 [G + 1, 1].
 
-    `probabilities` are those of the classes of its labeled points under G models, [m, C] each; `answers`
-    their labels, int [m]. Sums are multiples of 2^-10. Masked row sums hold up to 2^23 / p nats from each of
-    p clients: with 100 clients and ten classes, 12,000 labels that gamma = 1024 considers impossible.
+    `probabilities` are those of the classes of labeled points under G models, [m, C] each; `answers` their
+    labels, int [m]. Sums are multiples of 2^-10.
     """
     at = np.arange(len(answers)), answers
     sums = [np.log(np.asarray(q)[at].astype(np.float64)).sum() for q in probabilities]
@@ -143,28 +140,20 @@ def client_predictions(
     vectors: Sequence[np.ndarray],
     scores: Mapping[int, Scores],
     p: Parameters,
-    session: Session | None,
     sharpness: float | None,
-) -> tuple[list[Prediction], dict[int, np.float32]]:
+) -> tuple[list[Prediction], np.float32]:
     """Lines 15 and 16, CS: labels and confidences of every client's own rows of Z.
 
     A client without scores, because it has left, gets the predictions of unreached points. Also returns the
-    largest confidence of any point, as each client receives it; empty unless confidences are relative to it.
+    largest confidence of any point, by which `relative_confidence` divides (not in the paper).
     """
     nothing = [np.zeros((len(v), p.num_classes), np.float32) for v in vectors]
     z = [scores[j].weighted if j in scores else own for j, own in enumerate(nothing)]
     predictions = predicted(z, sharpness)
-    if not p.relative_confidence:
-        return predictions, {}
-    own = {j: predictions[j].confidences.max(initial=0) for j in scores}
-    largest = largest_confidences(own, session)
-    nobody = predicted(nothing)
-    return [
-        prediction._replace(confidences=prediction.confidences / (largest[j] or np.float32(1)))
-        if j in largest
-        else nobody[j]
-        for j, prediction in enumerate(predictions)
-    ], largest
+    largest = np.float32(max(own.confidences.max(initial=0) for own in predictions))
+    if p.relative_confidence and largest:
+        predictions = [own._replace(confidences=own.confidences / largest) for own in predictions]
+    return predictions, largest
 
 
 def predicted(scores: Sequence[np.ndarray], sharpness: float | None = None) -> list[Prediction]:
@@ -176,18 +165,3 @@ def predicted(scores: Sequence[np.ndarray], sharpness: float | None = None) -> l
     ends = np.cumsum([len(own) for own in scores])
     parts = (np.split(np.asarray(a)[: len(z)], ends[:-1]) for a in (labels, confidences, z))
     return [Prediction(*own) for own in zip(*parts, strict=True)]
-
-
-def largest_confidences(
-    own: Mapping[int, np.float32], session: Session | None
-) -> dict[int, np.float32]:
-    """The largest of the clients' largest confidences, float32, at every client that stays.
-
-    For `relative_confidence`, which is not in the paper. With a session, the server compares them.
-    """
-    if session is None:
-        largest = max(own.values(), default=np.float32(0))
-        return dict.fromkeys(own, largest)
-    from jaxfed.secure import largest_value
-
-    return largest_value.run(session, own)

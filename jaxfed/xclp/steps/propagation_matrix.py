@@ -22,6 +22,8 @@ from jaxfed.xclp.steps.class_scores import Rows, scores
 
 Array = jax.Array | np.ndarray
 
+_DIGITS = 50  # 1 - alpha over the tolerance, from which differences of classes are exact to 2 %
+
 
 class SolverAccuracy(NamedTuple):
     """Accuracy of several solved columns: most steps, largest residual, and if one was stopped at max_steps.
@@ -73,11 +75,8 @@ class PropagationMatrix(NamedTuple):
         """D^1/2, float32 [n]."""
         return everywhere(self.graph.root_degrees)
 
-    def solved(self, y: Array, start: Array | None = None) -> tuple[jax.Array, Convergence]:
-        """S Y for Y float32 [n, C], n the graph's points, and the convergence of each column.
-
-        `start`: a guess of S Y, [n, C], if there is one.
-        """
+    def solved(self, y: Array) -> tuple[jax.Array, Convergence]:
+        """S Y for Y float32 [n, C], n the graph's points, and the convergence of each column."""
         return everywhere(
             propagate(
                 self.graph,
@@ -85,7 +84,6 @@ class PropagationMatrix(NamedTuple):
                 self.p.alpha,
                 tolerance=self.p.tolerance,
                 max_steps=self.p.max_steps,
-                start=start,
             )
         )
 
@@ -124,18 +122,27 @@ def accuracy_of(info: Convergence, max_steps: int) -> SolverAccuracy:
     return SolverAccuracy(int(steps.max()), float(residual.max()), cut_short)
 
 
-def warn_of_cut_short(labeling: SolverAccuracy, choosing: SolverAccuracy, tolerance: float) -> None:
-    """Warn once if columns were stopped at max_steps: in the labeling, in choosing its settings, or in both.
+def warn_of_solution(labeling: SolverAccuracy, choosing: SolverAccuracy, p: Propagation) -> None:
+    """Warn of columns stopped at max_steps, in the labeling or in choosing its settings, and of lost digits.
 
-    The warning points to the caller's caller.
+    With "degree_balanced" the leading term of S is the same for all classes, and what tells them apart is
+    about 1 - alpha of it. The warnings point to the caller's caller.
     """
+    if p.label_matrix == "degree_balanced" and 1 - p.alpha < _DIGITS * p.tolerance:
+        warnings.warn(
+            f"alpha={p.alpha} with label_matrix='degree_balanced': scores of classes differ by about "
+            f"{1 - p.alpha:.0e}, too little for tolerance={p.tolerance:.0e} in float32: lower alpha, or use "
+            "'class_balanced'",
+            RuntimeWarning,
+            stacklevel=3,
+        )
     systems = {"label propagation": labeling, "choosing by leave-one-out": choosing}
     cut_short = {name: own for name, own in systems.items() if own.cut_short}
     if cut_short:
         worst = reduce(SolverAccuracy.worst, cut_short.values())
         warnings.warn(
             f"{' and '.join(cut_short)} stopped at relative residual {worst.residual:.1e} after "
-            f"{worst.steps} steps, above tolerance={tolerance:.1e}: raise max_steps or tolerance",
+            f"{worst.steps} steps, above tolerance={p.tolerance:.1e}: raise max_steps or tolerance",
             RuntimeWarning,
             stacklevel=3,
         )

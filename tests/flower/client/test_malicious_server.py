@@ -194,13 +194,6 @@ def test_calls_that_following_the_protocol_does_not_make(xclp, before, reason):
     assert reason in client.refuses(**client.letter(replaced=changed(*CALLS[reason])))
 
 
-def test_the_largest_confidence_of_a_method_that_does_not_need_it(xclp, before):
-    client = before(xclp, "send_own")
-    client.accepts()
-    asked = client.later(1, (90, "largest", {}, "send", []))
-    assert "'largest' is not to be used now" in client.refuses(**asked)
-
-
 def test_a_letter_after_another_that_failed(xclp, before):
     """Errors would tell which of many messages fit the client's labels."""
     client = before(xclp, "send_own")

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
 from jaxfed.secure.hamming import masked as protocol
@@ -41,57 +39,6 @@ def messages(x, y, masks):
 
 def plain(x, y):
     return np.sum(x[:, None] != y[None], axis=2)
-
-
-@given(
-    st.integers(1, 9),
-    st.integers(1, 9),
-    st.sampled_from([8, 32, 64, 96, 1024]),
-    st.integers(0, 2**31),
-)
-def test_distances(n, m, num_bits, seed):
-    x, y = bits_of((n, num_bits), seed), bits_of((m, num_bits), seed + 1)
-    y[0] = x[-1]
-    y[-1] = 1 - x[0]
-    view = messages(x, y, masks_of(x, y))
-    distances = protocol.combined_distances(*view, ring.ring_bits(num_bits))
-    np.testing.assert_array_equal(distances, plain(x, y))
-
-
-@pytest.mark.parametrize("largest", [1, 2**16 - 1])
-def test_products_of_few_rows_are_those_of_many(largest):
-    """Below a number of rows another computation serves, which is exact for the largest residues, too."""
-    rng = np.random.default_rng(0)
-    dtype = np.int8 if largest == 1 else np.uint16
-    a = rng.integers(2**16 - 3, 2**16, (40, 65504)).astype(np.uint16)
-    b = rng.integers(largest - 1, largest + 1, (30, 65504)).astype(dtype)
-    many, few = protocol._product(a, b), protocol._product(a[:8], b)
-    exact = a[:8].astype(np.int64) @ b.astype(np.int64).T % 2**16
-    np.testing.assert_array_equal(few, exact)
-    np.testing.assert_array_equal(few, many[:8])
-    assert few.dtype == many.dtype == np.uint16
-
-
-@pytest.mark.parametrize("num_bits", [4096, 65528])
-def test_distances_at_both_ends(num_bits):
-    x = np.concatenate([bits_of((2, num_bits)), np.ones((1, num_bits), np.int8)])
-    y = np.concatenate([x, 1 - x])
-    view = messages(x, y, masks_of(x, y))
-    distances = protocol.combined_distances(*view, ring.ring_bits(num_bits))
-    np.testing.assert_array_equal(distances, plain(x, y))
-    assert set(np.diag(distances)) == {0}
-    assert set(np.diag(distances[:, 3:])) == {num_bits}
-
-
-@pytest.mark.parametrize("rows", [(0, 3), (2, 7), (7, 11)])
-def test_masks_of_a_block_are_a_block_of_the_masks(rows):
-    block = range(*rows)
-    whole = protocol.point_masks(SEEDS[0], range(11), 64, 7)
-    part = protocol.point_masks(SEEDS[0], block, 64, 7)
-    np.testing.assert_array_equal(part, whole[rows[0] : rows[1]])
-    whole = protocol.pair_masks(SEEDS[0], range(11), range(13), 13, 7)
-    part = protocol.pair_masks(SEEDS[0], block, range(5, 12), 13, 7)
-    np.testing.assert_array_equal(part, whole[rows[0] : rows[1], 5:12])
 
 
 def coupled_masks(x, y, masks, x2, y2):
@@ -138,15 +85,6 @@ def test_server_view_shows_other_distances():
         np.testing.assert_array_equal(ours, theirs)
     changed = np.any(view[3] != other[3], axis=0)
     assert changed.tolist() == [False, False, True, False, False]
-
-
-@pytest.mark.parametrize("bit", [0, 1])
-def test_what_is_sent_is_uniform(bit):
-    """E, F, s and t each, for constant points."""
-    x, y = np.full((128, 64), bit, np.int8), np.full((128, 64), bit, np.int8)
-    for sent in messages(x, y, masks_of(x, y)):
-        counts = np.bincount(sent.reshape(-1), minlength=128)
-        assert stats.chisquare(counts).pvalue > 1e-6
 
 
 @pytest.mark.parametrize("safeguard", ["point masks", "pair masks", "large ring"])

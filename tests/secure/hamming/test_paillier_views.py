@@ -107,20 +107,6 @@ def test_owner_view_is_the_same_for_any_vectors_of_its_partner():
     assert server_masks[0] != server_masks[1]
 
 
-def test_opened_values_are_distances_plus_masks():
-    """dec(answer) = (V + rho) mod N in every draw, wrapped around or not."""
-    a, b = codes_of(5, 1), codes_of(300, 1, seed=1)
-    network, source = Network(), Recorded()
-    distances(network, a, b, random_bytes=source)
-    masks = paillier_packed.DistanceMasks(source.given[0], N).take(300)
-    values = [
-        sum(int(32 - h) * 33**i for i, h in enumerate(column)) for column in plain(a, b).T.tolist()
-    ]
-    assert opened(network) == [(v + m) % N for v, m in zip(values, masks, strict=True)]
-    full = [33**50 - 1] * 300  # close enough to N to wrap, were L - h = L everywhere
-    assert {int((v + m) // N) for v, m in zip(full, masks, strict=True)} == {0, 1}
-
-
 def uniform_in_n(values, num_bins=64):
     counts = np.bincount([int(v * num_bins // N) for v in values], minlength=num_bins)
     return stats.chisquare(counts).pvalue
@@ -215,52 +201,9 @@ def test_exponents_hide_even_from_one_who_takes_logarithms(shortened, monkeypatc
 # --- mutations: each safeguard removed is noticed ------------------------------------------------
 
 
-def test_masks_slot_by_slot_would_not_be_uniform(monkeypatch):
-    """r_i uniform in [0, L] for every slot: T stays far below N, and its slots tell h."""
-
-    def slot_by_slot(self, count):
-        slots = np.frombuffer(self._bytes(20 * count), np.uint8).reshape(count, 20) % 33
-        return [mpz(sum(int(r) * 33**i for i, r in enumerate(row))) for row in slots]
-
-    monkeypatch.setattr(paillier_packed.DistanceMasks, "take", slot_by_slot)
-    network, a = Network(), np.zeros((20, 1), np.uint32)
-    distances(network, a, codes_of(200, 1), random_bytes=replayed())
-    assert uniform_in_n(opened(network)) < 1e-6
-
-
 def test_without_masks_the_owner_reads_the_distances(monkeypatch):
     monkeypatch.setattr(paillier_packed.DistanceMasks, "take", lambda self, count: [mpz(0)] * count)
     network, a, b = Network(), codes_of(3, 1), codes_of(5, 1, seed=1)
     distances(network, a, b)
     digits = Packing(32, BITS).digits([mpz(t) for t in opened(network)], 3)
     np.testing.assert_array_equal(32 - digits.T, plain(a, b))
-
-
-@pytest.mark.parametrize("reduced", [False, True])
-def test_masks_reduced_modulo_n_would_be_biased(reduced, monkeypatch):
-    if reduced:
-        monkeypatch.setattr(
-            paillier_packed,
-            "uniform_below",
-            lambda n, source: mpz(int.from_bytes(source(BITS // 8), "little")) % n,
-        )
-    modulus = mpz(3 << (BITS - 2)) | 1  # the worst there is: a third of all values come twice
-    values = paillier_packed.DistanceMasks(bytes(32), modulus).take(5000)
-    bins = np.bincount([int(v * 64 // modulus) for v in values], minlength=64)
-    assert (stats.chisquare(bins).pvalue < 1e-6) == reduced
-
-
-def test_digits_to_base_l_would_carry(monkeypatch):
-    """The paper's Z_L: L - h = L of an equal point has no digit."""
-
-    class Modular(Packing):
-        def __init__(self, num_bits, key_bits):
-            super().__init__(num_bits, key_bits)
-            self._radix -= 1
-
-    monkeypatch.setattr(paillier_packed, "Packing", Modular)
-    a = codes_of(3, 1)
-    found = distances(Network(), a[:2], a[2:])
-    np.testing.assert_array_equal(found, plain(a[:2], a[2:]))  # no distance 0: as if all were well
-    found = distances(Network(), a[:2], a[:1])
-    assert found[0, 0] == 32 != plain(a[:2], a[:1])[0, 0]

@@ -13,7 +13,7 @@ from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.secure.hamming import paillier_packed
 from jaxfed.secure.primitives import paillier, subset_products
 from jaxfed.secure.primitives.fixed_base import FixedBase
-from jaxfed.secure.primitives.packing import Packing, balanced
+from jaxfed.secure.primitives.packing import Packing
 
 
 @given(st.integers(0, 2**64), st.integers(1, 12), st.integers(1, 2000), st.integers(0, 2**96 - 1))
@@ -51,17 +51,6 @@ def test_packed_digits_come_back(num_bits, seed):
     assert packing.ones(count) == sum(radix**i for i in range(count))
 
 
-@pytest.mark.parametrize("count", [1, 8, 9, 21])
-def test_packed_columns(count):
-    packing = Packing(4096, BITS)
-    assert packing.slots == 21  # 4097^21 <= 2^255 < 4097^22
-    bits = np.random.default_rng(0).integers(0, 2, (count, 50), dtype=np.uint8)
-    expected = [
-        sum(int(bit) * 4097**i for i, bit in enumerate(column)) for column in bits.T.tolist()
-    ]
-    assert packing.packed_columns(bits) == expected
-
-
 @pytest.mark.parametrize(("bits", "num_bits", "slots"), [(2048, 4096, 170), (3072, 4096, 255)])
 def test_a_plaintext_holds_as_many_slots_as_can_be(bits, num_bits, slots):
     packing = Packing(num_bits, bits)
@@ -69,22 +58,6 @@ def test_a_plaintext_holds_as_many_slots_as_can_be(bits, num_bits, slots):
     assert (num_bits + 1) ** slots <= 2 ** (bits - 1) < (num_bits + 1) ** (slots + 1)
     with pytest.raises(UsageError, match=f"{slots} slots, got {slots + 1}"):
         packing.packed_columns(np.zeros((slots + 1, 4), np.uint8))
-
-
-@given(st.integers(0, 400), st.integers(1, 50))
-def test_blocks_are_balanced(count, size):
-    pieces = list(balanced(count, size))
-    assert [i for piece in pieces for i in piece] == list(range(count))
-    assert len(pieces) == -(-count // size)
-    lengths = {len(piece) for piece in pieces}
-    assert not lengths or (max(lengths) <= size and max(lengths) - min(lengths) <= 1)
-
-
-def test_uniform_integers_are_drawn_again_not_reduced():
-    """The first draw is N itself, the second N - 1: what counts is the second."""
-    draws = iter([int(N), int(N) - 1])
-    value = paillier.uniform_below(N, lambda size: next(draws).to_bytes(size, "little"))
-    assert value == N - 1
 
 
 def encrypted(plaintexts, key=KEY, source=None):
@@ -131,13 +104,6 @@ def test_key_is_what_short_exponents_need():
         assert gmpy2.jacobi(key.public.base, key.public.n) == 1
         assert key.decrypt([key.public.base]) == [0]
         assert key.public.n.bit_length() == BITS
-
-
-def test_encryptions_of_the_same_differ():
-    """All zeros, all ones: no ciphertext comes twice, and Jacobi symbols do not tell them apart."""
-    zeros, ones = encrypted([0] * 200, source=replayed(1)), encrypted([1] * 200, source=replayed(2))
-    assert len({*zeros, *ones}) == 400
-    assert {int(gmpy2.jacobi(c, N)) for c in zeros + ones} == {1}
 
 
 def test_a_key_of_another_size_than_agreed_is_refused():

@@ -47,14 +47,6 @@ def test_bases_of_a_small_order_are_refused(name):
         received(BASES[name])
 
 
-def test_powers_of_minus_1_hide_nothing():
-    """Why: a ciphertext times (-1)^s is known by its remainder modulo N, up to the sign."""
-    [ciphertext] = paillier.Encryption(KEY, 1)([mpz(5)], bytes(range(BITS // 16)))
-    for s in range(2):
-        answer = ciphertext * gmpy2.powmod(N * N - 1, s, N * N) * KEY.public.plain(mpz(99)) % N**2
-        assert answer % N in (ciphertext % N, -ciphertext % N)
-
-
 def test_bases_of_keys_as_they_are_made_pass():
     for _ in range(20):
         public = paillier.generate_key(128, insecure=True).public

@@ -53,21 +53,6 @@ def test_keystream_counts_from_zero():
     assert Keystream(key).take(320_000).tobytes() == cipher.update(counters)
 
 
-@given(st.lists(st.integers(0, 200_000), max_size=5), st.integers(0, 10))
-def test_keystream_does_not_depend_on_how_it_is_taken(sizes, start):
-    key = b"k" * 32
-    stream = Keystream(key, start=16 * start)
-    taken = b"".join(stream.take(size).tobytes() for size in sizes)
-    assert taken == Keystream(key).take(16 * start + sum(sizes))[16 * start :].tobytes()
-
-
-def test_keystream_words_are_uniform_little_endian():
-    stream = Keystream(bytes(32)).words(1 << 16, "<u2")
-    assert stream[0] == 0x95DC
-    assert uniform(stream >> 8, 256) > 1e-6
-    assert uniform(stream & 255, 256) > 1e-6
-
-
 def test_a_stream_ends_at_its_bound(monkeypatch):
     """Beyond it the distance of its bytes from uniform ones is no longer promised."""
     monkeypatch.setattr(prg, "_MAX_BYTES", 64)
@@ -88,33 +73,12 @@ def test_derived_seed_is_hkdf():
 # --- the ring ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("num_bits", "width"), [(1, 1), (32, 6), (1023, 10), (1024, 11), (4096, 13), (65535, 16)]
-)
-def test_ring_holds_the_largest_distance(num_bits, width):
-    assert ring.ring_bits(num_bits) == width
-    assert num_bits % (1 << width) == num_bits  # L itself is not 0
-
-
 @given(st.integers(1, 16), st.integers(0, 100), st.integers(0, 2**31))
 def test_packing_is_a_bijection(width, count, seed):
     values = np.random.default_rng(seed).integers(0, 1 << width, count, dtype=np.uint16)
     message = ring.pack(values, width)
     assert len(message) == ring.packed_size(count, width)
     np.testing.assert_array_equal(ring.unpack(message, count, width), values)
-
-
-@pytest.mark.parametrize("width", range(1, 17))
-def test_packing_wastes_no_bit(width):
-    """16 values of w bits take 2 w bytes, every bit of which matters."""
-    message = bytearray(ring.pack(np.full(16, (1 << width) - 1), width))
-    assert message == b"\xff" * 2 * width
-    seen = {ring.unpack(message, 16, width).tobytes()}
-    for bit in range(16 * width):
-        flipped = bytearray(message)
-        flipped[bit // 8] ^= 1 << bit % 8
-        seen.add(ring.unpack(flipped, 16, width).tobytes())
-    assert len(seen) == 1 + 16 * width
 
 
 # --- fixed point ---------------------------------------------------------------------------------
@@ -138,13 +102,6 @@ def test_fixed_point_sums_within_the_stated_error(num_terms, fraction_bits, seed
     exact = np.array([float(sum(Fraction(float(term)) for term in column)) for column in terms.T])
     spacing = np.spacing(np.abs(exact))  # of float64, the result's type
     assert np.all(np.abs(encoding.decode(total) - exact) <= encoding.error + spacing)
-
-
-def test_fixed_point_takes_float32_exactly():
-    encoding = FixedPoint(1)
-    values = np.float32([0, 1, -1, 0.1, 3e-7, 8e5])
-    np.testing.assert_array_equal(encoding.decode(encoding.encode(values))[:4], values[:4])
-    assert encoding.encode(np.zeros((0, 3))).shape == (0, 3)
 
 
 # --- Shamir --------------------------------------------------------------------------------------

@@ -103,15 +103,3 @@ def test_labels_are_those_of_plaintext_with_the_same_hyperplanes(monkeypatch):
     again, others = labels(monkeypatch, None, **secret)
     assert not np.array_equal(planes, others)
     assert any(not np.array_equal(a.scores, b.scores) for a, b in zip(secure, again, strict=True))
-
-
-def test_the_default_repeats_bit_for_bit(monkeypatch):
-    one, planes = labels(
-        monkeypatch, None, hamming="masked", row_sums="masked", influence="columns", seed=3
-    )
-    other, same = labels(
-        monkeypatch, None, hamming="masked", row_sums="masked", influence="columns", seed=3
-    )
-    np.testing.assert_array_equal(planes, same)
-    for a, b in zip(one, other, strict=True):
-        np.testing.assert_array_equal(a.scores, b.scores)

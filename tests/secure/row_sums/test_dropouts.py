@@ -6,48 +6,6 @@ from recording_network import Network
 from row_sums_parties import PROTOCOLS, exact, matrices, run
 
 
-def test_dropout_before_the_first_round():
-    """Its labels do not count, as if it had none; its rows are nobody's."""
-    for protocol in PROTOCOLS:
-        values, rows = matrices([4, 3, 5, 2])
-        network = Network()
-        network.gone.add(1)
-        sums = run(protocol, network, values, rows)
-        assert sorted(sums) == [0, 2, 3]
-        unlabeled = [v if j != 1 else np.zeros_like(v) for j, v in enumerate(values)]
-        for client, got in sums.items():
-            np.testing.assert_array_equal(got, exact(values, rows, [0, 2, 3], client))
-            real = np.sum([v[rows[client]] for v in unlabeled], axis=0, dtype=np.float64)
-            np.testing.assert_allclose(got, real, atol=1e-9)
-
-
-@pytest.mark.parametrize("gone", [0, 2, 3])
-@pytest.mark.parametrize(("action", "kind"), [("receive", "start"), ("send", "upload")])
-def test_dropout_inside_restarts_without_the_client(gone, action, kind):
-    """The paper: "restart the SecureRowSums step without the dropped client"."""
-    values, rows = matrices([4, 3, 5, 2])
-    network = Network()
-    network.leave(gone, action, kind)
-    sums = run("restarting", network, values, rows)
-    stayed = [j for j in range(4) if j != gone]
-    assert sorted(sums) == stayed
-    for client, got in sums.items():
-        np.testing.assert_array_equal(got, exact(values, rows, stayed, client))
-    rounds = {m.kind for m in network.log if m.kind.startswith("upload")}
-    assert rounds == ({"upload/1"} if gone == 0 else {"upload/0", "upload/1"})
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_dropout_after_changes_nothing_for_others(protocol):
-    values, rows = matrices([4, 3, 5])
-    network = Network()
-    network.leave(1, "receive", "sums")
-    sums = run(protocol, network, values, rows)
-    assert sorted(sums) == [0, 2]
-    for client, got in sums.items():
-        np.testing.assert_array_equal(got, exact(values, rows, [0, 1, 2], client))
-
-
 @pytest.mark.parametrize(
     ("action", "kind", "contributes", "uploads"),
     [

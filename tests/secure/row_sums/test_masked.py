@@ -33,27 +33,6 @@ def test_sums_equal_the_ring_sums(protocol, sizes, num_classes, seed):
         assert np.all(np.abs(got - real) <= FixedPoint(len(sizes)).error + 1e-15)
 
 
-def test_masks_cancel_and_nothing_else_does():
-    seeds = {(j, k): bytes([16 * j + k]) * 32 for j in range(4) for k in range(4) if j < k}
-    total = np.zeros(50, np.uint64)
-    for j in range(4):
-        mine = {k: seeds[min(j, k), max(j, k)] for k in range(4) if k != j}
-        mask = np.zeros(50, np.uint64)
-        mask_streams.add_masks(mask, mask_streams.pair_masks(j, mine))
-        assert mask.all()
-        total += mask
-    assert not total.any()
-
-
-@given(st.integers(0, 70), st.integers(0, 70))
-def test_masks_of_a_part_are_a_part_of_the_masks(first, count):
-    whole, part = np.zeros(first + count, np.uint64), np.zeros(count, np.uint64)
-    masks = [(b"a" * 32, 1), (b"b" * 32, -1)]
-    mask_streams.add_masks(whole, masks)
-    mask_streams.add_masks(part, masks, first=first)
-    np.testing.assert_array_equal(part, whole[first:])
-
-
 def test_masked_rows_by_hand():
     """Over several blocks."""
     values = np.random.default_rng(0).normal(size=(5000, 5))
@@ -61,35 +40,6 @@ def test_masked_rows_by_hand():
     masked = mask_streams.masked_rows(values, FixedPoint(1), [(seeds[0], 1), (seeds[1], -1)])
     streams = [Keystream(seed).words(values.size).reshape(5000, 5) for seed in seeds]
     np.testing.assert_array_equal(masked, FixedPoint(1).encode(values) + streams[0] - streams[1])
-
-
-@pytest.mark.parametrize("p", [1, 2, 5, 11])
-def test_streams_are_one_a_partner_not_one_a_partner_and_owner(p, monkeypatch):
-    """p (p - 1) streams with one mask a pair, over n' C entries each; two a pair and p with two."""
-    values, rows = matrices([3] * p)
-    expanded = {}
-    take = Keystream.take
-
-    def counted(stream, num_bytes, **options):
-        expanded[id(stream), stream] = expanded.get((id(stream), stream), 0) + num_bytes
-        return take(stream, num_bytes, **options)
-
-    monkeypatch.setattr(Keystream, "take", counted)
-    row_entries, entries = 3 * 3, 3 * 3 * p
-    for protocol, streams, words in [
-        ("restarting", p * (p - 1), p * (p - 1) * entries),
-        # Clients: p - 1 partners, b_j, p - 1 owners, p - 1 contributors. Server: p times b_j.
-        (
-            "resilient",
-            p * (p - 1) + 2 * p + 2 * p * (p - 1),
-            (p * (p - 1) + 2 * p) * entries + 2 * p * (p - 1) * row_entries,
-        ),
-    ]:
-        expanded.clear()
-        run(protocol, Network(), values, rows)
-        expanded_by = {key: count for key, count in expanded.items() if count}
-        assert len(expanded_by) == streams
-        assert sum(expanded_by.values()) == 8 * words
 
 
 # --- rounds and messages -------------------------------------------------------------------------
@@ -168,15 +118,6 @@ def test_bytes_are_as_counted(protocol, sizes):
     assert recorded.keys() <= expected.keys()
 
 
-def test_bytes_are_as_counted_with_a_dropout():
-    values, rows = matrices([4, 3, 5, 2])
-    network = Network()
-    network.leave(1, "send", "upload")
-    run("resilient", network, values, rows)
-    expected = message_sizes.double_masks([4, 3, 5, 2], 3, [0, 2, 3])
-    assert network.bytes_by_kind() == expected
-
-
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("damage", ["cut", "longer", "empty"])
 def test_malformed_messages_lose_their_sender_or_give_an_error(protocol, damage):
@@ -206,14 +147,6 @@ def test_malformed_messages_lose_their_sender_or_give_an_error(protocol, damage)
         for client, own in sums.items():
             possible = [exact(values, rows, some, client) for some in (others, range(3))]
             assert any(np.array_equal(own, one) for one in possible)
-
-
-def test_small_order_keys_are_refused_by_the_server():
-    values, rows = matrices([2, 1, 2])
-    network = Network()
-    network.tamper = lambda m: bytes(32) if m.kind == "mask_key" else m.payload
-    assert run("resilient", network, values, rows) == {}
-    assert not [m for m in network.log if m.kind == "mask_keys"]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

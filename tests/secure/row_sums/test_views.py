@@ -1,6 +1,5 @@
 """Who sees what of SecureRowSums."""
 
-import message_sizes
 import numpy as np
 import pytest
 from recording_network import Network
@@ -8,9 +7,8 @@ from row_sums_parties import PROTOCOLS, exact, matrices, parties, run, uploads
 from scipy import stats
 
 from jaxfed.secure.primitives.fixed_point import FixedPoint
-from jaxfed.secure.row_sums import double_masks, mask_streams
+from jaxfed.secure.row_sums import double_masks
 from jaxfed.secure.row_sums import masked as row_sums
-from jaxfed.secure.row_sums.participants import ParticipatingRows
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.phases import InProcess
 
@@ -105,68 +103,6 @@ def test_client_view_depends_on_the_sum_only():
         run("restarting", network, contributions, rows)
         views.append([m.payload for m in network.seen_by(0)])
     assert views[0] == views[1]
-
-
-def test_rows_of_a_dropped_client_are_left_out():
-    """Were they uploaded, the masks of those who stay would cancel there: the server would read them."""
-    values, rows = matrices([4, 3, 5])
-    network = Network()
-    network.leave(1, "send", "upload")
-    clients, server = parties("restarting", network, values, rows)
-    row_sums.run(InProcess(clients), server)
-    sent = sum(len(m.payload) for m in network.log if m.kind == "upload/1")
-    assert sent == message_sizes.single_masks([4, 5], 3)["upload"]
-    would_be = np.zeros((3, 3), np.uint64)
-    places = ParticipatingRows(rows, [0, 2], 3).agreement
-    for client in (0, 2):  # under the masks of round 1, at any place of the streams
-        seed = network.endpoint(client).pair_seed(2 - client, f"row sums/1/{places}")
-        masks = mask_streams.pair_masks(client, {2 - client: seed})
-        would_be += mask_streams.masked_rows(values[client][rows[1]], FixedPoint(2), masks)
-    bare = values[0][rows[1]].astype(np.float64) + values[2][rows[1]]
-    np.testing.assert_allclose(FixedPoint(2).decode(would_be), bare, atol=1e-9)
-
-
-def dropped_rows_after_unmasking(covered):
-    """What is left on a dropped client's rows when the server has taken off all it can."""
-    values, rows = matrices([4, 3, 5, 2])
-    network = Network()
-    network.leave(1, "send", "upload")
-    clients, server = parties("resilient", network, values, rows)
-    with pytest.MonkeyPatch.context() as patch:
-        if not covered:
-            same = double_masks.Client._owner_seed
-            seed = bytes(32)
-
-            def uncovered(client, contributor, owner):
-                same(client, contributor, owner)
-                return seed  # known to the server
-
-            patch.setattr(double_masks.Client, "_owner_seed", uncovered)
-        double_masks.run(InProcess(clients), server)
-    survivors = [0, 2, 3]
-    left = np.zeros((3, 3), np.uint64)
-    dropped = double_masks.key_pair(server._secret(1, False, set()))
-    for survivor in survivors:
-        words = uploads(network)[survivor].reshape(-1, 3)
-        before = rows[1].start - (4 if survivor == 0 else 0)
-        part = words[before : before + 3].copy()
-        secret = double_masks.agreed_seed(dropped, server._keys[survivor], 0)
-        masks = [
-            (server._secret(survivor, True, set()), 1),
-            *mask_streams.pair_masks(survivor, {1: secret}),
-        ]
-        mask_streams.add_masks(part, mask_streams.removed(masks), first=3 * rows[1].start)
-        if not covered:
-            mask_streams.add_masks(part, [(bytes(32), -1)])
-        left += part
-    expected = np.sum([values[j][rows[1]].astype(np.float64) for j in survivors], axis=0)
-    return np.max(np.abs(FixedPoint(4).decode(left) - expected))
-
-
-def test_plain_double_masking_would_bare_a_dropped_clients_rows():
-    """The server, with all that it learns, reads Z[R_d]; the stream for the owner prevents it."""
-    assert dropped_rows_after_unmasking(covered=False) < 1e-9
-    assert dropped_rows_after_unmasking(covered=True) > 1
 
 
 def test_server_never_gets_both_secrets_of_a_client():

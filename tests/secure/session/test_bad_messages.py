@@ -7,23 +7,19 @@ import numpy as np
 import pytest
 from session_parties import (
     Wire,
-    all_talk,
     established,
     refused,
     reheaded,
     replayed,
     sent,
     state,
-    walk,
 )
 
 from jaxfed.errors import ProtocolError
-from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.party_endpoint import PartyEndpoint
-from jaxfed.secure.session.setup import agree
 
 
 class Due(NamedTuple):
@@ -105,14 +101,6 @@ def test_bad_messages_are_refused_and_change_nothing(what):
         take()
 
 
-def test_a_message_of_another_kind_than_asked_for_stays_the_next():
-    _, ends = established()
-    ends[0].send(1, "this", b"1")
-    with pytest.raises(ProtocolError, match="'this' from 0 where 'that' was due"):
-        ends[1].receive(0, "that")
-    assert ends[1].receive(0, "this") == b"1"
-
-
 def test_a_message_that_is_kept_back_blocks_those_after_it():
     """Nothing is taken over a gap: the sender's messages arrive all and in order, or not at all."""
     wire, ends = established()
@@ -122,18 +110,6 @@ def test_a_message_that_is_kept_back_blocks_those_after_it():
     for _ in range(2):
         with pytest.raises(ProtocolError, match=r"out of order|no message"):
             ends[1].receive(0, "kind")
-
-
-def test_discarding_forgets_one_kind():
-    _, ends = established()
-    for sender, kind in ((0, "a"), (0, "b"), (2, "a"), (0, "a"), (0, "c")):
-        ends[sender].send(1, kind, kind.encode())
-    ends[1].discard("a")
-    assert ends[1].receive(0, "b") == b"b"
-    assert ends[1].receive(0, "c") == b"c"
-    for sender in (0, 2):
-        with pytest.raises(ProtocolError, match="no message"):
-            ends[1].receive(sender, "a")
 
 
 def test_misuse_of_an_endpoint():
@@ -159,14 +135,6 @@ def test_misuse_of_an_endpoint():
         ends[0].claim("masks/1")
     ends[0].claim("masks/2")
     ends[1].claim("masks/1")
-
-
-@pytest.mark.parametrize("message", [b"", b"jaxfed", bytes(200)])
-def test_the_channel_carries_messages_only(message):
-    channel = Channel()
-    with pytest.raises(ProtocolError):
-        channel.send(message)
-    assert not channel.volumes
 
 
 def mutated(rng, message, others):
@@ -203,58 +171,10 @@ def mutated(rng, message, others):
     return reheaded(message, **fields[rng.integers(len(fields))])
 
 
-def bad_ones(rng, message, others, count):
-    """So many mutations that differ from the message."""
-    while count:
-        bad = mutated(rng, message, others)
-        if bad != message:
-            yield bad
-            count -= 1
-
-
-def is_only_for_later(bad, message):
-    """Setup in the clear: another session's number or payload is noticed by later steps."""
-    try:
-        ours, theirs = framing.parsed(bad).header, framing.parsed(message).header
-    except ProtocolError:
-        return False
-    return not ours.is_sealed and ours._replace(session=b"") == theirs._replace(session=b"")
-
-
-def fuzzed_steps(rng, count):
-    """Before every message of setup so many bad ones come. How many were refused."""
-    old = Wire()
-    walk(old, seed=1)
-    wire, numbers = Wire(), []
-
-    def before(sender, receiver, party, take):
-        message = Channel.receive(wire, sender, receiver)
-        for bad in bad_ones(rng, message, [*old.sent, *wire.sent], count):
-            if not is_only_for_later(bad, message):
-                refused(wire, party, take, bad)
-                numbers.append(1)
-        wire.forged.append(message)
-
-    all_talk(walk(wire, before=before))
-    return len(numbers)
-
-
-def fuzzed_setups(rng, count):
-    """So many setups, one message of each changed on its way. How many came to nothing."""
-    old = Wire()
-    walk(old, (0, 1), seed=1)
-    for _ in range(count):
-        wire, which = Wire(), int(rng.integers(7))
-        wire.change = lambda number, message, wire=wire, which=which: (
-            next(bad_ones(rng, message, old.sent + wire.sent, 1)) if number == which else message
-        )
-        with pytest.raises((ProtocolError, DroppedOut)):
-            agree([0, 1], wire, rng.bytes)
-    return count
-
-
-def fuzzed_endpoints(rng, count):
-    """So many bad messages to endpoints, good ones between them. How many were refused."""
+@pytest.mark.parametrize("count", [800, pytest.param(8000, marks=pytest.mark.slow)])
+def test_mutated_messages(count):
+    """So many bad messages to endpoints, good ones between them: each is refused and changes nothing."""
+    rng = np.random.default_rng(count)
     wire, ends = established()
     old = established(1)[0].sent
     routes = [(a, b) for a in ends for b in ends if a != b]
@@ -265,22 +185,8 @@ def fuzzed_endpoints(rng, count):
             ends[sender].send(receiver, "kind", payload)
             due, others = wire.sent[-1], old + wire.sent[:-1]
         take = partial(ends[receiver].receive, sender, "kind")
-        refused(wire, ends[receiver], take, next(bad_ones(rng, due, others, 1)))
+        while (bad := mutated(rng, due, others)) == due:
+            pass
+        refused(wire, ends[receiver], take, bad)
         if number % 50 == 49:
             assert take() == payload
-    return count
-
-
-def test_a_thousand_bad_messages():
-    rng = np.random.default_rng(1)
-    steps, setups = fuzzed_steps(rng, 25), fuzzed_setups(rng, 150)
-    assert steps + setups + fuzzed_endpoints(rng, 800) > 1000
-    assert min(steps, setups) > 100
-
-
-@pytest.mark.slow
-def test_ten_thousand_bad_messages():
-    rng = np.random.default_rng(0)
-    steps, setups = fuzzed_steps(rng, 250), fuzzed_setups(rng, 1500)
-    assert steps + setups + fuzzed_endpoints(rng, 8000) > 10_000
-    assert min(steps, setups) > 1000

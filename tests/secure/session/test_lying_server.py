@@ -199,38 +199,6 @@ def test_signatures_of_something_else_are_refused(lie_about):
         lie.clients[0].reveal()
 
 
-def test_signed_lists_have_one_boundary():
-    """A round's number that reads as clients 1 and 2 could end the first list elsewhere."""
-    number, signer = 1 + (2 << 32), signed_survivors.Signer()
-    lists = [([0], [1, 2, 3]), ([0, 1, 2], [3])]
-    one, other = (signer.signature(number, *own) for own in lists)
-    assert one != other
-
-
-def test_signatures_of_who_is_no_survivor_do_not_count():
-    """Client 3 colludes: said to have left, it signs the list all the same."""
-    survivors = [0, 1, 2]
-    lie = Lie(dict.fromkeys([0, 1, 2], survivors), 4, "signed", 3)
-    lie.tell()
-    signatures = {j: lie.server._signatures[j] for j in (0, 1)}
-    signatures[3] = lie.clients[3]._signer.signature(0, [0, 1, 2, 3], survivors)
-    message = signed_survivors.packed_signatures(signatures)
-    lie.server._endpoint.send(0, "signatures/0", message)
-    with pytest.raises(ProtocolError, match="not survivors"):
-        lie.clients[0].reveal()
-
-
-def test_a_server_cannot_lower_the_threshold_of_who_signs():
-    values, rows = matrices([2] * 4)
-    session = Session(4)
-    clients, server = parties("signed", session, values, rows)
-    server.start(0, range(4))
-    server.threshold = 2
-    server.invite(0)
-    with pytest.raises(ProtocolError, match="threshold 2 of 4"):
-        clients[0].announce()
-
-
 @pytest.mark.parametrize("protocol", ["resilient", "signed"])
 def test_a_server_cannot_tell_who_signs_that_nearly_all_have_left(protocol):
     """Without signatures it gets a round of two, which gives the one's contribution to the other."""

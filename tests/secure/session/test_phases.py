@@ -8,7 +8,7 @@ from replayed_parties import Replayed, Seeded
 
 from jaxfed.errors import ProtocolError
 from jaxfed.kernels import knn
-from jaxfed.secure import class_means, cross_steps, influence_columns, largest_value, vote_sums
+from jaxfed.secure import class_means, cross_steps, influence_columns, vote_sums
 from jaxfed.secure.hamming import protocols
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.session import framing
@@ -22,9 +22,6 @@ RNG = np.random.default_rng(0)
 MARKS = {j: RNG.integers(0, 2, (7, 3)) for j in range(NUM_CLIENTS)}
 CODES = {
     j: RNG.integers(0, 2**32, (size, 1), dtype=np.uint32) for j, size in enumerate((3, 1, 0, 2))
-}
-LATER = {
-    j: RNG.integers(0, 2**32, (size, 1), dtype=np.uint32) for j, size in enumerate((1, 2, 2, 1))
 }
 ROWS = {0: slice(0, 3), 1: slice(3, 4), 2: slice(4, 4), 3: slice(4, 6)}
 VALUES = {j: RNG.normal(size=(6, 2)) for j in range(NUM_CLIENTS)}
@@ -42,12 +39,6 @@ def row_sums(session, **options):
 
 def means(session, **options):
     return class_means.class_means(session, SHOWN, **options)
-
-
-def largest(session):
-    values = {j: np.float32(0.1 * j) for j in range(NUM_CLIENTS)}
-    heard = largest_value.run(session, values)
-    return session.results("hear") if isinstance(session, Replayed) else heard
 
 
 def columns(session):
@@ -84,7 +75,6 @@ STEPS = {
 ALSO = {
     "means": means,
     "means, resilient": lambda s: means(s, is_resilient=True),
-    "largest": largest,
     "columns": columns,
 }
 
@@ -164,16 +154,8 @@ def is_right(step, outcome, session, gone):
             assert error <= FixedPoint(NUM_CLIENTS).error
     else:
         assert outcome.clients == staying
-        searched = np.concatenate([CODES[j] for j in staying])
-        if step == "neighbors":
-            _, distances = knn.hamming_knn(searched, 3)
-            np.testing.assert_array_equal(outcome.distances, distances)
-        else:
-            asking = np.concatenate([LATER[j] for j in staying])
-            bits = np.bitwise_count(asking[:, None, 0] ^ searched[None, :, 0])
-            nearest = np.sort(bits, axis=1)[:, :3]
-            found = outcome.distances[:, : nearest.shape[1]]
-            np.testing.assert_array_equal(found, nearest)
+        _, distances = knn.hamming_knn(np.concatenate([CODES[j] for j in staying]), 3)
+        np.testing.assert_array_equal(outcome.distances, distances)
 
 
 @pytest.mark.sample(5)

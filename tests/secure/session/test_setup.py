@@ -17,26 +17,13 @@ from session_parties import (
 
 from jaxfed.errors import ProtocolError
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.session import framing
-from jaxfed.secure.session.channel import Channel, Presence, Route
+from jaxfed.secure.session.channel import Channel, Presence
 from jaxfed.secure.session.endpoint import SERVER
-from jaxfed.secure.session.key_agreement import KeyPair, derived_key
+from jaxfed.secure.session.key_agreement import derived_key
 from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.sealed_link import Link
 from jaxfed.secure.session.setup import ClientSetup, ServerSetup, agree
-
-
-def test_keys_are_agreed_on_when_they_are_used(monkeypatch):
-    """So that a client among many pays for those that it exchanges messages with."""
-    agreed, agree_on = [], KeyPair.agreed
-    monkeypatch.setattr(
-        KeyPair, "agreed", lambda keys, public: agreed.append(1) or agree_on(keys, public)
-    )
-    session = Session(20)
-    assert len(agreed) == 2 * 19  # the group secret, at its sender and its receivers
-    session.endpoints[3].pair_seed(7, "x")
-    assert len(agreed) == 2 * 19 + 1
 
 
 @pytest.mark.parametrize("clients", [[0], [0, 1], [2, 0, 7]])
@@ -195,31 +182,6 @@ def test_a_client_that_leaves_during_setup_is_no_part_of_the_session(client, act
     all_talk(session.endpoints)
 
 
-def test_a_session_that_everybody_leaves():
-    presence = Presence()
-    for client in range(3):
-        presence.lose(client)
-    assert Session(3, presence=presence).clients == []
-
-
-def test_everything_that_goes_through_is_counted_by_route():
-    session = Session(2)
-    before = dict(session.channel.volumes)
-    for sender, receiver, kind, payload in [
-        (0, SERVER, "up/0/1", b"12345"),
-        (0, SERVER, "up/0/1", b""),
-        (SERVER, 1, "down", b"123"),
-        (0, 1, "across/7", b"1234567"),
-    ]:
-        session.endpoints[sender].send(receiver, kind, payload)
-    new = {r: v for r, v in session.channel.volumes.items() if before.get(r) != v}
-    assert new == {
-        Route(0, SERVER, "up/0/1"): (2, 5, 5 + 2 * (FRAME + 6)),
-        Route(SERVER, 1, "down"): (1, 3, 3 + FRAME + 4),
-        Route(0, 1, "across/7"): (1, 7, 7 + FRAME + 8),
-    }
-
-
 @pytest.mark.parametrize("p", [1, 2, 5])
 def test_setup_has_the_bytes_that_its_table_says(p):
     """Kinds without what follows a slash; what clients send each other goes up and down."""
@@ -252,23 +214,3 @@ def test_bytes_on_the_wire_are_those_counted():
     )
     assert sum(counted.upload.values()) == ups
     assert sum(counted.download.values()) == downs
-
-
-def test_a_client_that_is_gone_neither_sends_nor_receives():
-    session = Session(3)
-    ends, presence = session.endpoints, session.presence
-    presence.lose_when(0, "send", "late", after=1)
-    ends[0].send(1, "late", b"still there")
-    ends[0].send(1, "early", b"")
-    with pytest.raises(DroppedOut, match="client 0 dropped out"):
-        ends[0].send(1, "late/2", b"")
-    assert session.clients == [1, 2]
-    with pytest.raises(DroppedOut):
-        ends[0].receive(1, "any")
-    assert ends[1].receive(0, "late") == b"still there"
-    assert ends[1].receive(0, "early") == b""
-    with pytest.raises(DroppedOut) as dropout:  # nothing more will come
-        ends[1].receive(0, "late")
-    assert dropout.value.client == 0
-    with pytest.raises(ProtocolError):
-        ends[1].receive(2, "late")

@@ -49,17 +49,6 @@ def without_late(federation):
     return Federation.from_clients(clients, num_classes=3), is_late
 
 
-def test_a_share_of_the_unlabeled_points_is_late():
-    labels = np.array([3, -1, -1, 0, -1, -1, -1, -1, -1, -1])
-    for fraction, count in ((0.0, 0), (0.3, 2), (0.5, 4), (1.0, 8)):
-        is_late = late_points(labels, fraction, 2, KEY)
-        assert is_late.sum() == count
-        assert not is_late[labels >= 0].any()
-    half = [late_points(labels, 0.5, client, KEY) for client in (2, 2, 3)]
-    np.testing.assert_array_equal(half[0], half[1])
-    assert not np.array_equal(half[0], half[2])
-
-
 @pytest.mark.slow
 def test_late_points_have_no_part_in_the_others_labels(federation):
     """The graph with them taken out of the data gives the others the same."""
@@ -86,22 +75,6 @@ def test_who_looks_sees_the_graph_of_the_round(federation):
         seen.append(view.answers(np.asarray(federation.x)[:6]))
     np.testing.assert_array_equal(seen[0], seen[1])
     assert not np.array_equal(seen[0], seen[2])
-
-
-@pytest.mark.parametrize("fraction", [0.5, 1.0])
-def test_order_is_inert_and_bytes_are_those_of_all_points(federation, fraction):
-    forward, metrics = labeled(federation, late_fraction=fraction)
-    backward, _ = labeled(federation, [3, 1, 0, 2], late_fraction=fraction)
-    np.testing.assert_array_equal(forward.label, backward.label)
-    codes = metrics["communication"]["upload"]["codes"]
-    assert codes == 89 * 256 // 8
-    assert metrics["communication"]["download"]["row_sums"] == 4 * 89 * 3
-
-
-def test_without_a_share_nothing_changes(federation):
-    plain, _ = labeled(federation)
-    none, _ = labeled(federation, late_fraction=0.0)
-    np.testing.assert_array_equal(plain.label, none.label)
 
 
 def test_the_shipped_variant():

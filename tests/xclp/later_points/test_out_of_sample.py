@@ -5,14 +5,13 @@ from functools import partial
 import dense_xclp
 import numpy as np
 import pytest
-import reference_kernels as reference
 from dense_xclp import dense_algorithm_1
 
 from jaxfed import xclp
-from jaxfed.kernels import knn, lsh
+from jaxfed.kernels import lsh
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp import Parameters, cross_client_label_propagation, label_later, propagate_labels
-from jaxfed.xclp.later_points.out_of_sample import induction_weights
+from jaxfed.xclp.later_points import induction_weights
 
 # Around the same centers whatever the seed.
 clustered_clients = partial(dense_xclp.clustered_clients, centers=9)
@@ -116,22 +115,6 @@ def test_a_point_that_nobody_lists_gets_its_own_scores_back(switches):
     np.testing.assert_allclose(asked.scores, own.scores, atol=2e-6 * own.scores.max())
 
 
-def test_labels_are_those_of_a_labeling_with_them():
-    vectors, labels, _ = clustered_clients([110, 90])
-    later, _, truth = clustered_clients([30, 20], seed=1)
-    found = propagate_labels(vectors, labels, num_classes=3, num_bits=256, num_neighbors=4)
-    asked = found.label(later)
-    nothing = [np.full(len(v), -1) for v in later]
-    whole = propagate_labels(
-        [*vectors, *later], [*labels, *nothing], num_classes=3, num_bits=256, num_neighbors=4
-    )[2:]
-    ours, theirs = (np.concatenate([own.labels for own in part]) for part in (asked, whole))
-    assert np.mean(ours == theirs) > 0.97
-    assert np.mean(ours == np.concatenate(truth)) > 0.9
-    assert isinstance(found, list)
-    assert len(found) == 2
-
-
 @pytest.mark.parametrize("switches", [{}, {"bit_epsilon": 2.0}], ids=str)
 def test_points_do_not_depend_on_who_else_asks(switches):
     vectors, labels, _ = clustered_clients([30, 30])
@@ -144,32 +127,6 @@ def test_points_do_not_depend_on_who_else_asks(switches):
         np.testing.assert_array_equal(joint, np.concatenate(parts))
     (some,) = found.label([later[5:9]])  # in another call, and other places
     np.testing.assert_array_equal(some.scores, together.scores[5:9])
-
-
-def test_more_neighbors_than_points_are_all_of_them():
-    """However many: memory would not do for a column of each that is not there."""
-    vectors, labels, _ = clustered_clients([2, 2], labeled=0.5)  # four, as in most tests
-    later, _, _ = clustered_clients([2, 1], seed=1)
-    of_all, of_many = (
-        propagate_labels(vectors, labels, num_classes=3, num_bits=256, num_neighbors=k).label(later)
-        for k in (5, 10**9)
-    )
-    assert max(own.scores.max() for own in of_all) > 0
-    for all_own, many_own in zip(of_all, of_many, strict=True):
-        np.testing.assert_array_equal(many_own.scores, all_own.scores)
-
-
-def test_where_no_label_reaches_there_is_none():
-    apart = np.linspace(0, 0.04, 5)  # as many as have four others among themselves
-    vectors = [np.stack([x + 0 * apart, apart], axis=1).astype(np.float32) for x in (1, -1)]
-    given = [np.array([0, -1, -1, -1, -1]), np.full(5, -1)]
-    found = propagate_labels(vectors, given, num_classes=3, num_bits=256, num_neighbors=4)
-    (later,) = found.label([np.array([[1, 0.1], [-1, 0.1]], np.float32)])
-    np.testing.assert_array_equal(later.labels, [0, -1])
-    np.testing.assert_allclose(later.confidences, [1, 0], rtol=1e-6)
-    empty = propagate_labels([np.zeros((0, 2))], [np.zeros(0, int)], num_classes=3)
-    (later,) = empty.label([np.ones((3, 2), np.float32)])
-    np.testing.assert_array_equal(later.labels, [-1, -1, -1])
 
 
 def test_weights_are_of_estimated_distances_where_bits_are_noisy():
@@ -185,19 +142,6 @@ def test_weights_are_of_estimated_distances_where_bits_are_noisy():
     np.testing.assert_allclose(induction_weights(*near, roots, p), expected[None], rtol=1e-5)
 
 
-def test_confidences_relative_to_a_smaller_one_or_to_none():
-    """A later point may be surer than all that were there; where no label was, nobody is."""
-    vectors, labels, _ = clustered_clients([30, 30])
-    later, _, _ = clustered_clients([7, 0], seed=3)
-    p = Parameters(num_classes=3, num_bits=256, num_neighbors=4, relative_confidence=True)
-    result = cross_client_label_propagation(vectors, labels, p)
-    result = result._replace(artifacts=result.artifacts._replace(largest=np.float32(1e-3)))
-    assert label_later(result, later, p)[0].confidences.max() == 1
-    nothing = [np.full_like(y, -1) for y in labels]
-    result = cross_client_label_propagation(vectors, nothing, p)
-    np.testing.assert_array_equal(label_later(result, later, p)[0].confidences, np.zeros(7))
-
-
 def test_noise_on_bits_is_on_later_ones_too(monkeypatch):
     vectors, labels, _ = clustered_clients([60, 60])
     settings = {"num_classes": 3, "num_bits": 256, "num_neighbors": 4, "seed": 1}
@@ -211,20 +155,3 @@ def test_noise_on_bits_is_on_later_ones_too(monkeypatch):
     monkeypatch.setattr(randomized_response, "randomize_bits", lambda bits, *_: bits)
     (bare,) = noisy.label([vectors[0]])
     assert np.abs(later.scores - bare.scores).max() > 1e-3 * bare.scores.max()
-
-
-@pytest.mark.parametrize(("num_points", "k"), [(1, 3), (40, 5), (300, 12)])
-def test_neighbors_among_points_are_those_of_numpy(num_points, k):
-    rng = np.random.default_rng(num_points)
-    bits, queries = (rng.integers(0, 16, (n, 2)).astype(np.uint32) for n in (num_points, 9))
-    valid = rng.random(num_points) < 0.8
-    indices, distances = knn.hamming_knn_among(queries, bits, k, valid=valid)
-    dense = reference.hamming_distances(queries, bits).astype(np.int64)
-    dense[:, ~valid] = 65
-    order = np.argsort(dense, axis=1, kind="stable")[:, :k]
-    expected = np.take_along_axis(dense, order, axis=1)
-    width = order.shape[1]
-    np.testing.assert_array_equal(distances[:, :width], expected)
-    np.testing.assert_array_equal(indices[:, :width], np.where(expected < 65, order, -1))
-    assert np.all(np.asarray(indices)[:, width:] == -1)
-    assert np.all(np.asarray(distances)[:, width:] == 65)

@@ -75,7 +75,6 @@ class Network:
         ("masked_resilient", {}, 9),
         ("masked_resilient_signed", {}, 10),
         ("masked", {"label_matrix": "class_balanced", "client_prior": 0.5}, 6),
-        ("masked_resilient", {"relative_confidence": True}, 10),
     ],
 )
 @pytest.mark.sample(2)

@@ -3,20 +3,15 @@
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference_kernels as reference
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import file
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
-from jaxfed.testing.method_checks import num_compilations
 from jaxfed.xclp import Propagation
 from jaxfed.xclp.one_shot.cosine_propagation import (
-    label_each,
-    label_over_cosines,
     matrix_over_cosines,
 )
 
@@ -115,14 +110,6 @@ def test_a_prior_changes_nothing_inside_a_client(federation):
     assert also_told["leave_one_out"] == told["leave_one_out"]
 
 
-def test_inside_a_client_no_prior_is_fitted(federation):
-    without, told, _ = label("per_client_lp", federation, confidence="calibrated")
-    settings = {"confidence": "calibrated", "select": ("client_prior",)}
-    found, also_told, _ = label("per_client_lp", federation, **settings)
-    np.testing.assert_array_equal(found.confidence, without.confidence)
-    assert also_told["leave_one_out"] == told["leave_one_out"]
-
-
 def test_pooled_weighs_scores_by_the_clients_own_labels(federation):
     found, _, cohort = label("pooled_lp", federation, client_prior=1.0)
     mask = cohort.mask
@@ -136,16 +123,6 @@ def test_pooled_weighs_scores_by_the_clients_own_labels(federation):
     np.testing.assert_array_equal(found.label[mask], labels)
     np.testing.assert_allclose(found.confidence[mask], confidences, atol=2e-3)
     assert np.abs(confidences - dense_labels(x, y)[1]).max() > 0.01  # else nothing would be seen
-
-
-@pytest.mark.parametrize("name", SWITCHES)
-def test_each_switch_tells_here(federation, name):
-    """Else the tests above could not see that one is ignored."""
-    cohort = federation.cohort([3])
-    x, y = cohort.x[0], cohort.y[0]
-    _, plain = dense_labels(x, y)
-    _, changed = dense_labels(x, y, **{name: SWITCHES[name]})
-    assert np.abs(plain - changed).max() > 0.01
 
 
 @pytest.mark.parametrize("num_neighbors", [3, 40], ids=["few", "more than there are"])
@@ -173,16 +150,6 @@ def test_padding_has_no_edges(num_neighbors):
     np.testing.assert_allclose(
         alone.solved(y)[0][:30], reference.propagate(w, y[:30].astype(float), 0.9), atol=1e-3
     )
-
-
-@pytest.mark.parametrize("name", ["per_client_lp", "pooled_lp"])
-def test_switches_follow_those_of_xclp_unless_given(name):
-    digits = "ml_collections_configs/xclp_digits.py"
-    given = [f"xclp.{key}={value}" for key, value in (SWITCHES | {"alpha": 0.5}).items()]
-    section = file.load(digits, given)[name]
-    assert {**SWITCHES, "alpha": 0.5}.items() <= section.to_dict().items()
-    own = file.load(digits, [*given, f"{name}.label_matrix=plain"])
-    assert (own[name].label_matrix, own.xclp.label_matrix) == ("plain", "class_balanced")
 
 
 CHOICE = ("alpha:0.6", "label_matrix:class_balanced", "num_neighbors:3", "client_prior")
@@ -217,27 +184,6 @@ def test_pooled_chooses_what_refits_would(federation):
 
 
 @pytest.mark.slow
-def test_more_neighbors_than_given_may_be_chosen(federation):
-    """Each setting has the nearest that it asks for, out of one search."""
-    p = Propagation(NUM_CLASSES, num_neighbors=1, alpha=ALPHA)
-    found, metrics, cohort = label(
-        "pooled_lp", federation, num_neighbors=1, select=("num_neighbors:12",)
-    )
-    rates = metrics["leave_one_out"]
-    assert metrics["selected"] == {"num_neighbors": 12}
-    assert rates["given_accuracy"] == labels_that_come_back(federation, p).mean()
-    many = replace(p, num_neighbors=12)
-    assert rates["accuracy"] == labels_that_come_back(federation, many).mean()
-    again, _, _ = label("pooled_lp", federation, num_neighbors=12)
-    np.testing.assert_array_equal(found.label[cohort.mask], again.label[cohort.mask])
-
-
-def test_what_choosing_gives_up_is_told_of(federation):
-    with pytest.warns(RuntimeWarning, match="and choosing by leave-one-out stopped"):
-        label("pooled_lp", federation, select=("alpha:0.6",), max_steps=1)
-
-
-@pytest.mark.slow
 def test_every_client_chooses_for_itself(federation):
     found, metrics, cohort = label("per_client_lp", federation, select=CHOICE)
     assert "selected" not in metrics
@@ -249,41 +195,3 @@ def test_every_client_chooses_for_itself(federation):
         np.testing.assert_array_equal(found.label[j, mask], one.label[j, mask])
         rates.append(own["leave_one_out"]["accuracy"])
     np.testing.assert_allclose(metrics["leave_one_out"]["accuracy"], np.mean(rates))
-
-
-@pytest.mark.slow
-def test_unequal_clients_share_a_few_programs():
-    """After two clients, whose numbers of labels are of two classes, no other size compiles anything."""
-    rng = np.random.default_rng(3)
-    centers = rng.standard_normal((NUM_CLASSES, 12))
-    sizes = (240, 30, 3, 57, 100, 256, 9)
-    y = [rng.integers(NUM_CLASSES, size=n) for n in sizes]
-    x = [(centers[own] + rng.standard_normal((len(own), 12))).astype(np.float32) for own in y]
-    # A hub: nearest to all that lie around it, and no two of these alike, which rounding would choose among.
-    x[3][6:] = x[3][5] + rng.standard_normal((51, 12)).astype(np.float32)
-    given = [np.where(rng.random(len(own)) < 0.2, own, -1) for own in y]
-    given[2][:] = -1
-    settings = {
-        "label_matrix": "class_balanced",
-        "select": ("alpha:0.5:0.9",),
-    }  # not what is compiled
-    p = Propagation(NUM_CLASSES, num_neighbors=NUM_NEIGHBORS, alpha=ALPHA, **settings)
-
-    def padded(clients):
-        labels = np.full((len(clients), 256), -1)
-        for row, client in enumerate(clients):
-            labels[row, : sizes[client]] = given[client]
-        mask = np.arange(256) < np.array([sizes[client] for client in clients])[:, None]
-        return label_each([x[client] for client in clients], labels, mask, p)
-
-    padded([0, 1])
-    before = num_compilations()
-    label, confidence, choices = padded(range(len(sizes)))
-    assert num_compilations() == before
-    for j in (2, 3, 6):  # without labels, with a hub, with few points; alone each compiles anew
-        n = sizes[j]
-        one_hot = np.asarray(given[j][:, None] == np.arange(NUM_CLASSES), np.float32)
-        alone = label_over_cosines(jnp.asarray(x[j]), one_hot, None, p)
-        np.testing.assert_array_equal(label[j, :n], alone[0])
-        np.testing.assert_allclose(confidence[j, :n], alone[1], atol=1e-4)
-        assert choices[j].chosen == alone[2].chosen

@@ -65,19 +65,6 @@ def test_the_outcomes_differ():
         assert np.max(np.abs(scores[one] - scores[other])) > 1e-3
 
 
-def test_the_stage_of_confidences():
-    p = dataclasses.replace(
-        PARAMETERS, **COLUMNS, relative_confidence=True, presence=["1@confidence"]
-    )
-    predictions = xclp.cross_client_label_propagation(*data(), p).predictions
-    assert np.all(predictions[1].labels == -1)
-    np.testing.assert_array_equal(predictions[0].labels, outcome("counted")[0].labels)
-
-
-def test_stages_are_those_of_the_table():
-    assert {*STAGES, "confidence"} == parameters.STAGES.keys()
-
-
 @pytest.fixture
 def cohort():
     """Clients 2, 7 and 5 of a federation, and a row of padding."""

@@ -11,7 +11,6 @@ from jaxfed.algorithms.per_client_lp import per_client_lp
 from jaxfed.algorithms.pooled_lp import pooled_lp
 from jaxfed.federation.clients import Federation
 from jaxfed.privacy import randomized_response
-from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.xclp import Parameters, cross_client_label_propagation, label_later
 from jaxfed.xclp.steps.prediction import (
     ANY_CLASS,
@@ -62,42 +61,6 @@ def test_the_sharpness_that_made_the_labels_is_found():
     assert 0 < loss < np.log(5)
     right = scores.argmax(axis=1) == answers
     assert abs(calibrated(scores, gamma).mean() - right.mean()) < 0.03
-
-
-def test_sums_of_a_hundred_clients_fit_under_masks_and_stay_exact():
-    """With 1000 labels each, all of them impossible for the largest gamma: 6.9 nats each."""
-    scores = np.tile(np.array([[2, 1] + [0] * 8], np.float32), (1000, 1))
-    sums = log_likelihoods(scores, np.ones(1000, int))
-    assert sums.min() < -6900
-    points = FixedPoint(100)
-    total = points.decode(
-        np.sum([points.encode(sums) for _ in range(100)], axis=0, dtype=np.uint64)
-    )
-    np.testing.assert_array_equal(total, 100 * sums)
-    np.testing.assert_allclose(likeliest(total)[1], likeliest(sums)[1])
-
-
-def test_sums_of_many_labels_are_as_exact_as_their_unit():
-    """In float32 they would be off by ten times as much."""
-    num_labels = 20_000
-    scores = np.tile(np.array([[2, 1] + [0] * 8], np.float32), (num_labels, 1))
-    *sums, _ = log_likelihoods(scores, np.ones(num_labels, int))[:, 0]
-    shares = [float(np.asarray(probabilities(scores[:1], gamma))[0, 1]) for gamma in SHARPNESS]
-    np.testing.assert_allclose(sums, num_labels * np.log(shares), rtol=0, atol=2**-10)
-
-
-def test_of_equally_likely_ones_the_first_is_taken():
-    sums = np.full((len(SHARPNESS) + 1, 1), -6.0)
-    sums[[3, 9], 0], sums[-1] = -2.0, 4.0
-    assert likeliest(sums) == (SHARPNESS[3], 0.5)
-
-
-def test_where_no_label_is_reached_by_another_shares_are_taken_as_they_are():
-    unreached = log_likelihoods(np.zeros((3, 4), np.float32), np.arange(3))
-    sharpness, loss = likeliest(unreached)
-    assert sharpness == 1.0
-    np.testing.assert_allclose(loss, np.log(4), atol=1e-3)
-    assert likeliest(0 * unreached) == (1.0, None)
 
 
 @cache
@@ -164,15 +127,6 @@ def test_labels_stay_and_confidences_are_probabilities():
     expected = calibrated(later.scores, ours.choice.sharpness)
     np.testing.assert_array_equal(later.confidences, expected)
     assert ours.communication.upload["log_likelihoods"] == 4 * 3 * (len(SHARPNESS) + 1)
-
-
-def test_without_labels_shares_are_taken_as_they_are():
-    vectors, labels = data()
-    nothing = [np.full(len(y), -1) for y in labels]
-    p = Parameters(**GIVEN, confidence="calibrated")
-    result = cross_client_label_propagation(vectors, nothing, p)
-    assert result.choice.sharpness == 1.0
-    assert all(np.all(own.confidences == 0) for own in result.predictions)
 
 
 @pytest.mark.parametrize("method", [per_client_lp, pooled_lp])

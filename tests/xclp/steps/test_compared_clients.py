@@ -4,7 +4,6 @@ import dataclasses
 from collections import Counter
 from itertools import combinations
 
-import jax
 import message_sizes
 import numpy as np
 import pytest
@@ -12,22 +11,15 @@ import reference_kernels as reference
 from secure_labels import digits, disagreement
 
 from jaxfed import xclp
-from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.communication import Communication
-from jaxfed.federation.execution.settings import HERE
-from jaxfed.kernels import knn
 from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import protocols
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.parties import Session
-from jaxfed.training.pseudo_labels.propagated_labels import XclpLabels
 from jaxfed.xclp.steps.hamming import (
     _among_chosen,
     chosen_pairs,
     drawn_pairs,
-    nearest_in_graph,
     pair_choices,
-    plaintext_hamming,
 )
 
 BY = ["random", "neighbors"]
@@ -53,36 +45,6 @@ def knn_among(codes, pairs, k):
     distances = np.take_along_axis(h, order, axis=1)
     is_there = distances < np.iinfo(np.int64).max
     return np.where(is_there, order, -1), np.where(is_there, distances, 33)
-
-
-SEARCHES = {
-    "exact": {"neighbors": "exact"},
-    "approximate": {"neighbors": "approximate"},
-}
-
-
-@pytest.mark.parametrize("num_neighbors", [3, 80], ids=["few", "more than there are"])
-@pytest.mark.parametrize("search", SEARCHES)
-def test_padding_is_nobodys_neighbor(search, num_neighbors):
-    """In the clear, where all clients are compared: padding's code, all zero, is near these codes."""
-    codes = codes_of()
-    everybody = combinations(range(len(codes)), 2)
-    _, *found = plaintext_hamming(
-        codes, None, HERE, num_neighbors=num_neighbors, key_bits=0, **SEARCHES[search]
-    )
-    for ours, twin in zip(found, knn_among(codes, everybody, num_neighbors), strict=True):
-        np.testing.assert_array_equal(ours[:, : twin.shape[1]], twin)
-        assert (ours[:, twin.shape[1] :] == ours[0, -1]).all()
-
-
-def test_padding_is_no_later_points_neighbor():
-    graph, later = (codes_of(seed=seed) for seed in (0, 1))
-    indices, distances = nearest_in_graph(later, graph, 30)
-    queries, points = (np.concatenate(codes) for codes in (later, graph))
-    h = reference.hamming_distances(queries, points)
-    nearest = np.argsort(h, axis=1, kind="stable")[:, :30]
-    np.testing.assert_array_equal(indices, nearest)
-    np.testing.assert_array_equal(distances, np.take_along_axis(h, nearest, axis=1))
 
 
 def recorded(compared):
@@ -126,20 +88,6 @@ def test_drawn_graphs_are_regular_and_connected(p, size):
         assert set(check_degrees(pairs, clients, size).values()) == {size}
         assert len(pairs) == p * size / 2
         assert is_connected(pairs, clients)
-
-
-def test_every_pair_is_equally_likely():
-    drawn = Counter()
-    for seed in range(2000):
-        drawn.update(drawn_pairs(list(range(9)), 4, np.random.default_rng(seed)))
-    assert len(drawn) == 36
-    assert max(abs(count - 1000) for count in drawn.values()) < 5 * np.sqrt(500)
-
-
-def test_all_pairs_where_all_others_are_few():
-    for p, size in ((5, 4), (5, 8), (2, 4), (1, 4), (0, 4)):
-        pairs = drawn_pairs(list(range(p)), size, np.random.default_rng(0))
-        assert pairs == list(combinations(range(p), 2))
 
 
 def test_the_server_chooses_pairs_with_the_most_common_points():
@@ -199,20 +147,6 @@ def test_neighbors_are_the_nearest_of_compared_clients(by, num_neighbors):
     )
 
 
-def test_each_pair_is_searched_once(monkeypatch):
-    """Also those of the first of two turns."""
-    searched, search = [], knn.hamming_knn_among
-
-    def counting(queries, *, valid, **options):
-        searched.append(int(valid.sum()))
-        return search(queries, valid=valid, **options)
-
-    monkeypatch.setattr(knn, "hamming_knn_among", counting)
-    choices, pairs = recorded(pair_choices(8, "neighbors", seed=5))
-    _among_chosen(codes_of(), 3, choices)
-    assert sum(searched) == sum(SIZES) + sum(SIZES[j] + SIZES[k] for j, k in pairs)
-
-
 def test_a_clients_bytes_are_those_of_the_page():
     """docs/protocols.md: hidden points, own distances, and 259 bytes for each other client."""
     codes = {j: np.zeros((10, 128), np.uint32) for j in range(12)}
@@ -234,14 +168,6 @@ def test_a_draw_depends_on_no_code_and_a_choice_does():
         _among_chosen(codes_of(seed=seed), 3, choices)
     assert found["random", 0] == found["random", 1]
     assert found["neighbors", 0] != found["neighbors", 1]
-
-
-def test_a_seed_draws_the_same_pairs_and_another_one_others():
-    sizes = dict.fromkeys(range(30), 2)
-    draws = [pair_choices(4, "random", seed)[0](sizes, None) for seed in (1, 1, 2**200)]
-    assert draws[0] == draws[1] != draws[2]
-    half = pair_choices(8, "neighbors", 1)[0](sizes, None)
-    assert half == draws[0]
 
 
 @pytest.mark.parametrize("by", BY)
@@ -298,43 +224,3 @@ def test_all_others_are_the_bits_of_today(hamming):
     assert any(
         np.any(mine.scores != own.scores) for mine, own in zip(few, ours.predictions, strict=True)
     )
-
-
-def test_cohorts_of_more_clients_are_labeled_on_the_host(monkeypatch):
-    """In a round of federated training; a cohort of fewer is labeled as without the setting."""
-    vectors, labels = digits(9, 90)
-    x, y = np.stack(vectors), np.stack(labels).astype(np.int32)
-    on_host, run = [], xclp.cross_client_label_propagation
-    monkeypatch.setattr(
-        xclp,
-        "cross_client_label_propagation",
-        lambda *a, **k: on_host.append(run(*a, **k)) or on_host[-1],
-    )
-    cohort = Cohort(np.arange(9, dtype=np.int32), x, y, np.ones((9, 10), bool))
-
-    def found_with(compared_clients):
-        on_host.clear()
-        settings = dataclasses.replace(P, compared_clients=compared_clients)
-        source = XclpLabels(lambda state, cohort, key: cohort, settings)
-        return np.asarray(source(None, cohort, jax.random.key(0), Communication()).label)
-
-    today = found_with(0)
-    np.testing.assert_array_equal(found_with(8), today)
-    assert not on_host
-    few = found_with(4)
-    [labeling] = on_host
-    assert not np.array_equal(few, today)
-    predicted = np.stack([own.labels for own in labeling.predictions])
-    np.testing.assert_array_equal(few[y < 0], predicted[y < 0])
-
-
-def test_later_points_are_compared_with_all_clients():
-    vectors, labels = digits(6, 48)
-    settings = dataclasses.asdict(P)
-    coming = [own[:2] for own in vectors]
-    few, many = (
-        xclp.propagate_labels(vectors, labels, **settings | more).label(coming)
-        for more in ({}, {"compared_clients": 0})
-    )
-    assert not np.array_equal(few[0].scores, many[0].scores)  # their graphs differ
-    assert all(np.all(own.labels >= 0) for own in few)

@@ -13,7 +13,7 @@ from jaxfed.xclp.one_shot.cosine_propagation import label_over_cosines
 from jaxfed.xclp.steps.propagation_matrix import (
     PropagationMatrix,
     SolverAccuracy,
-    warn_of_cut_short,
+    warn_of_solution,
 )
 
 SOLVED, CUT_SHORT = SolverAccuracy(9, 1e-7), SolverAccuracy(4, 1e-2, cut_short=True)
@@ -37,8 +37,15 @@ def test_accuracy_of_several_systems_is_that_of_the_worst():
     ],
 )
 def test_one_line_says_what_was_cut_short(labeling, choosing, begins, recwarn):
-    warn_of_cut_short(labeling, choosing, 1e-6)
+    warn_of_solution(labeling, choosing, Propagation(2))
     assert [str(told.message)[: len(begins)] for told in recwarn] == ([begins] if begins else [])
+
+
+@pytest.mark.parametrize(("alpha", "is_told"), [(0.999, False), (0.99999, True)])
+def test_scores_that_float32_cannot_tell_apart_are_told_of(alpha, is_told, recwarn):
+    p = Propagation(2, alpha=alpha, label_matrix="degree_balanced")
+    warn_of_solution(SOLVED, SOLVED, p)
+    assert [str(told.message)[:14] for told in recwarn] == ["alpha=0.99999 "] * is_told
 
 
 VECTORS, LABELS = digits(2, 24, labeled=0.5)

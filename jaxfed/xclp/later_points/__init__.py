@@ -1,1 +1,0 @@
-"""Labels for points that come after a labeling, from its artifacts: in the clear and through its session."""
