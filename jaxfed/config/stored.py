@@ -53,7 +53,9 @@ GONE: dict[str, Any] = {
     "twinsight.projection_size": 128,
     "twinsight.threshold": 0.95,
     "twinsight.thresholds": "freematch",
+    "xclp.mask_partners": 0,
     "xclp.self_edges": False,
+    "xclp_head.mask_partners": 0,
 }
 # Keys that configs of earlier versions lack -> the value of those runs.
 ADDED: dict[str, Any] = {

@@ -22,13 +22,6 @@ from jaxfed.secure.primitives.blocks import Block
 from jaxfed.secure.row_sums import masked as masked_row_sums
 from jaxfed.secure.row_sums.server_sums import RowClient, row_client, summed
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
-from jaxfed.secure.session.neighborhoods import (
-    PROMISE,
-    Promise,
-    check_partners,
-    drawn_graph,
-    enough_partners,
-)
 from jaxfed.secure.session.parties import Session
 
 # Numbers of points of the clients that take part, and the nearest points so far [n, k] -> further pairs.
@@ -122,8 +115,6 @@ def sums_of_rows(
     *,
     resilient: bool = False,
     signed: bool = False,
-    mask_partners: int = 0,
-    promise: Promise = PROMISE,
     progress: masked_row_sums.UploadsDone | None = None,
     num_classes: int | None = None,
     constructor: Callable[..., Any] = row_client,
@@ -140,9 +131,6 @@ def sums_of_rows(
         rows: R_j of the same clients.
         resilient: use double masks; dropouts then need no second round (`row_sums.double_masks`).
         signed: with `resilient`, clients sign the list of survivors.
-        mask_partners: with `resilient`, k, the number of others that a client shares masks and secrets with;
-            0, or from the number of others on: all.
-        promise: what the k partners must withstand.
         progress: receives the number of uploads that have arrived.
         num_classes: C; that of the first contribution if left out.
         constructor: makes a client from what `contributions` holds; arguments as `row_client`.
@@ -153,25 +141,13 @@ def sums_of_rows(
 
     Raises:
         ProtocolError: an unexpected message; no client gets sums then.
-        UsageError: a contribution beyond the fixed-point range, `signed` without `resilient`, or
-            `mask_partners` too few for the promise, without `resilient`, or `signed`.
+        UsageError: a contribution beyond the fixed-point range, or `signed` without `resilient`.
     """
     if signed and not resilient:
         raise UsageError("signed=True: allowed with resilient=True, which has what is signed")
-    if mask_partners and (signed or not resilient):
-        raise UsageError(
-            key="mask_partners", value=mask_partners, allowed="use resilient=True, signed=False"
-        )
     clients = [client for client in session.clients if client in rows]
     if not clients:
         return {}
-    graph = None
-    if mask_partners:
-        check_partners(session.num_clients, mask_partners, promise)
-        if mask_partners < len(clients) - 1:
-            size = enough_partners(len(clients), mask_partners, promise)
-            graph = drawn_graph(clients, size, session.source(SERVER), promise)
-            rows = {client: own for client, own in rows.items() if client in graph.neighbors}
     _, sums = summed(
         session,
         constructor,
@@ -182,7 +158,6 @@ def sums_of_rows(
         {"rows": rows, "signed": signed, **plan},
         is_resilient=resilient,
         signed=signed,
-        graph=graph,
         progress=progress,
     )
     return sums
@@ -198,36 +173,15 @@ def sums_and_totals(
     """`sums_of_rows`, and in the same messages totals for every client: (Z[R_j], sum of `totals`).
 
     Every client owns t further rows, to which all clients add their `totals`, real [t, C]. So the totals are
-    sums over exactly the clients whose contributions count, and the server does not learn them.
+    sums over exactly the clients whose contributions count, and the server does not learn them. Clients in
+    other processes are left out.
     """
-    sums = undivided_sums(session, contributions, totals, rows, **options)
-    split = {client: own.stop - own.start for client, own in rows.items()}
-    return {
-        client: (own[: split[client]], own[split[client] :])
-        for client, own in sums.items()
-        if own is not None  # it is in another process
-    }
-
-
-def undivided_sums(
-    session: Session,
-    contributions: Mapping[int, np.ndarray],
-    totals: Mapping[int, np.ndarray],
-    rows: Mapping[int, slice],
-    *,
-    shape: tuple[int, int] | None = None,
-    **options: Any,
-) -> dict[int, np.ndarray]:
-    """`sums_and_totals` with both in one array [n_j + t, C]; None for a client in another process.
-
-    `shape` is (t, C), that of the first client's if left out.
-    """
-    num_totals, num_classes = next(iter(totals.values())).shape if shape is None else shape
+    num_totals, num_classes = next(iter(totals.values())).shape
     longer = {
         client: slice(own.start + number * num_totals, own.stop + (number + 1) * num_totals)
         for number, (client, own) in enumerate(rows.items())
     }
-    return sums_of_rows(
+    sums = sums_of_rows(
         session,
         {client: (own, totals[client]) for client, own in contributions.items()},
         longer,
@@ -236,6 +190,11 @@ def undivided_sums(
         shorter=rows,
         **options,
     )
+    return {
+        client: (own[: len(own) - num_totals], own[len(own) - num_totals :])
+        for client, own in sums.items()
+        if own is not None
+    }
 
 
 def client_with_totals(
@@ -253,11 +212,6 @@ def client_with_totals(
         shorter: R_k of every client without totals.
         options: as `row_client`; `rows` are R_k with totals.
     """
-    return row_client(endpoint, with_totals(*own, shorter), **options)
-
-
-def with_totals(
-    values: np.ndarray, own_totals: np.ndarray, rows: Mapping[int, slice]
-) -> np.ndarray:
-    """Values [n, C] with the same totals [t, C] after each client's rows."""
-    return np.concatenate([part for own in rows.values() for part in (values[own], own_totals)])
+    values, totals = own
+    parts = [part for rows in shorter.values() for part in (values[rows], totals)]
+    return row_client(endpoint, np.concatenate(parts), **options)

@@ -273,9 +273,7 @@ def smoothed(
     again = PropagationMatrix(matrix.graph, replace(p, alpha=p.head_alpha))
     contributions = INFLUENCE[p.influence](again, answers, points.rows, session)
     nothing = {j: np.zeros((0, p.num_classes), np.float32) for j in points.rows}
-    rows = ROW_SUMS[p.row_sums](
-        contributions, nothing, points.rows, session, execution, **p.masking
-    )
+    rows = ROW_SUMS[p.row_sums](contributions, nothing, points.rows, session, execution)
     _count_answers(sums.communication, num_points, len(clients), p)
     scores = {j: Scores(own, own) for j, (own, _) in rows.items()}
     return Smoothed(head, scores, contributions.accuracy, sums.communication)

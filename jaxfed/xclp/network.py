@@ -201,7 +201,6 @@ _NEEDED = {  # setting -> what runs on a network, and what to write
         "use 'masked', 'masked_resilient' or 'masked_resilient_signed'",
     ),
     "compared_clients": ((0,), "use 0: clients are told of all pairs beforehand"),
-    "mask_partners": ((0,), "use 0: all clients of a session share masks"),
     "influence": (("columns",), "use 'columns'"),
     "center": ((False,), "use False"),
     "head": (("none",), "use 'none'"),
@@ -277,7 +276,7 @@ def _exchanged(
         return SolverAccuracy()
     contributions = contributions_by_columns(graphs.matrix(p), points.labels, points.rows, session)
     counts = class_counts(np.zeros((0, p.num_classes), np.float32), are_needed=p.needs_class_counts)
-    cross_steps.undivided_sums(
+    cross_steps.sums_and_totals(
         session,
         contributions.values,
         dict.fromkeys(points.rows, counts),

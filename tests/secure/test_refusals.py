@@ -4,11 +4,10 @@ from functools import partial
 
 import numpy as np
 import refusals
-from row_sums_parties import matrices
 
 from jaxfed import xclp
 from jaxfed.errors import ProtocolError
-from jaxfed.secure import class_means, cross_steps, vote_sums
+from jaxfed.secure import class_means, vote_sums
 from jaxfed.secure import influence_columns as columns
 from jaxfed.secure.hamming import matrix
 from jaxfed.secure.primitives import oblivious_transfer, packed_counts, paillier, ring, shamir
@@ -28,22 +27,6 @@ def key(bits, **options):
 
 def encoded(value):
     return lambda: FixedPoint(num_terms=3).encode(np.array([0.0, value]))
-
-
-def summed(**options):
-    """Sums of rows by a session without partners, where nobody is asked."""
-
-    def call():
-        values, rows = matrices([1] * 24)
-        session = Session(24)
-        try:
-            cross_steps.sums_of_rows(
-                session, dict(enumerate(values)), rows, mask_partners=8, **options
-            )
-        finally:
-            assert not any(route.kind.startswith("start") for route in session.channel.volumes)
-
-    return call
 
 
 def votes_without_resilience():
@@ -78,8 +61,6 @@ PARAMETERS = {
     "...threshold": partial(shamir.split, b"", 2, 3),
     "...64 bytes": partial(shamir.split, bytes(65), 2, 2),
     "mask_partners=8: too few, or odd, for 24 clients": partial(Session, 24, mask_partners=8),
-    "...mask_partners=8": summed(resilient=True),
-    "...mask_partners=8  signed": summed(resilient=True, signed=True),
     "...is_resilient=True": votes_without_resilience,
     f"mask_partners=74: {PARTNERS}": partial(neighborhood, 1000, 74),
     f"mask_partners=77: {PARTNERS}": partial(neighborhood, 1000, 77),

@@ -537,8 +537,7 @@ def check_rows_of_one_that_left():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(double_masks, "Server", Kept)
-        options = {"resilient": True, "mask_partners": K, "promise": WEAK}
-        sums = cross_steps.sums_of_rows(session, dict(enumerate(values)), rows, **options)
+        sums = cross_steps.sums_of_rows(session, dict(enumerate(values)), rows, resilient=True)
     assert len(sums) == NUMBER - 1
     (server,) = servers
     encoded = [FixedPoint(NUMBER).encode(v) for j, v in enumerate(values) if j != 3]

@@ -41,11 +41,6 @@ INPUTS = {
         [np.arange(6) % 2] * 4,
         **{"num_bits": 64, **MASKED, "presence": ("9@row_sums",)},
     ),
-    "xclp.mask_partners=4: too few, or odd, for 12 clients...use 6": of(
-        [X] * 12,
-        [Y] * 12,
-        **{"influence": "columns", "row_sums": "masked_resilient", "mask_partners": 4},
-    ),
 }
 
 
@@ -78,7 +73,6 @@ PARAMETERS = {
     "xclp.label_matrix='degree_balanced': the server has degrees": p(
         **MASKED, label_matrix="degree_balanced"
     ),
-    "xclp.mask_partners=8: row_sums='masked' has no": p(**MASKED, mask_partners=8),
     "xclp.influence='labels': the server would receive...; set 'columns'": p(row_sums="masked"),
     "xclp.select=...leave-one-out needs codes...use (), or set": p(
         **MASKED, select=("label_matrix",)
@@ -115,15 +109,12 @@ PARAMETERS = {
 NETWORKED = MASKED | {"num_bits": 64, "num_neighbors": 4}
 NO_NETWORK = {
     **{"hamming": "ot", "row_sums": "plaintext", "bit_epsilon": 1.0, "label_epsilon": 1.0},
-    **{"presence": ("1@hamming",), "compared_clients": 8, "mask_partners": 8},
+    **{"presence": ("1@hamming",), "compared_clients": 8},
 }
 
 
 def on_a_network(key, value):
-    row_sums = {"row_sums": "masked_resilient"} if key == "mask_partners" else {}
-    return lambda: check_network(
-        Parameters(**{"num_classes": 3} | NETWORKED | row_sums | {key: value})
-    )
+    return lambda: check_network(Parameters(**{"num_classes": 3} | NETWORKED | {key: value}))
 
 
 def in_processes(**noise):

@@ -7,16 +7,17 @@ read the header and is counted as having carried it. It therefore costs an uploa
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import numpy as np
 from absl import logging
 
 from jaxfed.errors import ProtocolError
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.departures import Action as Action
-from jaxfed.federation.departures import DroppedOut
+from jaxfed.federation.departures import Departure, DroppedOut, Stage
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.endpoint import SERVER
 
@@ -82,6 +83,37 @@ class Presence:
             logging.warning("client %d is lost, its message is refused: %s", sender, error)
             self.lose(sender)
             raise DroppedOut(sender) from error
+
+
+def presence_of(
+    departures: Sequence[Departure],
+    clients: Sequence[int],
+    seed: int | Sequence[int],
+    stages: Mapping[str, Stage],
+) -> Presence:
+    """Planned departures of the clients of one session.
+
+    Shares are of the cohort, rounded; the clients are drawn from a seed, out of those that stay so far.
+
+    Args:
+        departures: as parsed.
+        clients: the federation's number of every client of the cohort, in the session's order.
+        seed: of the draw.
+        stages: the stages that they name.
+    """
+    presence, rng = Presence(), np.random.default_rng(seed)
+    staying = list(range(len(clients)))  # by address
+    for departure in sorted(departures, key=lambda departure: departure.client is None):
+        if departure.client is None:
+            count = min(round(departure.share * len(clients)), len(staying))
+            leaving = sorted(rng.permutation(staying)[:count].tolist())
+        else:
+            leaving = [address for address in staying if clients[address] == departure.client]
+        for address in leaving:
+            action, kind, _ = stages[departure.stage]
+            presence.lose_when(address, action, kind)
+            staying.remove(address)
+    return presence
 
 
 class Route(NamedTuple):

@@ -36,7 +36,7 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.departures import Departure, Stage, parsed
-from jaxfed.secure.session.departures import presence_of
+from jaxfed.secure.session.channel import presence_of
 from jaxfed.training.consensus.consensus import summed_probabilities
 
 if TYPE_CHECKING:

@@ -318,9 +318,6 @@ class Parameters(Propagation):
             hides them. "masked_resilient" also survives dropouts without a second upload, and
             "masked_resilient_signed" also protects against a server that lies about them (Algorithm 1, line
             14).
-        mask_partners: with `row_sums="masked_resilient"`, the number of other clients with which a client
-            shares masks and secrets; 0: all of them. It must be enough if 5 % of the clients collude and
-            30 % leave (`jaxfed.secure.session.neighborhoods`; Algorithm 1, line 14).
         center: subtract the mean of all clients' points from the vectors, a sum that goes as `row_sums` says.
             Codes of vectors without negative entries are nearly alike without it (before Algorithm 1, line
             4).
@@ -366,7 +363,6 @@ class Parameters(Propagation):
     )
     key_bits: Annotated[Literal[2048, 3072], when("hamming", "phe")] = 2048
     row_sums: Annotated[str, OneOf(ROW_SUMS)] = "plaintext"
-    mask_partners: Annotated[int, Ge(0), Note("even, 0 is all")] = 0
     center: bool = False
     head: Literal["none", "ridge"] = "none"
     head_regularization: Annotated[float, Gt(0), when("head", "ridge")] = 10.0
@@ -447,12 +443,6 @@ class Parameters(Propagation):
                     ("confidence", self.confidence == "calibrated", "'entropy'"),
                 )
             ),
-            (
-                "mask_partners",
-                self.mask_partners and self.row_sums != "masked_resilient",
-                f"row_sums={self.row_sums!r} has no partners to choose",
-                "set row_sums='masked_resilient', or use 0",
-            ),
         ):
             if is_wrong:
                 value = getattr(self, key)
@@ -462,11 +452,6 @@ class Parameters(Propagation):
     def compares_few(self, num_clients: int) -> bool:
         """True if not all pairs of so many clients are compared."""
         return 0 < self.compared_clients < num_clients - 1
-
-    @property
-    def masking(self) -> dict[str, int]:
-        """Keywords of the row sums beyond their name."""
-        return {"mask_partners": self.mask_partners} if self.mask_partners else {}
 
     @property
     def head_sums(self) -> Literal["plaintext", "masked", "masked_resilient"]:

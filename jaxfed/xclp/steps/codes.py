@@ -41,12 +41,8 @@ def open_session(
     # Imported here, because only protocols need its packages.
     from jaxfed.secure.session.parties import Session
 
-    if p.mask_partners:
-        from jaxfed.secure.session.neighborhoods import check_partners
-
-        check_partners(num_clients, p.mask_partners, owner="xclp")
     if presence is None:
-        from jaxfed.secure.session.departures import presence_of
+        from jaxfed.secure.session.channel import presence_of
 
         ids = range(num_clients) if client_ids is None else client_ids
         presence = presence_of(p.departures, ids, p.seed, STAGES)

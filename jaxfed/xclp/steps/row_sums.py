@@ -46,7 +46,7 @@ def summed_scores(
     counts = {j: class_counts(labels[j], are_needed=p.needs_class_counts) for j in rows}
     found = {}
     for j, (values, cohort) in ROW_SUMS[p.row_sums](
-        contributions, counts, rows, session, execution, **p.masking
+        contributions, counts, rows, session, execution
     ).items():
         z = client_scores(values, cohort, p, masses)
         weighted = with_prior(z, labels[j].sum(axis=0), cohort.sum(axis=0), p)
@@ -129,7 +129,6 @@ def secure_row_sums(
     *,
     resilient: bool = False,
     signed: bool = False,
-    mask_partners: int = 0,
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """Line 14 by a protocol in which client j learns its rows and no party learns anything else.
 
@@ -146,7 +145,6 @@ def secure_row_sums(
         rows,
         resilient=resilient,
         signed=signed,
-        mask_partners=mask_partners,
         progress=execution.counting("uploads for row sums"),
     )
     return {

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from row_sums_parties import exact, matrices
 
-from jaxfed.secure import class_means, cross_steps, vote_sums
+from jaxfed.secure import class_means, vote_sums
 from jaxfed.secure.row_sums import server_sums
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.neighborhoods import Promise, neighborhood
@@ -81,23 +80,6 @@ def test_sum_equals_the_plaintext_under_any_dropouts(number, data):
 @given(st.integers(16, 60), st.data())
 def test_sum_equals_the_plaintext_under_many_dropouts(number, data):
     check_any_dropouts(number, data)
-
-
-@pytest.mark.parametrize("kind", ["start", "mask_keys", "partners", "survivors", "sums"])
-def test_rows_of_clients(kind):
-    """Each client that stays gets its rows, as by complete double masks, bit for bit."""
-    values, rows = matrices([2] * 20, num_classes=2)
-    presence = leaving([(c, ("receive", kind), 0) for c in (3, 11)])
-    session = Session(20, presence=presence)
-    sums = cross_steps.sums_of_rows(
-        session, dict(enumerate(values)), rows, resilient=True, mask_partners=8, promise=WEAK
-    )
-    stay = [j for j in range(20) if j not in (3, 11)]
-    assert sorted(sums) == stay
-    contributors = list(range(20)) if kind in ("survivors", "sums") else stay
-    for client, got in sums.items():
-        np.testing.assert_array_equal(got, exact(values, rows, contributors, client))
-    assert {route.kind for route in session.channel.volumes} >= {"partners/0"}
 
 
 def test_means_of_classes():

@@ -13,7 +13,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.departures import DroppedOut, parsed
-from jaxfed.secure.session.departures import presence_of
+from jaxfed.secure.session.channel import presence_of
 from jaxfed.training.pseudo_labels import propagated_labels
 from jaxfed.xclp.settings import parameters
 
