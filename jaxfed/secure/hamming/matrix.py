@@ -71,7 +71,8 @@ def receive_own(
 ) -> Block:
     """Receive a block of a client's own distances at the server."""
     message = endpoint.receive(client, "own")
-    own = unpack(message, _own_count(rows, columns), ring_bits(num_bits))
+    count = len(rows) * (len(rows) - 1) // 2 if rows == columns else len(rows) * len(columns)
+    own = unpack(message, count, ring_bits(num_bits))
     sent = checked_distances(own, num_bits)
     if rows != columns:
         return Block(client, client, rows, columns, sent.reshape(len(rows), len(columns)))
@@ -151,11 +152,6 @@ def _own_blocks(num_points: int) -> Iterator[tuple[range, range]]:
         for columns in ranges(num_points, BLOCK_POINTS):
             if columns.start >= rows.start:
                 yield rows, columns
-
-
-def _own_count(rows: range, columns: range) -> int:
-    """Number of distances that are sent for a block."""
-    return len(rows) * (len(rows) - 1) // 2 if rows == columns else len(rows) * len(columns)
 
 
 def _upper(size: int) -> tuple[np.ndarray, ...]:

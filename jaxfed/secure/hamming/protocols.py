@@ -26,8 +26,6 @@ Codes = Mapping[int, np.ndarray]  # uint32 [n_j, L / 32] of every client
 OwnStep = Callable[[int], None]  # a client's step before its pairs
 PairStep = Callable[[int, int], Iterator[Block]]  # the protocol of two clients, the lower one first
 Steps = tuple[OwnStep, PairStep]
-
-
 Pairs = Sequence[matrix.Pair]
 Protocol = Callable[[Session, Codes, int, Pairs], Steps]
 

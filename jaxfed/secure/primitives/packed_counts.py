@@ -35,8 +35,11 @@ def num_elements(count: int, num_terms: int) -> int:
 
 def pack(marks: np.ndarray, num_terms: int) -> np.ndarray:
     """uint64 [`num_elements`] of marks 0 and 1, of any shape."""
-    digits = _padded(marks.reshape(-1), num_terms)
-    return digits.astype(np.uint64) @ _powers(num_terms)
+    size = slots(num_terms)
+    digits = np.zeros(num_elements(marks.size, num_terms) * size, np.uint64)
+    digits[: marks.size] = marks.reshape(-1)
+    powers = np.array([(num_terms + 1) ** slot for slot in range(size)], np.uint64)
+    return digits.reshape(-1, size) @ powers
 
 
 def unpack(elements: np.ndarray, count: int, num_terms: int) -> np.ndarray:
@@ -51,13 +54,3 @@ def unpack(elements: np.ndarray, count: int, num_terms: int) -> np.ndarray:
     if rest.any() or flat[count:].any():
         raise ProtocolError("a sum of votes that no votes have")
     return flat[:count]
-
-
-def _padded(flat: np.ndarray, num_terms: int) -> np.ndarray:
-    size = slots(num_terms)
-    rows = num_elements(len(flat), num_terms)
-    return np.concatenate([flat, np.zeros(rows * size - len(flat), flat.dtype)]).reshape(rows, size)
-
-
-def _powers(num_terms: int) -> np.ndarray:
-    return np.array([(num_terms + 1) ** slot for slot in range(slots(num_terms))], np.uint64)

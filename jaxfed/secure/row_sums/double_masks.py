@@ -51,9 +51,8 @@ grow with the number n of clients only through k. Those that differ:
 If a client leaves, at any point, its neighbors go on without it; no round starts again. After each step the
 server checks that every remaining client keeps t neighbors, and before it requests shares that the
 survivors are connected. If a check fails, the sum is abandoned with a warning. A client checks k and t
-against the promise that it was built with, and that it keeps t neighbors. Only m's neighbors cover R_m with
-a stream that m removes: at least t of them upload, and fewer than t collude. The server draws the graph, so
-this protects only against a server that follows the protocol: one that chose a client's neighbors among its
+against the promise that it was built with, and that it keeps t neighbors. The server draws the graph, so this
+protects only against a server that follows the protocol: one that chose a client's neighbors among its
 accomplices would open that client's secrets (docs/threat-model.md).
 
 Cost, k = p - 1 on the complete graph: a client expands k + 1 streams over its rows and k short ones, agrees

@@ -102,8 +102,8 @@ def neighborhood(num_clients: int, size: int = 0, promise: Promise = PROMISE) ->
     complete = num_clients - 1
     if size:
         size = min(size, complete)
-        threshold = _threshold(num_clients, size, promise) if _may_be(size, complete) else 0
-        if threshold:
+        is_even = size % 2 == 0 or size == complete
+        if is_even and (threshold := _threshold(num_clients, size, promise)):
             return Neighborhood(size, threshold)
         raise UsageError(
             f"too few, or odd, for {num_clients} clients, {promise}",
@@ -171,10 +171,6 @@ def is_connected(neighbors: Mapping[int, Sequence[int]], clients: Iterable[int])
         unseen -= found
         waiting.extend(found)
     return not unseen
-
-
-def _may_be(size: int, complete: int) -> bool:
-    return size >= 1 and (size % 2 == 0 or size == complete)
 
 
 def _threshold(n: int, k: int, promise: Promise) -> int:
