@@ -117,7 +117,7 @@ def cross_client_label_propagation(
     scores = summed_scores(contributions, points.labels, points.rows, p, session, execution, roots)
     # 15-CS  y^(j) <- argmax_c Z_ic^(j) for every point i
     # 16-CS  omega^(j) <- 1 - entropy(Z_ic^(j) / sum_c Z_ic^(j)) / log C
-    predictions, largest = client_predictions(
+    predictions, largest_confidence = client_predictions(
         vectors, scores, p, choice.sharpness if choice else None
     )
 
@@ -139,7 +139,7 @@ def cross_client_label_propagation(
         choice=choice,
         artifacts=None
         if session
-        else artifacts_of(p, planes, codes, points, matrix, scores, largest, mean, head),
+        else artifacts_of(p, planes, codes, points, matrix, scores, largest_confidence, mean, head),
         session=session,
         head=head,
     )

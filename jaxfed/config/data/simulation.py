@@ -166,10 +166,11 @@ class Simulation:
             )
         dealt = self.dealt(config.seed)
         given = dealt.y[np.concatenate(dealt.partition.labeled)]
-        if 0 < len(found := np.unique(given)) < dataset.num_classes:
-            missing = [repr(name) for c, name in enumerate(dataset.class_names) if c not in found]
+        missing = np.setdiff1d(dataset.y[dataset.is_labeled], given)
+        if len(given) and len(missing):
+            names = " or ".join(repr(dataset.class_names[c]) for c in missing[:8])
             logging.warning(
-                f"no client has a label of class {' or '.join(missing[:8])}: none is predicted"
+                f"no client has a label of class {names}: nothing is predicted to be of it"
             )
         sizes = dealt.partition.sizes
         if empty := np.count_nonzero(sizes.sum(axis=0) == 0):
