@@ -140,13 +140,14 @@ def with_sources(training, **sources):
     return dataclasses.replace(training, labels=lambda model, execution: sources)
 
 
-def rounds_of(algorithm, federation, num_rounds, cohorts=None):
-    """All states from the start on."""
-    states = [algorithm.init(KEY, federation)]
+def rounds_of(algorithm, federation, num_rounds, cohorts=None, sent=None):
+    """All states from the start on; `sent` is a list that gets each round's communication."""
+    states, sent = [algorithm.init(KEY, federation)], [] if sent is None else sent
     for number in range(num_rounds):
         cohort = federation.cohort(cohorts[number] if cohorts else None)
-        state, _ = algorithm.round(states[-1], cohort, jax.random.fold_in(KEY, number))
+        state, metrics = algorithm.round(states[-1], cohort, jax.random.fold_in(KEY, number))
         states.append(state)
+        sent.append(metrics.get("communication"))
     return states
 
 

@@ -18,12 +18,6 @@ def of_a_file(content, folder):
     return storage.file_checksum(folder / "file")
 
 
-def of_the_beginning_of_a_file(content, folder):
-    """`metrics.jsonl` may have grown since."""
-    (folder / "file").write_bytes(content.tobytes() + b"more")
-    return storage.file_checksum(folder / "file", len(content))
-
-
 def of_images(content, folder):
     (folder / "weights").write_bytes(b"weights")
     return features._cache_key(content, Encoder("network", (folder / "weights",), 32))
@@ -37,7 +31,6 @@ def of_weights(content, folder):
 
 DIGESTS = {
     "file": of_a_file,
-    "beginning of a file": of_the_beginning_of_a_file,
     "arrays of a run": lambda content, folder: simulation._checksum(content),
     "arguments of a cache": lambda content, folder: digest_of({"a": [content]}),
     "images of features": of_images,

@@ -54,12 +54,6 @@ def test_own_data(tmp_path):
     assert (tmp_path / "run" / "summary.json").is_file()
 
 
-@pytest.mark.parametrize("name", ["own_method", "own_data"])
-def test_own_configs_are_short(name):
-    lines = [line for line in (EXAMPLES / f"{name}.py").read_text().splitlines() if line.strip()]
-    assert len(lines) < 70
-
-
 @pytest.mark.slow
 def test_clients_on_disk():
     out = run("-m", "examples.on_disk", "300", "20")

@@ -91,12 +91,6 @@ def test_prose_of_results_calls_level_what_is():
     check_level(" ".join(prose.split()))
 
 
-def test_a_measure_is_named():
-    for bullet in headlines()[:3]:
-        assert "accuracy" in bullet
-    assert "Test accuracy unless a row says otherwise" in text("docs/choosing.md")
-
-
 def test_xclp_prediction():
     xclp = predicted("xclp", auto=True)
     baselines = ("per_client_lp", "client_knn")

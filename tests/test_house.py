@@ -109,15 +109,6 @@ def test_no_file_is_longer_than_a_concept():
     assert {path: length for path, length in lengths.items() if length > 900} == {}
 
 
-OUTSIDE = [path for path in [*FILES, *CONFIGS] if path.parts[0] != "jaxfed"]
-
-
-def test_no_file_of_the_repository_is_shorter_than_a_thought():
-    lengths = {path: len(path.read_text().splitlines()) for path in OUTSIDE}
-    short = {path for path, length in lengths.items() if length < 25}
-    assert {path for path in short if path.name != "__init__.py"} == set()
-
-
 def functions():
     for path in [*FILES, *CONFIGS]:
         for node in nodes(path):

@@ -5,7 +5,6 @@ import sys
 from functools import partial
 from types import ModuleType
 
-import numpy as np
 import pytest
 from invoking import ROOT
 from on_demand import on_demand
@@ -13,7 +12,7 @@ from on_demand import on_demand
 import jaxfed
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.federation.evaluate import MEASURES
-from jaxfed.learners import LEARNERS, Learner
+from jaxfed.learners import LEARNERS
 
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 AS_FILES = {"docs/learners.md", "docs/own-method.md"}  # blocks that are saved as a config
@@ -47,7 +46,7 @@ def run(page, module):
 
 
 QUIET = {"progress": False, "execution__plots": False}
-RESULTS = {"README.md", "docs/library.md", "docs/your-data.md"}  # whose tests below run them, too
+RESULTS = {"README.md", "docs/library.md", "docs/your-data.md"}  # long ones, and those below
 RUN = [page for page in PAGES if blocks(page) and page not in AS_FILES]
 
 
@@ -66,20 +65,6 @@ def test_readme_as_a_library(module, tmp_path, monkeypatch):
     assert run("README.md", module).simulated.metrics["test_accuracy"] > 0.6
 
 
-@pytest.mark.slow
-def test_as_a_library(module, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert len(blocks("docs/library.md")) == 8
-    run("docs/library.md", module)
-    assert module.simulated.metrics["test_accuracy"] > 0.6
-    assert set(module.table.role) == {"labeled", "unlabeled", "new"}
-    assert len(module.labels) == 40
-    again = module.predict({"age": 35, "dose": 0.9, "ward": "b"})
-    np.testing.assert_array_equal(module.served, again)
-    assert module.agreed.metrics["test_accuracy"] > 0.5
-    assert (module.agreed.state.label >= 0).all()
-
-
 def test_partition(module, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     parts = run("docs/your-data.md", module).parts
@@ -94,11 +79,6 @@ def test_own_learner(tmp_path):
     result = jaxfed.run(f"{path}:smoke", learner__centroid__pseudo_weight=2.0, **QUIET)
     told = result.results.set_index(["algorithm", "metric"])["mean"]
     assert told["fedct", "test_accuracy"] > 0.8
-
-
-def test_every_learner_and_field_is_named():
-    text = (ROOT / "docs" / "learners.md").read_text()
-    assert set(re.findall(r"`(\w+)", text)) >= {*LEARNERS, *Learner._fields}
 
 
 def test_own_method(module, tmp_path, monkeypatch):
@@ -120,11 +100,6 @@ def test_own_method(module, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     exec(checks, vars(module))
     module.TestFedLast().test_rounds_are_compiled_once()
-
-
-def test_nothing_stays_registered():
-    """The learner and the method of the tests above."""
-    assert {"centroid", "fedlast"}.isdisjoint({*LEARNERS, *ALGORITHMS})
 
 
 def test_readme_is_a_front_page():

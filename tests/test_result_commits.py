@@ -48,14 +48,6 @@ def _values(content: object) -> Iterator[str]:
             yield from _values(value)
 
 
-def test_commits_are_found_where_results_name_them(tmp_path):
-    report, summary = tmp_path / "report.md", tmp_path / "summary.json"
-    report.write_text("- seeds: 0\n- commit: c03841e7fb95; 06837cffafb5 with uncommitted changes\n")
-    summary.write_text('{"a": [{"environment": {"commit": "0" }}], "commit": null}')
-    assert commits_named(report) == {"c03841e7fb95", "06837cffafb5"}
-    assert commits_named(summary) == {"0"}
-
-
 @pytest.mark.usefixtures("history")
 def test_every_commit_that_a_result_names_is_in_the_history():
     results = ROOT / "results"

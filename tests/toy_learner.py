@@ -3,6 +3,7 @@ step."""
 
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from jaxfed.data import Partition
@@ -75,11 +76,7 @@ def toy(*, fails=(), mute=(), has_probabilities=True):
         return np.where(labels[..., None] == -1, 0, spread).astype(np.float32)
 
     return Learner(
-        init,
-        fit,
-        predict,
-        predict_proba if has_probabilities else None,
-        continues=False,
+        init, fit, predict, predict_proba if has_probabilities else None, continues=False
     )
 
 
@@ -103,3 +100,15 @@ def clients(seed=0, spread=0.9):
         test=test,
         public=public,
     )
+
+
+def rounds_of(algorithm, federation, number=1, cohorts=None, change=lambda cohort: cohort):
+    """States from the start on, and metrics of the rounds."""
+    key = jax.random.key(0)
+    states, told = [algorithm.init(key, federation)], []
+    for index in range(number):
+        cohort = change(federation.cohort(cohorts[index] if cohorts else None))
+        state, metrics = algorithm.round(states[-1], cohort, jax.random.fold_in(key, index))
+        states.append(state)
+        told.append(metrics)
+    return states, told

@@ -47,12 +47,11 @@ def code_checksum(notebook: Notebook) -> str:
     return hashlib.sha256(json.dumps(code).encode()).hexdigest()[:16]
 
 
-def executed(path: Path, more: Sequence[str] = ()) -> Notebook:
+def executed(path: Path) -> Notebook:
     """Run a notebook in a new kernel, and return it with clean outputs.
 
     Args:
         path: of the notebook; it runs in this folder.
-        more: code of further cells, such as checks, which the result has too.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell failed.
@@ -61,7 +60,6 @@ def executed(path: Path, more: Sequence[str] = ()) -> Notebook:
     from nbclient import NotebookClient
 
     notebook = nbformat.read(path, as_version=4)
-    notebook.cells += [nbformat.v4.new_code_cell(code) for code in more]
     client = NotebookClient(
         notebook,
         timeout=SECONDS,

@@ -1,29 +1,20 @@
 """What every method must hold, run over ALGORITHMS: a new one is checked here without an edit."""
 
-import io
-import json
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from on_demand import on_demand
-from rich.console import Console
 
 from jaxfed.algorithms import ALGORITHMS, declaration_of
 from jaxfed.config import assembly
 from jaxfed.config.methods import needs
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
-from jaxfed.experiment.run import loop
-from jaxfed.experiment.run.progress import RunProgress
-from jaxfed.experiment.run.simulate import simulate
-from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.execution.client_map import is_one_cpu
-from jaxfed.host.interruption import Interruption
 from jaxfed.testing import MethodChecks
 from jaxfed.testing.method_checks import (
     SEED,
@@ -34,7 +25,7 @@ from jaxfed.testing.method_checks import (
     started,
     trains,
 )
-from jaxfed.training import aggregate, server_state, specification
+from jaxfed.training import aggregate, specification
 from jaxfed.training.local.augmentation import compose
 from jaxfed.training.local.losses import POINTWISE
 from jaxfed.training.specification import UNREAD_BY_LEARNERS, Training
@@ -231,21 +222,6 @@ def test_clients_spread_over_devices_agree(name):
     checks.agrees_with("shard_map")
 
 
-@pytest.mark.slow  # training/test_client_rows has the same of a method with all kinds of states
-@pytest.mark.parametrize("case", LEARN)
-def test_tables_of_clients_have_the_bits_of_arrays(case, monkeypatch):
-    """Of few clients, whose states would else be arrays; with the evaluation of what selection keeps."""
-    name, settings = CASES[case]
-    found = []
-    for limit in (2**40, 0):
-        monkeypatch.setattr(server_state, "COPIED_ON_CPU", limit)
-        config, federation, algorithm = arranged.__wrapped__(name, settings=settings)
-        state = played(algorithm, config, federation, started(algorithm, federation), 1, 4)
-        quality = algorithm.evaluate(algorithm.outputs.evaluated(state), federation)
-        found.append((state, quality))
-    assert_equal(*found)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRAIN)
 def test_several_accelerators_agree(name, monkeypatch):
@@ -312,48 +288,3 @@ def test_it_runs_on_a_network_as_declared(case):
     assert (arranged(name, settings=settings)[2].sides is not None) == declaration_of(
         name
     ).on_network
-
-
-AT_ONCE = ("xclp", "fedavg_xclp")
-
-
-@pytest.mark.parametrize("case", on_demand(CASES, at_once=AT_ONCE))
-def test_simulate_gives_the_numbers_of_an_experiment(case, monkeypatch, tmp_path):
-    """Every round's numbers and the final ones, times apart; the first two rounds have given labels alone."""
-    name, settings = CASES[case]
-    config, federation, algorithm = arranged(name, settings=settings)
-    own = config.copy_and_resolve_references()
-    own.algorithm, own.baselines, own.num_repeats, own.seed = name, (), 1, SEED
-    own.evaluate_every = 3
-    own.rounds = min(config.rounds, 8 if name == "pate" else 4)  # after the round of its teachers
-    monkeypatch.setattr(loop, "make_algorithm", lambda *_, **__: algorithm)
-    simulation = SimpleNamespace(
-        federation=lambda *_: federation,
-        data_checksums=dict,
-        class_counts=lambda _: {},
-        numbers=np.arange(len(federation.y)),
-        names={},
-    )
-    with open_workdir(tmp_path, own.to_dict()) as workdir:
-        quiet = RunProgress(own.to_dict(), Console(file=io.StringIO()))
-        summary = loop.Experiment(own, simulation, workdir, quiet, Interruption()).run()
-        lines = workdir.read_metrics()
-    simulated = simulate(
-        algorithm,
-        federation,
-        rounds=own.rounds,
-        cohort_size=own.cohort_size,
-        sampling=own.sampling,
-        seed=SEED,
-        evaluate_every=own.evaluate_every,
-    )
-    final = summary["algorithms"][name]
-    assert final["test_accuracy"]["values"] == [simulated.metrics["test_accuracy"]]
-    theirs = {line["round"]: line for line in lines}
-    for record in json.loads(
-        json.dumps(simulated.records, default=lambda a: np.asarray(a).tolist())
-    ):
-        record.pop("seconds", None)  # round 0 has none
-        line = theirs.pop(record["round"])
-        assert {key: line[key] for key in record} == record
-    assert not theirs

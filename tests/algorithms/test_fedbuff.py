@@ -17,7 +17,7 @@ from jaxfed.federation.execution.settings import ClientExecution
 from jaxfed.federation.rounds import play
 from jaxfed.federation.sampling import Sampling
 from jaxfed.host.checkpoint import Checkpoints
-from jaxfed.testing.method_checks import MethodChecks, assert_equal
+from jaxfed.testing.method_checks import assert_equal
 from jaxfed.training.aggregate import by_examples
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
@@ -129,15 +129,14 @@ def test_equal_speeds_are_fedavg_bit_for_bit(cohort_size):
     assert "simulated_seconds" not in plain.records[-1]
 
 
-@pytest.mark.parametrize("strategy", [pytest.param("vmap", marks=pytest.mark.slow), "shard_map"])
-def test_clients_may_be_computed_at_once(strategy):
+def test_clients_may_be_computed_at_once():
     federation = jaxfed.Federation.from_clients(clients_of(SIZES), num_classes=3)
     options = {"rounds": 6, "cohort_size": 2, "clock": SECOND}
     one_by_one, at_once = (
         jaxfed.simulate(
             method(server_rate=1.3, strategy=name, concurrency=5), federation, **options
         )
-        for name in ("map", strategy)
+        for name in ("map", "shard_map")
     )
     for a, b in zip(leaves(one_by_one.state), leaves(at_once.state), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
@@ -171,12 +170,6 @@ def test_running_statistics_are_those_of_the_model_that_a_client_began_with():
         means.append(means[number] + seen - means[version])
     statistics = nnx.split_state(found.state.model, nnx.BatchStat, ...)[0]
     np.testing.assert_allclose(statistics["norm"]["mean"][...], means[-1], atol=1e-5)
-
-
-class TestChecks(MethodChecks):
-    """Rounds that are played by hand, in which nobody is late."""
-
-    method = "fedbuff"
 
 
 def test_a_resumed_state_has_the_models_that_clients_began_with(tmp_path):

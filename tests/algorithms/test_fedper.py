@@ -10,7 +10,6 @@ from small_training import KEY, RATE, federation_of, training_of
 
 from jaxfed.algorithms.fedper import fedper, mean_head
 from jaxfed.algorithms.fedrep import fedrep
-from jaxfed.audit.surface import surface_of
 from jaxfed.training import aggregate
 from jaxfed.training.local.batches import Batches
 
@@ -127,9 +126,3 @@ def test_clients_without_labels_keep_their_head_and_do_not_count():
     np.testing.assert_array_equal(head_of(after, 1), head_of(state, 1))
     found = algorithm.outputs.clients(after, federation)["client_unlabeled_accuracy"]
     np.testing.assert_array_equal(np.isnan(found), [False, True, True])
-
-
-def test_nobody_on_a_network_and_no_attack_has_all_heads():
-    algorithm = fedper(training=training_of(WHOLE))
-    assert algorithm.sides is None
-    assert surface_of(fedper, {}, algorithm) is None

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from float64_training import softmax
+from float64_training import affine, softmax
 from small_training import (
     KEY,
     RATE,
@@ -16,27 +16,13 @@ from small_training import (
     training_of,
 )
 
-from jaxfed.algorithms.fedavg import fedavg
-from jaxfed.algorithms.fedsiam import fedsiam, siamese_loss
+from jaxfed.algorithms.fedsiam import fedsiam
 from jaxfed.models.mlp import mlp
 from jaxfed.training.aggregate import uniformly
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.local_training import LocalTraining
-from jaxfed.training.local.losses import Batch
 from jaxfed.training.mean_teacher import ramp_up, twins
-from jaxfed.training.server_state import together
 
 SMALL = Batches("paired", 4, 2)
-
-
-@pytest.mark.slow
-def test_without_consistency_the_online_network_is_fedavgs():
-    federation = federation_of([12, 7, 20])
-    training = training_of(SMALL, optimizer=lambda rate: optax.sgd(rate, momentum=0.5))
-    plain = rounds_of(fedavg(training=training), federation, 3)
-    siam = rounds_of(fedsiam(training=training, consistency_weight=0.0), federation, 3)
-    for a, b in zip(plain, siam, strict=True):
-        assert_close(b.model["online"], a.model)
 
 
 def test_the_target_follows_and_its_memory_ramps_up():
@@ -56,34 +42,6 @@ def test_the_target_follows_and_its_memory_ramps_up():
         assert_close(state.model["target"], target)
 
 
-def test_the_loss_by_formula():
-    model = mlp((4,), 3, hidden=())
-    online, target = model.init(KEY), model.init(jax.random.key(1))
-    x = np.random.default_rng(0).standard_normal((4, 4))
-    batch = Batch(
-        jnp.asarray(x, jnp.float32),
-        jnp.array([1, 0, 0, 0]),
-        jnp.array([1.0, 0, 0, 0]),
-        jnp.array([True, True, True, False]),
-        jnp.array([True, False, False, False]),
-    )
-
-    def probability(state):
-        kernel, bias = (np.asarray(state["head"][n][...], np.float64) for n in ("kernel", "bias"))
-        z = np.exp(x @ kernel + bias)
-        return z / z.sum(axis=1, keepdims=True)
-
-    p, q = probability(online), probability(target)
-    state = together(online=online, target=target)
-    consistency = np.square(p - q).mean(axis=1)[:3].mean()
-    for over, count in {"labeled": 1, "batch": 3}.items():
-        loss = siamese_loss(model, LocalTraining(), 3.0, over)
-        both = jax.jit(jax.value_and_grad(loss, has_aux=True))
-        (value, _), gradient = both(state, state, batch, KEY)
-        assert float(value) == pytest.approx(-np.log(p[0, 1]) / count + 3 * consistency, rel=1e-5)
-        assert all((leaf == 0).all() for leaf in jax.tree.leaves(gradient["target"]))
-
-
 def test_ramp_up():
     """Four rounds: exp(-5 (1 - r / 4)^2) in rounds 1, 2, 4 and 9."""
     values = [float(ramp_up(jnp.float32(r), 4)) for r in (1, 2, 4, 9)]
@@ -92,11 +50,6 @@ def test_ramp_up():
 
 
 LINEAR = mlp((4,), 3, hidden=())
-
-
-def joined(state):
-    """Kernel and bias, which goes with inputs of 1, as one matrix [5, 3]."""
-    return np.vstack([np.float64(state["head"][name][...]) for name in ("kernel", "bias")])
 
 
 def client_in_numpy(online, target, x, y, *, beta, over, first_step, rate, average):
@@ -123,7 +76,7 @@ def test_rounds_are_those_of_the_transcription(over):
     settings = {"consistency_weight": 20.0, "rampup_rounds": 3, "average": 0.72}
     algorithm = fedsiam(training=training, supervised_over=over, **settings)
     states, cohort = rounds_of(algorithm, federation, 4), federation.cohort()
-    online, target = (joined(states[0].model[name]) for name in ("online", "target"))
+    online, target = (affine(states[0].model[name]) for name in ("online", "target"))
     for number, state in enumerate(states[1:]):
         networks = [
             client_in_numpy(
@@ -141,7 +94,7 @@ def test_rounds_are_those_of_the_transcription(over):
         ]
         online, target = np.mean(networks, axis=0)
         for name, expected in (("online", online), ("target", target)):
-            np.testing.assert_allclose(joined(state.model[name]), expected, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(affine(state.model[name]), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_given_model_is_both_networks():

@@ -7,14 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from float64_training import cross_entropy, gradient, log_softmax, logits, softmax, weights_of
-from small_training import KEY, RATE, client_of, clients_and_server, double, training_of
+from small_round_checks import check_rounds
+from small_training import KEY, RATE, clients_and_server, double, training_of
 
-from jaxfed.algorithms.fl2 import fl2, labeled, perturbation, sharpness_aware
-from jaxfed.federation.cohort import Cohort
-from jaxfed.host.checkpoint import Checkpoints
-from jaxfed.testing.method_checks import assert_equal
-from jaxfed.training.local.batches import Batches, ClientData
-from jaxfed.training.local.losses import Batch
+from jaxfed.algorithms.fl2 import fl2, perturbation
+from jaxfed.training.local.batches import Batches
 
 SURE, RHO = 0.6, 0.7
 WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has
@@ -72,32 +69,10 @@ def client_by_hand(w, x, rate):
     return v, tau, len(chosen) / len(x), len(sure)
 
 
-@pytest.fixture(scope="module")
-def played():
-    """Clients' examples, their federation and the method, which is compiled once."""
+def test_two_rounds_are_the_equations(tmp_path):
     held, federation = clients_and_server(held_of)
-    algorithm = fl2(
-        training=training_with(federation),
-        sure_threshold=SURE,
-        rho=RHO,
-    )
-    return held, federation, algorithm
-
-
-def test_a_loaded_state_and_clients_in_another_order_give_the_same_bits(played, tmp_path):
-    _, federation, algorithm = played
-    cohort, start = federation.cohort(), algorithm.init(KEY, federation)
-    state, _ = algorithm.round(start, cohort, KEY)
-    Checkpoints(tmp_path).save(1, state, {})
-    loaded = Checkpoints(tmp_path).latest().state(template=start)
-    backwards = Cohort(*(field[::-1] for field in cohort))
-    expected, _ = algorithm.round(state, cohort, KEY)
-    found, _ = algorithm.round(loaded, backwards, KEY)
-    assert_equal(expected, found)
-
-
-def test_two_rounds_are_the_equations(played):
-    held, federation, algorithm = played
+    algorithm = fl2(training=training_with(federation), sure_threshold=SURE, rho=RHO)
+    check_rounds(algorithm, federation, [None] * 3, tmp_path)
     state = algorithm.init(KEY, federation)
     w = weights_of(state.model)
     x, y = federation.server_examples
@@ -123,26 +98,6 @@ def test_two_rounds_are_the_equations(played):
         assert max(sure) > 0
 
 
-def test_the_label_of_an_unsure_example_is_kept_out():
-    """By a loop; the weight marks B+, and padding is in neither."""
-    training = training_of(WHOLE)
-    x = np.random.default_rng(1).standard_normal((12, 4)).astype(np.float32)
-    mask = np.arange(12) < 10
-    nothing = jnp.zeros(12, jnp.int32)
-    data = ClientData(jnp.asarray(x), nothing, jnp.zeros(12), nothing > 0, jnp.asarray(mask))
-    state = training.model.init(KEY)
-    found, tau, share = labeled(client_of(training, state, data), 0.5)
-    p = softmax(logits(weights_of(state), x.astype(np.float64)))[:10]
-    least = p.max(axis=1).mean() * p.mean(axis=0) / p.mean(axis=0).max()
-    expected = [row.argmax() if row.max() >= least[row.argmax()] else -1 for row in p] + [-1, -1]
-    sure = [label >= 0 and row.max() >= 0.5 for row, label in zip(p, expected, strict=False)]
-    np.testing.assert_array_equal(found.label, expected)
-    np.testing.assert_array_equal(found.weight, [*sure, False, False])
-    assert float(tau) == pytest.approx(p.max(axis=1).mean(), rel=1e-5)
-    assert float(share) == pytest.approx(np.mean(np.array(expected[:10]) >= 0))
-    assert 0 < sum(sure) < np.sum(np.array(expected) >= 0) < 10
-
-
 @pytest.mark.slow
 def test_clients_that_are_sure_of_everything_have_a_mean():
     """1 - tau is 0 for all of them; none is left out, and numbers stay finite."""
@@ -165,14 +120,3 @@ def test_a_vanishing_gradient_perturbs_nothing():
         g = jax.tree.map(lambda leaf, size=size: jnp.full_like(leaf, size), parameters)
         found = perturbation(parameters, g, 0.1)
         assert max(float(jnp.max(jnp.abs(leaf))) for leaf in jax.tree.leaves(found)) < 1e-6
-
-
-@pytest.mark.slow
-def test_without_a_sure_example_the_loss_is_that_of_labels():
-    training = training_of(WHOLE)
-    state, x = training.model.init(KEY), jax.random.normal(KEY, (5, 4))
-    label, used = jnp.array([0, 1, 2, 0, 1]), jnp.array([True, True, True, False, False])
-    batch = Batch(x, label, jnp.zeros(5), used, jnp.zeros(5, bool))
-    loss = sharpness_aware(training.with_local(strong_augment=double), 0.1)
-    expected = cross_entropy(weights_of(state), 2 * np.asarray(x, np.float64)[:3], label[:3])
-    assert float(loss(state, state, batch, KEY)[0]) == pytest.approx(expected, rel=1e-5)

@@ -153,19 +153,12 @@ def episodes(client):
     [
         {},
         {"mu": MU, "distance": "mean_squared", "missing_class": "mean"},
-        pytest.param(
-            {"prototypes": "global", "prototype_sums": "plaintext"}, marks=pytest.mark.slow
-        ),
+        {"prototypes": "global", "prototype_sums": "plaintext"},
         pytest.param({"targets": "xclp", "unlabeled_after": 1}, marks=pytest.mark.slow),
         pytest.param({"prototype_network": "mean"}, marks=pytest.mark.slow),
-        pytest.param(
-            {"prototypes": "global", "prototype_sums": "plaintext", "prototype_network": "mean"},
-            marks=pytest.mark.slow,
-        ),
     ],
-    ids=["paper", "code", "global", "xclp", "mean", "global by the mean"],
+    ids=["paper", "code", "global", "xclp", "mean"],
 )
-@pytest.mark.sample(1)
 def test_rounds_are_algorithm_1(changes):
     settings = {
         "mu": 0.0,

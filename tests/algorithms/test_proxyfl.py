@@ -3,11 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from float64_training import features, gradient, log_softmax, logits, softmax, weights_of
 from small_training import KEY, RATE, double, federation_of, shifted, training_of
 
-from jaxfed.algorithms.proxyfl import class_sets, contrast, prior_store, proxy_loss, proxyfl, tuned
+from jaxfed.algorithms.proxyfl import contrast, prior_store, proxy_loss, proxyfl, tuned
 from jaxfed.models.mlp import mlp
 from jaxfed.training import aggregate
 from jaxfed.training.local.batches import Batches
@@ -116,32 +115,6 @@ def test_two_rounds_are_the_equations():
     assert min(seen.values()) > 0
 
 
-def test_a_set_is_the_label_the_pseudo_label_or_what_beats_the_prior():
-    received = jnp.array([[0.9, 0.1, 0], [0.9, 0.1, 0], [0.3, 0.3, 0.4], [0.2, 0.35, 0.45]])
-    batch = Batch(
-        jnp.zeros((4, 1)),
-        jnp.array([2, 1, 1, 1]),
-        jnp.zeros(4),
-        jnp.ones(4, bool),
-        jnp.array([True, False, False, False]),
-    )
-    sets, is_sure = class_sets(received, batch, jnp.array([0.1, 0.4, 0.5]), 0.8)
-    expected = [[0, 0, 1], [1, 0, 0], [1, 0, 0], [1, 0, 0]]
-    np.testing.assert_array_equal(sets, np.array(expected, bool))
-    np.testing.assert_array_equal(is_sure, [False, True, False, False])
-
-
-def test_rows_that_only_fill_a_batch_are_no_negatives():
-    z, rows = jnp.eye(3), jnp.eye(3)
-    given = (jnp.eye(3, dtype=bool), jnp.ones((3, 3)))
-    filled = contrast(z, rows, *given, jnp.array([True, True, False]))
-    np.testing.assert_allclose(filled[0], np.log(np.e + 1) - 1, rtol=1e-6)
-    whole = contrast(z, rows, *given, jnp.ones(3, bool))
-    np.testing.assert_allclose(whole[0], np.log(np.e + 2) - 1, rtol=1e-6)
-    scaled = contrast(7 * z, 5 * rows, *given, jnp.ones(3, bool))
-    np.testing.assert_allclose(scaled, whole, rtol=1e-6)
-
-
 def test_features_near_zero_have_a_bounded_slope():
     """A cosine's slope is 1 over the length, which one step would follow to infinity."""
     rows, used = jnp.eye(2), jnp.ones(2, bool)
@@ -183,23 +156,3 @@ def test_a_prior_is_of_those_who_counted():
     ids, shares = jnp.array([0, 3, -1]), jnp.array([[1.0, 0], [0, 0], [0, 1.0]])
     np.testing.assert_allclose(store.update(prior, ids, shares, 0, KEY, None), [1.0, 0.0])
     np.testing.assert_allclose(store.update(prior, ids[1:], shares[1:], 0, KEY, None), prior)
-
-
-@pytest.mark.slow
-def test_clients_without_labels_or_unlabeled_or_any_examples_stay_finite():
-    """One has no unlabeled examples, one no labels and nothing that it is sure of, one no examples."""
-    federation = federation_of([4, 5, 0], num_labeled=4)
-    labels = list(federation.partition.labeled)
-    partition = federation.partition._replace(
-        labeled=(labels[0], labels[1][:0], labels[2]),
-        unlabeled=(labels[0][:0], federation.points(1), labels[2]),
-    )
-    federation = federation.__class__(
-        federation.x, federation.y, partition, 3, test=federation.test
-    )
-    algorithm = proxyfl(training=training_of(WHOLE, strong_augment=double), threshold=1.0)
-    state = algorithm.init(KEY, federation)
-    state, metrics = algorithm.round(state, federation.cohort(), KEY)
-    assert metrics["communication"]["upload"]["class_shares"] == 4 * 3
-    for leaf in jax.tree.leaves((state.model, state.memory)):
-        assert np.isfinite(leaf).all()

@@ -9,7 +9,6 @@ from float64_training import gradient, log_softmax, softmax
 from small_training import KEY, RATE, double, federation_of, rounds_of, shifted, training_of
 
 from jaxfed.algorithms.twinsight import Twins, twinsight
-from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
 
 WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has: no randomness
@@ -116,17 +115,6 @@ def test_twins_start_apart_statistics_move_and_both_are_sent():
     assert metrics["communication"]["upload"]["parameters"] == 2 * 4 * trained
     for leaf in jax.tree.leaves(state):
         assert np.isfinite(leaf).all()
-
-
-def test_static_statistics_are_measured_for_both_networks():
-    twins = Twins(
-        training_of(WHOLE, batch_norm=True).model, mlp((8,), SIZE, hidden=()), "twinsight"
-    )
-    start = twins.model().init(KEY)
-    _, moved = twins.model().train_apply(start, jax.random.normal(KEY, (5, 4)) + 1, KEY)
-    for name in ("supervised", "encoder"):
-        for kind in ("mean", "var"):
-            assert (moved[name]["norm"][kind][...] != start[name]["norm"][kind][...]).all()
 
 
 def test_a_given_model_starts_both_networks():

@@ -1,21 +1,23 @@
-"""FedCT: Algorithm 1 to the label, what a round tells, noise on labels, clients that fail."""
+"""FedCT: Algorithm 1 to the label, what a round tells, noise on labels, and messages in bytes."""
 
-import logging
 from dataclasses import replace
-from functools import partial
 
 import jax
 import numpy as np
 import pytest
-from toy_learner import NUM_CLASSES, NUM_PUBLIC, clients, nearest, step, toy
+from toy_learner import NUM_CLASSES, NUM_PUBLIC, clients, nearest, rounds_of, step, toy
 
 from jaxfed.algorithms.fedct import fedct
-from jaxfed.learners import mixed
-from jaxfed.learners.client_fit import take_turn
+from jaxfed.algorithms.fedct.round import CoTraining, client_turn, labels_of, packed, unpacked
+from jaxfed.algorithms.fedct.settings import LabelPrivacy, Voting
+from jaxfed.federation.algorithm import Unusable
+from jaxfed.federation.communication import label_bytes
+from jaxfed.learners import LEARNERS, mixed
+from jaxfed.learners.learner import Taught
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy import xor_mechanism
 from jaxfed.privacy.composition import approximate
-from jaxfed.testing.method_checks import assert_equal, padded
+from jaxfed.privacy.xor_mechanism import one_hot
 
 FEDERATION = clients()
 U = FEDERATION.public_examples
@@ -30,19 +32,6 @@ def method(learner=None, federation=FEDERATION, **settings):
         num_classes=NUM_CLASSES,
         **{"steps": 2, **settings},
     )
-
-
-def rounds_of(
-    algorithm, number=3, cohorts=None, change=lambda cohort: cohort, federation=FEDERATION
-):
-    """States from the start on, and metrics of the rounds."""
-    states, told = [algorithm.init(KEY, federation)], []
-    for index in range(number):
-        cohort = change(FEDERATION.cohort(cohorts[index] if cohorts else None))
-        state, metrics = algorithm.round(states[-1], cohort, jax.random.fold_in(KEY, index))
-        states.append(state)
-        told.append(metrics)
-    return states, told
 
 
 def algorithm_1(b, rounds, threshold=0.0):
@@ -75,7 +64,7 @@ def algorithm_1(b, rounds, threshold=0.0):
     [({}, 0.0), ({"consensus": "qualified_majority", "threshold": 0.75}, 0.75)],
 )
 def test_is_algorithm_1_to_the_label(b, settings, threshold):
-    states, told = rounds_of(method(steps=b, **settings), 4)
+    states, told = rounds_of(method(steps=b, **settings), FEDERATION, 4)
     before = np.full(NUM_PUBLIC, -1)
     for state, metrics, label in zip(states[1:], told, algorithm_1(b, 4, threshold), strict=True):
         np.testing.assert_array_equal(state.label, label)
@@ -89,7 +78,7 @@ def test_is_algorithm_1_to_the_label(b, settings, threshold):
 
 @pytest.mark.parametrize("sums", ["plaintext", "masked", "masked_resilient"])
 def test_what_a_round_tells(sums):
-    states, (metrics, *_) = rounds_of(method(sums=sums), 1)
+    states, (metrics, *_) = rounds_of(method(sums=sums), FEDERATION, 1)
     assert metrics["clients"] == metrics["voters"] == 4
     assert metrics["failed_clients"] == 0
     assert metrics["fit_accuracy"] == 0.5
@@ -103,47 +92,20 @@ def test_what_a_round_tells(sums):
         assert sent["upload"] == {"votes": 4 * label_bytes}
     else:
         assert sent["upload_bytes"] > 4 * label_bytes
-        np.testing.assert_array_equal(states[1].label, rounds_of(method(), 1)[0][1].label)
+        np.testing.assert_array_equal(
+            states[1].label, rounds_of(method(), FEDERATION, 1)[0][1].label
+        )
     assert "epsilon" not in metrics
 
 
 def test_staple_agrees_on_all_labels():
-    states, told = rounds_of(method(consensus="staple"), 2)
+    states, told = rounds_of(method(consensus="staple"), FEDERATION, 2)
     assert (states[-1].label >= 0).all()
     assert told[0]["communication"]["upload_bytes"] == 4 * 6
 
 
-def test_order_and_padding_change_nothing_and_absent_clients_keep_their_models():
-    settings = {"release": "randomized_response", "epsilon": 50.0}
-    cohorts = [[0, 2, 3], [3, 1], [0, 1, 2, 3]]
-    states, told = rounds_of(method(**settings), 3, cohorts)
-    backwards = [cohort[::-1] for cohort in cohorts]
-    others, same = rounds_of(method(**settings), 3, backwards, partial(padded, fill=7.0))
-    assert_equal(states, others)
-    assert_equal(told, same)
-    np.testing.assert_array_equal(states[1].learner.center[1], states[0].learner.center[1])
-    np.testing.assert_array_equal(states[-1].turns, [2, 2, 2, 3])
-    assert told[0]["voters"] == 3
-
-
-@pytest.mark.parametrize("where", ["fails", "mute"])
-def test_others_go_on_without_a_client_that_fails(where, caplog):
-    with caplog.at_level(logging.WARNING):
-        states, told = rounds_of(method(toy(**{where: (1,)})), 2)
-    why = {"fails": "cannot be fitted: no", "mute": "answers from scores that are nan or infinite"}[
-        where
-    ]
-    assert caplog.messages == [f"client 1: {why}"] * 2
-    assert told[0]["failed_clients"] == 1
-    assert told[0]["voters"] == 3
-    assert (states[-1].label >= 0).all()
-    np.testing.assert_array_equal(states[-1].turns, [2, 0, 2, 2])
-    algorithm = method(toy(**{where: (1,)}))
-    assert algorithm.evaluate(states[-1], FEDERATION)["test_accuracy"] < 0.75
-
-
 def test_where_all_fail_labels_stay():
-    states, told = rounds_of(method(), 1)
+    states, told = rounds_of(method(), FEDERATION, 1)
     after, metrics = method(toy(fails=range(4))).round(states[-1], FEDERATION.cohort(), KEY)
     np.testing.assert_array_equal(after.label, states[-1].label)
     assert metrics["consensus_change"] == metrics["voters"] == 0
@@ -153,7 +115,7 @@ def test_where_all_fail_labels_stay():
 
 def test_clients_of_a_mixture_fail_by_their_own_numbers():
     learner = mixed([toy(), toy(mute=(1,))])  # the second's second client is client 3
-    states, told = rounds_of(method(learner), 1)
+    states, told = rounds_of(method(learner), FEDERATION, 1)
     np.testing.assert_array_equal(states[-1].turns, [1, 1, 1, 0])
     assert told[0]["failed_clients"] == 1
     nobody = np.full(2, -1, np.int32)
@@ -162,7 +124,7 @@ def test_clients_of_a_mixture_fail_by_their_own_numbers():
 
 def test_judgement():
     algorithm = method()
-    state = rounds_of(algorithm, 2)[0][-1]
+    state = rounds_of(algorithm, FEDERATION, 2)[0][-1]
     quality = algorithm.evaluate(state, FEDERATION)
     x, y = FEDERATION.x, FEDERATION.y
     said = np.stack([nearest(center, x[FEDERATION.test]) for center in state.learner.center])
@@ -201,12 +163,6 @@ def test_judgement():
     np.testing.assert_allclose(labels_alone, votes / 4, rtol=1e-6)
 
 
-def test_a_table_of_labels_alone_is_sure_of_them():
-    algorithm = method(toy(has_probabilities=False))
-    state = rounds_of(algorithm, 1)[0][-1]
-    np.testing.assert_array_equal(algorithm.outputs.predictions(state, FEDERATION).confidence, 1)
-
-
 def test_clients_are_judged_on_their_own_unlabeled_points():
     part = FEDERATION.partition
     split = part._replace(
@@ -215,7 +171,7 @@ def test_clients_are_judged_on_their_own_unlabeled_points():
     )
     federation = replace(FEDERATION, partition=split)
     algorithm = method()
-    state = rounds_of(algorithm, 1)[0][1]
+    state = rounds_of(algorithm, FEDERATION, 1)[0][1]
     told = algorithm.outputs.clients(state, federation)
     right = [
         np.mean(nearest(center, FEDERATION.x[own]) == FEDERATION.y[own])
@@ -227,7 +183,7 @@ def test_clients_are_judged_on_their_own_unlabeled_points():
 
 def test_clients_without_a_model_have_no_say():
     algorithm = method()
-    states, _ = rounds_of(algorithm, 1, [[0, 2]])
+    states, _ = rounds_of(algorithm, FEDERATION, 1, [[0, 2]])
     one = algorithm.predict(states[0], U)
     assert one.shape == (NUM_PUBLIC, NUM_CLASSES)
     assert (one == 0).all()
@@ -245,7 +201,7 @@ def test_noise_is_the_mechanisms_own(release, sums):
     epsilon, rows = 30.0, NUM_PUBLIC
     settings = {"release": release, "epsilon": epsilon, "rows": rows}
     some = [1, 2, 3]
-    states, told = rounds_of(method(**settings, sums=sums), 1, [some])
+    states, told = rounds_of(method(**settings, sums=sums), FEDERATION, 1, [some])
     noise_key = jax.random.split(jax.random.fold_in(KEY, 0), 3)[1]
     tally = np.zeros((NUM_PUBLIC, NUM_CLASSES))
     for client in some:
@@ -263,7 +219,7 @@ def test_noise_is_the_mechanisms_own(release, sums):
         counts = tally - 3 * xor_mechanism.flip_probability(epsilon, 2 * rows, NUM_CLASSES)
     label = np.where(counts.max(axis=1) > 0, counts.argmax(axis=1), -1)
     np.testing.assert_array_equal(states[1].label, label)
-    clean = rounds_of(method(), 1, [some])[0][1].label
+    clean = rounds_of(method(), FEDERATION, 1, [some])[0][1].label
     assert (states[1].label != clean).any()  # there is noise
     if sums == "plaintext":
         bits = NUM_CLASSES if release == "xor" else 2
@@ -273,7 +229,7 @@ def test_noise_is_the_mechanisms_own(release, sums):
 @pytest.mark.parametrize("settings", [{}, MANY])
 def test_no_masked_sum_is_of_one_client(settings):
     """It would be that client's labels."""
-    states, (told,) = rounds_of(method(sums="masked", **settings), 1, [[2]])
+    states, (told,) = rounds_of(method(sums="masked", **settings), FEDERATION, 1, [[2]])
     assert (states[1].label == -1).all()
     assert told["abstained"] == 1
     assert told["communication"]["upload_bytes"] == 0
@@ -282,7 +238,9 @@ def test_no_masked_sum_is_of_one_client(settings):
 @pytest.mark.parametrize("settings", [{}, MANY])
 def test_without_a_sum_labels_stay(settings):
     """The second round's one client hears of no other labels, and keeps what it had."""
-    states, (_, told) = rounds_of(method(sums="masked", **settings), 2, [[0, 1, 2], [1]])
+    states, (_, told) = rounds_of(
+        method(sums="masked", **settings), FEDERATION, 2, [[0, 1, 2], [1]]
+    )
     assert (states[1].label >= 0).all()
     np.testing.assert_array_equal(states[2].label, states[1].label)
     np.testing.assert_array_equal(states[2].weight, states[1].weight)
@@ -294,21 +252,92 @@ def test_a_label_that_is_none_takes_its_bits():
     four = fedct(
         learner=toy(), public=U, num_classes=4, consensus="qualified_majority", threshold=1.0
     )
-    told = rounds_of(four, 1, federation=replace(FEDERATION, num_classes=4))[1][0]
+    told = rounds_of(four, replace(FEDERATION, num_classes=4))[1][0]
     assert 0 < told["abstained"] < 1
     assert told["communication"]["upload"]["votes"] == 4 * NUM_PUBLIC * 2 // 8
     assert told["communication"]["download"]["consensus"] == 4 * NUM_PUBLIC * 3 // 8
 
 
-def test_a_turns_clients_come_in_ascending_order():
-    learner = toy()
-    cohort = FEDERATION.cohort([3, 0, 2])
-    turn = take_turn(learner, learner.init(KEY, FEDERATION), cohort, None, KEY, 1)
-    np.testing.assert_array_equal(turn.client_id, [0, 2, 3])
-
-
 def test_epsilon_is_of_the_client_that_took_part_most():
-    _, told = rounds_of(method(**MANY), 3, [[0, 1], [2, 3], [0, 1]])
+    _, told = rounds_of(method(**MANY), FEDERATION, 3, [[0, 1], [2, 3], [0, 1]])
     assert [metrics["epsilon"] for metrics in told] == [1e4, 1e4, 2e4]
-    _, (small,) = rounds_of(method(release="xor", epsilon=0.1), 1)
+    _, (small,) = rounds_of(method(release="xor", epsilon=0.1), FEDERATION, 1)
     assert small["epsilon_approximate"] == approximate(0.1, 1, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "learner", [toy(), LEARNERS["decision_tree"](num_classes=NUM_CLASSES)], ids=["toy", "tree"]
+)
+@pytest.mark.parametrize("sums", ["plaintext", "masked"])
+def test_a_clients_turn_is_alone_what_it_is_in_a_cohort(learner, sums):
+    privacy = LabelPrivacy(release="xor", epsilon=300.0)
+    settings = CoTraining(learner, U, NUM_CLASSES, 2, Voting(sums=sums), privacy)
+    labels = np.arange(len(U), dtype=np.int32) % NUM_CLASSES
+    taught, model = Taught(U, labels, np.ones(len(U), np.float32)), learner.init(KEY, FEDERATION)
+
+    def turn_of(cohort):
+        draw_of = lambda client: rr.from_key(jax.random.fold_in(KEY, client))  # noqa: E731
+        return client_turn(settings, model, cohort, taught, len(U), KEY, draw_of)
+
+    together = turn_of(FEDERATION.cohort())
+    assert together.voters.tolist() == [0, 1, 2, 3]
+    for client in range(4):
+        alone = turn_of(FEDERATION.cohort([client]))
+        assert alone.voters.tolist() == [client]
+        ours, theirs = alone.sent[client], together.sent[client]
+        assert ours[:2] == theirs[:2]
+        np.testing.assert_array_equal(ours.summand, theirs.summand)
+        assert (ours.content == b"") == (sums == "masked")
+
+
+RNG = np.random.default_rng(5)
+LABELS, BITS, ANSWERS = (
+    LabelPrivacy(release=release) for release in ("none", "xor", "randomized_response")
+)
+
+
+@pytest.mark.parametrize("num_public", [0, 1, 7, 33])
+@pytest.mark.parametrize("num_classes", [2, 3, 4, 10, 16, 257])
+@pytest.mark.parametrize("abstains", [False, True])
+@pytest.mark.parametrize("privacy", [LABELS, ANSWERS])
+def test_labels(privacy, num_public, num_classes, abstains):
+    labels = RNG.integers(0, num_classes, num_public).astype(np.int32)
+    if abstains:
+        labels[::2] = -1
+    missing, shape = bool((labels < 0).any()), (num_public, num_classes)
+    content, told = packed(privacy, one_hot(labels, num_classes))
+    assert told is missing
+    assert len(content) == label_bytes(num_public, num_classes + missing)
+    found = unpacked(privacy, content, shape, abstains=missing)
+    assert found.dtype == bool
+    np.testing.assert_array_equal(labels_of(found), labels)
+    for other in (content + b"\0", content[:-1]) if content else (b"\0",):
+        with pytest.raises(Unusable, match="bytes of labels"):
+            unpacked(privacy, other, shape, abstains=missing)
+
+
+def test_first_label_is_in_the_highest_bits():
+    marks = one_hot(np.array([1, 2, 0, -1]), 4)
+    assert packed(LABELS, marks) == (bytes([0b00101000, 0b01000000]), True)
+
+
+@pytest.mark.parametrize(("num_classes", "abstains"), [(3, False), (10, False), (10, True)])
+def test_a_label_that_is_no_class_is_refused(num_classes, abstains):
+    values = num_classes + abstains  # the first number that means nothing
+    width = (values - 1).bit_length()
+    bits = np.zeros((4, width), bool)
+    bits[2] = [values >> place & 1 for place in range(width - 1, -1, -1)]
+    content = np.packbits(bits).tobytes()
+    with pytest.raises(Unusable, match="no class"):
+        unpacked(LABELS, content, (4, num_classes), abstains=abstains)
+
+
+@pytest.mark.parametrize("num_public", [1, 3, 8])
+def test_bits_of_the_xor_mechanism(num_public):
+    marks = RNG.random((num_public, 3)) < 0.5
+    content, abstains = packed(BITS, marks)
+    assert (len(content), abstains) == (-(-num_public * 3 // 8), False)
+    found = unpacked(BITS, content, marks.shape, abstains=False)
+    np.testing.assert_array_equal(found, marks)
+    with pytest.raises(Unusable, match="bytes of bits"):
+        unpacked(BITS, content + b"\0", marks.shape, abstains=False)

@@ -6,13 +6,15 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from toy_learner import NUM_CLASSES, NUM_PUBLIC, clients, toy
+from toy_learner import NUM_CLASSES, NUM_PUBLIC, clients, rounds_of, toy
 
 from jaxfed.algorithms.fedct import fedct
 from jaxfed.algorithms.fedct.round import estimated_rows
+from jaxfed.algorithms.fedct.settings import LabelPrivacy
 from jaxfed.federation.cohort import Cohort
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS
+from jaxfed.privacy.composition import approximate
 from jaxfed.privacy.label_sensitivity import stability_bound
 from jaxfed.reports.names import metric_label
 from jaxfed.testing.method_checks import assert_equal, padded
@@ -30,34 +32,13 @@ def method(learner=None, **settings):
     )
 
 
-def rounds_of(algorithm, number=1, change=lambda cohort: cohort):
-    states, told = [algorithm.init(KEY, FEDERATION)], []
-    for index in range(number):
-        cohort = change(FEDERATION.cohort())
-        state, metrics = algorithm.round(states[-1], cohort, jax.random.fold_in(KEY, index))
-        states.append(state)
-        told.append(metrics)
-    return states, told
-
-
-def counted(learner):
-    """The learner, and the number of its fits so far."""
-    fits = []
-
-    def fit(*given):
-        fits.append(1)
-        return learner.fit(*given)
-
-    return learner._replace(fit=fit), fits
-
-
 @pytest.mark.parametrize("release", ["xor", "randomized_response"])
 def test_stability_is_its_bound_as_rows(release):
     bound = stability_bound(NUM_PUBLIC, 0.1, 0.2)
     assert 1 < bound < NUM_PUBLIC
     stable = {"sensitivity": "stability", "stability_rate": 0.1, "stability_delta": 0.2}
-    states, told = rounds_of(method(release=release, **stable), 2)
-    given, of_given = rounds_of(method(release=release, rows=bound), 2)
+    states, told = rounds_of(method(release=release, **stable), FEDERATION, 2)
+    given, of_given = rounds_of(method(release=release, rows=bound), FEDERATION, 2)
     assert_equal(states, given)
     assert [metrics["epsilon_if_stable"] for metrics in told] == [40, 80]
     assert [metrics["stability_failure"] for metrics in told] == pytest.approx([0.2, 0.4])
@@ -66,13 +47,13 @@ def test_stability_is_its_bound_as_rows(release):
 
 
 def test_the_estimate_is_what_is_used_and_changes_nothing_else():
-    states, told = rounds_of(method(**ESTIMATED), 2)
+    states, told = rounds_of(method(**ESTIMATED), FEDERATION, 2)
     rows = int(states[-1].rows)
     assert 1 < rows < NUM_PUBLIC
-    given, _ = rounds_of(method(rows=rows), 2)
+    given, _ = rounds_of(method(rows=rows), FEDERATION, 2)
     assert_equal(states[1:], given[1:])  # models, too
     assert {metrics["sensitivity_rows"] for metrics in told} == {rows}
-    trivial, _ = rounds_of(method(), 2)
+    trivial, _ = rounds_of(method(), FEDERATION, 2)
     assert (trivial[-1].label != given[-1].label).any()
 
 
@@ -80,7 +61,7 @@ def test_the_estimate_is_what_is_used_and_changes_nothing_else():
     "settings", [ESTIMATED, {"sensitivity": "stability", "stability_rate": 0.1}]
 )
 def test_what_is_not_proven_is_never_called_epsilon(settings):
-    _, (told,) = rounds_of(method(**settings))
+    _, (told,) = rounds_of(method(**settings), FEDERATION)
     (name,) = {f"epsilon_{part}" for part in ("estimated", "if_stable")} & told.keys()
     of_epsilon = {key for key in told if key.startswith("epsilon")}
     assert of_epsilon == {name, f"{name}_approximate"}
@@ -89,39 +70,18 @@ def test_what_is_not_proven_is_never_called_epsilon(settings):
         assert "no promise" in metric_label(name)
 
 
-def test_neighbors_are_tried_once_and_resumed_runs_know():
-    learner, fits = counted(toy())
-    states, _ = rounds_of(method(learner, **ESTIMATED), 3)
-    assert len(fits) == 3 + 4 * (6 + 1)
-    assert int(states[0].rows) == 0
-    assert int(states[1].rows) == int(states[3].rows)
-
-
 def test_the_order_of_clients_and_resuming_are_inert(tmp_path):
     learner = partial(LEARNERS["decision_tree"], num_classes=NUM_CLASSES)
-    states, _ = rounds_of(method(learner(), **ESTIMATED), 2)
-    others, _ = rounds_of(method(learner(), **ESTIMATED), 1, partial(padded, fill=7.0))
+    states, _ = rounds_of(method(learner(), **ESTIMATED), FEDERATION, 2)
+    others, _ = rounds_of(
+        method(learner(), **ESTIMATED), FEDERATION, change=partial(padded, fill=7.0)
+    )
     assert_equal(states[1], others[1])
     Checkpoints(tmp_path).save(1, states[1], {})
     again = method(learner(), **ESTIMATED)
     restored = Checkpoints(tmp_path).latest().state(template=again.init(KEY, FEDERATION))
     after, _ = again.round(restored, FEDERATION.cohort(), jax.random.fold_in(KEY, 1))
     assert_equal(after, states[2])
-
-
-def test_more_rows_than_labels_are_all_of_them_and_a_line_says_so(caplog):
-    given, _ = rounds_of(method(rows=NUM_PUBLIC + 1))
-    assert [each.getMessage() for each in caplog.records] == [
-        f"fedct.rows={NUM_PUBLIC + 1}: of {NUM_PUBLIC} public labels no more can change"
-    ]
-    assert_equal(given, rounds_of(method(rows=NUM_PUBLIC))[0])
-    assert len(caplog.records) == 1
-
-
-def test_where_nobody_answers_nothing_is_estimated_yet():
-    states, (told,) = rounds_of(method(toy(fails=range(4)), **ESTIMATED))
-    assert int(states[1].rows) == 0
-    assert told["epsilon_estimated"] == 0
 
 
 # One feature; U at 0, 1 and 2, by hand.
@@ -180,9 +140,31 @@ def test_clients_with_hardly_any_examples(labels, client_id, rows):
     assert found == rows
 
 
-def test_labels_that_no_neighbor_changes_are_one_all_the_same():
-    cohort = one_client([0.2, 0.5, 1.8], [1, 1, 1])
-    found = estimated_rows(
-        lambda own: np.zeros(3, int), cohort, np.array([5]), LINE, 2, KEY, num_neighbors=2
-    )
-    assert found == 1
+XOR = {"release": "xor", "epsilon": 0.5, "stability_delta": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("sensitivity", "settings", "known", "name", "beside"),
+    [
+        ("rows", {}, 200, "epsilon", {}),
+        ("rows", {"rows": 7}, 7, "epsilon", {}),
+        (
+            *("stability", {"stability_rate": 0.01}, stability_bound(200, 0.01, 0.05)),
+            *("epsilon_if_stable", {"sensitivity_rows": 9, "stability_failure": 0.15}),
+        ),
+        ("stability", {"stability_rate": 1.0}, 200, "epsilon_if_stable", None),
+        ("estimated", {}, 0, "epsilon_estimated", {"sensitivity_rows": 9}),
+    ],
+)
+def test_each_has_its_own_name(sensitivity, settings, known, name, beside):
+    privacy = LabelPrivacy(sensitivity=sensitivity, **{**XOR, **settings})
+    assert privacy.known_rows(200) == known
+    told = privacy.metrics(3, 9)
+    epsilons = {name: 1.5, f"{name}_approximate": approximate(0.5, 3, 1e-5)}
+    assert {key: value for key, value in told.items() if "epsilon" in key} == epsilons
+    if beside is not None:
+        assert told == pytest.approx(epsilons | beside)
+
+
+def test_without_noise_no_label_is_at_risk():
+    assert LabelPrivacy().known_rows(200) == 0
