@@ -10,6 +10,7 @@ import optax
 import pytest
 from flax import nnx
 from float64_training import affine, log_softmax
+from on_demand import on_demand
 from small_round_checks import check_rounds
 from small_training import KEY, RATE, assert_close, assert_same, federation_of, training_of
 
@@ -202,7 +203,6 @@ def test_a_budget_is_spent_with_the_last_round():
     assert 2.9 < epsilons[-1] <= 3
 
 
-@pytest.mark.parametrize("level", METHODS)
 @pytest.mark.parametrize(
     ("told", "played", "named"),
     [
@@ -224,13 +224,11 @@ def test_a_budget_is_spent_with_the_last_round():
         ),
     ],
 )
-def test_a_run_of_other_cohorts_or_more_rounds_is_refused(level, told, played, named):
+def test_a_run_of_other_cohorts_or_more_rounds_is_refused(told, played, named):
     """Before its first round; epsilon would be that of other clients or fewer rounds."""
     sampling, rounds, target = told
     who = participation(sampling, FEDERATION, seed=0, rounds=rounds)
-    algorithm = METHODS[level](
-        training=training(), participation=who, clip=0.3, target_epsilon=target
-    )
+    algorithm = dp_fedavg(training=training(), participation=who, clip=0.3, target_epsilon=target)
     with pytest.raises(UsageError, match=f"^participation: .*{named}"):
         simulate(algorithm, FEDERATION, **played)
     if (
@@ -240,7 +238,7 @@ def test_a_run_of_other_cohorts_or_more_rounds_is_refused(level, told, played, n
             rounds_of(algorithm, played["rounds"])
 
 
-@pytest.mark.parametrize("level", METHODS)
+@pytest.mark.parametrize("level", on_demand(METHODS, at_once=["clients"]))
 def test_what_epsilon_depends_on_stands_beside_it(level):
     who = participation(Sampling(), FEDERATION, seed=0, rounds=2)
     algorithm = METHODS[level](

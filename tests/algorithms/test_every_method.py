@@ -116,8 +116,6 @@ del checks  # or it is collected once more
 
 TRAIN = list(filter(trains, ALGORITHMS))
 LEARN = [case for case, (name, _) in CASES.items() if trains(name)]
-
-
 NETWORKS = [case for case in LEARN if ESTIMATORS not in CASES[case][1]]
 
 
@@ -214,7 +212,7 @@ def test_augmentations_by_levels_refuse_other_levels(case, monkeypatch):
                 started(algorithm, replace(federation, x=scaled * federation.x))
 
 
-@pytest.mark.slow  # training/round/test_round and test_fedbuff spread smaller rounds
+@pytest.mark.slow  # training/round/test_round spreads smaller rounds
 @pytest.mark.parametrize("name", TRAIN)
 def test_clients_spread_over_devices_agree(name):
     checks = MethodChecks()

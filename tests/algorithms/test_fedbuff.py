@@ -129,6 +129,7 @@ def test_equal_speeds_are_fedavg_bit_for_bit(cohort_size):
     assert "simulated_seconds" not in plain.records[-1]
 
 
+@pytest.mark.slow
 def test_clients_may_be_computed_at_once():
     federation = jaxfed.Federation.from_clients(clients_of(SIZES), num_classes=3)
     options = {"rounds": 6, "cohort_size": 2, "clock": SECOND}

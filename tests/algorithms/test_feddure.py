@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from float64_training import gradient, log_softmax, logits, softmax, weights_of
 from small_training import KEY, RATE, double, federation_of, rounds_of, shifted, training_of
 
@@ -112,6 +113,7 @@ def test_two_rounds_are_the_equations():
     assert min(seen.values()) > 0
 
 
+@pytest.mark.slow
 def test_kept_optimizers_statistics_and_clients_without_labels():
     federation = federation_of([6, 5, 0], num_labeled=3)
     training = training_of(
