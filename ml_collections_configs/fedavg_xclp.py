@@ -36,7 +36,7 @@ in every round. `fedavg_network` labels by the network itself, `fedsem` by the m
 
 A cell of the tables is a variant SET_SPLIT_mL_nL: m_L clients hold n_L labels. Its rows are stage 1, which
 is the row of labels only; the rows that start from stage 1; and the two methods that train their own way.
-For Mini-ImageNet, DIR/mini_imagenet is a folder of images (`jaxfed.data.readers.image_folder`).
+For Mini-ImageNet, DIR/mini_imagenet is a folder of images (`jaxfed.data.readers.images`).
 
     for CELL in cifar10_iid_100_1000 cifar10_iid_100_5000 cifar10_iid_50_1000 cifar10_iid_50_5000 \
         cifar10_noniid_100_1000 cifar10_noniid_100_5000 cifar10_noniid_50_1000 cifar10_noniid_50_5000 \

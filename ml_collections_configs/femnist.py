@@ -1,13 +1,13 @@
 r"""XCLP for prediction on handwritten characters, every writer a client: Appendix B.1, Table 6.
 
 LEAF's FEMNIST: 62 classes, images of 28 x 28, about 3,600 writers; labels on a share of each writer's
-training images, the writer's test images are the new points. `identity` works on pixels; `linear` on the
+training images; a tenth of the writer's images are the new points. `identity` works on pixels; `linear` on the
 first layer of a two-layer linear MLP that the writers train by FedAvg on their labels, beside that MLP's
 own labels (`network`, the table's FedAvg). As in the paper, XCLP runs on one group of writers after
 another, of at most `cohort_size`; `joint` runs it on all of them at once, which the paper avoids.
 
-    # In LEAF's data/femnist: ./preprocess.sh -s niid --sf 1.0 -k 0 -t sample
-    export JAXFED_DATA=DIR    # with the train/ and test/ of its data/ in DIR/femnist
+    # DIR/femnist: the folder data/ of https://huggingface.co/datasets/flwrlabs/femnist
+    export JAXFED_DATA=DIR
     python -m launch.sweep --config=ml_collections_configs/femnist.py --workdir=runs/femnist_identity
     python -m launch.sweep --config=ml_collections_configs/femnist.py:linear \
         --workdir=runs/femnist_linear
@@ -48,6 +48,8 @@ def get_config(variant: str = "") -> ConfigDict:
     config = base.get_config()
     config.dataset.test_rows = "shared"  # as in the tables of results/
     config.dataset.name = "femnist"
+    config.dataset.label_key, config.dataset.client_key = "character", "writer_id"
+    config.dataset.test_fraction = 0.1  # of each writer, as LEAF's -t sample
     config.num_repeats = 3
     config.baselines = ("per_client_lp",)
     config.paper_table = "xclp/6"
@@ -68,6 +70,11 @@ def get_config(variant: str = "") -> ConfigDict:
     return base.apply_variants(config, variant, VARIANTS)
 
 
+def _other_data(config: ConfigDict, name: str) -> None:
+    config.dataset.name, config.dataset.test_fraction = name, 0.2
+    config.dataset.label_key = config.dataset.client_key = ""
+
+
 def _linear(config: ConfigDict) -> None:
     config.preprocessing.kind = "federated_features"
     config.preprocessing.rounds = 500
@@ -80,7 +87,7 @@ def _joint(config: ConfigDict) -> None:
 
 
 def _chars74k(config: ConfigDict) -> None:
-    config.dataset.name = "chars74k_hnd/chars74k_hnd_28.npz"
+    _other_data(config, "chars74k_hnd/chars74k_hnd_28.npz")
     config.baselines = tuple(
         "pooled_lp" if name == "per_client_lp" else name for name in config.baselines
     )
@@ -90,7 +97,7 @@ def _chars74k(config: ConfigDict) -> None:
 
 def _smoke(config: ConfigDict) -> None:
     config.num_repeats = 1
-    config.dataset.name = "digits"
+    _other_data(config, "digits")
     config.federation.partition = "dirichlet"
     config.federation.num_clients = 8
     config.federation.min_size = 5

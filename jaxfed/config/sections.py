@@ -218,7 +218,6 @@ class FederationSection(Section):
         partition: scheme by which examples are distributed to clients.
         dirichlet_alpha: concentration of the Dirichlet distribution; small values make clients unlike.
         dirichlet_alpha_rest: concentration of the second draw.
-        dirichlet_share: share of the examples that the first draw distributes.
         classes_per_client: number of classes that each client holds.
         table: class shares of each type of client, one row a type; the default is FedMatch's ten types.
         min_size: smallest number of examples of a client, without new points.
@@ -244,7 +243,6 @@ class FederationSection(Section):
         Positive, when("partition", "dirichlet", "dirichlet_mixture", "dirichlet_pairs")
     ] = Dirichlet.alpha
     dirichlet_alpha_rest: Annotated[Positive, _MIXTURE] = DirichletMixture.alpha_rest
-    dirichlet_share: Annotated[Share, _MIXTURE] = DirichletMixture.share
     classes_per_client: Annotated[Count, when("partition", "classes_per_client")] = (
         Classes.per_client
     )

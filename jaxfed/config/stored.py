@@ -21,6 +21,7 @@ GONE: dict[str, Any] = {
     "execution.chunk_size": 0,
     "execution.convolution": "auto",
     "execution.memory_limit": None,
+    "federation.dirichlet_share": 0.9,
     "federation.public_dataset": "",
     "federation.quantity": "default",
     "federation.quantity_parameter": 1.0,

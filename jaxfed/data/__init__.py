@@ -6,29 +6,29 @@ Both use NumPy only: nothing here runs on a device.
 
 from typing import TYPE_CHECKING
 
+from jaxfed.data.client_rows import ClientRows, Partition
+from jaxfed.data.dataset import Dataset
+from jaxfed.data.partitioning.labeling import Labels
+from jaxfed.data.partitioning.partition import class_counts, partition
+from jaxfed.data.partitioning.schemes import (
+    FEDMATCH_TABLE,
+    SCHEMES,
+    Classes,
+    Dirichlet,
+    DirichletMixture,
+    DirichletPairs,
+    Iid,
+    Natural,
+    OwnerScheme,
+    Scheme,
+    Subclasses,
+    Table,
+)
 from jaxfed.registry import imported_on_use
 
 if TYPE_CHECKING:
-    from jaxfed.data.client_rows import ClientRows, Partition
-    from jaxfed.data.dataset import Dataset
     from jaxfed.data.loading import load
     from jaxfed.data.packing import pack
-    from jaxfed.data.partitioning.labeling import Labels
-    from jaxfed.data.partitioning.partition import class_counts, partition
-    from jaxfed.data.partitioning.schemes import (
-        FEDMATCH_TABLE,
-        SCHEMES,
-        Classes,
-        Dirichlet,
-        DirichletMixture,
-        DirichletPairs,
-        Iid,
-        Natural,
-        OwnerScheme,
-        Scheme,
-        Subclasses,
-        Table,
-    )
 
 __all__ = [
     "FEDMATCH_TABLE",
@@ -52,12 +52,4 @@ __all__ = [
     "pack",
     "partition",
 ]
-# Name -> file. Readers are many, so their files are imported when one is asked for.
-_FILES = {
-    **dict.fromkeys(__all__, "partitioning.schemes"),
-    **dict.fromkeys(["ClientRows", "Partition"], "client_rows"),
-    **dict.fromkeys(["class_counts", "partition"], "partitioning.partition"),
-    **{"Dataset": "dataset", "load": "loading", "pack": "packing"},
-    "Labels": "partitioning.labeling",
-}
-__getattr__ = imported_on_use(__name__, _FILES)
+__getattr__ = imported_on_use(__name__, {"load": "loading", "pack": "packing"})  # readers are many

@@ -31,12 +31,7 @@ _INDEX = "index.json"
 
 def directory() -> Path:
     """Return the root of all caches: $JAXFED_CACHE, else ~/.cache/jaxfed."""
-    return location(os.environ.get("JAXFED_CACHE") or "~/.cache/jaxfed", named_by())
-
-
-def named_by() -> str:
-    """Name of the cache folder in error messages: the variable if a user has set it."""
-    return "$JAXFED_CACHE" if os.environ.get("JAXFED_CACHE") else "the default cache"
+    return location(os.environ.get("JAXFED_CACHE") or "~/.cache/jaxfed", "$JAXFED_CACHE")
 
 
 def files_key(files: list[Path], *settings: object) -> str:

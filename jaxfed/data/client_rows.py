@@ -8,7 +8,7 @@ A federation of a million clients then takes three arrays instead of three milli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +25,6 @@ class ClientRows(Sequence[np.ndarray]):
         rows: int64 [n]; None stands for 0, 1, ..., if each client's examples are adjacent.
     """
 
-    __slots__ = ("rows", "sizes", "start")
-
     def __init__(self, start: np.ndarray, sizes: np.ndarray, rows: np.ndarray | None = None):
         self.start, self.sizes = (np.asarray(each, np.int64) for each in (start, sizes))
         self.rows = rows
@@ -37,7 +35,7 @@ class ClientRows(Sequence[np.ndarray]):
         if isinstance(clients, ClientRows):
             return clients
         arrays = [np.zeros(0, np.int64), *clients]
-        return cls.contiguous(np.array(list(map(len, clients)), np.int64), np.concatenate(arrays))
+        return cls.contiguous(sizes_of(clients), np.concatenate(arrays))
 
     @classmethod
     def contiguous(
@@ -61,9 +59,8 @@ class ClientRows(Sequence[np.ndarray]):
     @property
     def joined(self) -> np.ndarray:
         """int64, all clients' rows, client after client."""
-        within = np.arange(self.sizes.sum()) - np.repeat(
-            np.cumsum(self.sizes) - self.sizes - self.start, self.sizes
-        )
+        shift = self.start - (np.cumsum(self.sizes) - self.sizes)
+        within = np.arange(self.sizes.sum()) + np.repeat(shift, self.sizes)
         return within if self.rows is None else self.rows[within]
 
     @property
@@ -77,8 +74,7 @@ class ClientRows(Sequence[np.ndarray]):
 
     def chosen(self, keep: np.ndarray) -> ClientRows:
         """Return the same clients with only those of the `joined` rows for which `keep` is True."""
-        sizes = np.bincount(self.owner[keep], minlength=len(self))
-        return ClientRows.contiguous(sizes, self.joined[keep])
+        return ClientRows.by_owner(self.joined[keep], self.owner[keep], len(self))
 
     def __len__(self) -> int:
         """M."""
@@ -89,14 +85,7 @@ class ClientRows(Sequence[np.ndarray]):
         if isinstance(client, slice):
             return ClientRows(self.start[client], self.sizes[client], self.rows)
         start = int(self.start[client])
-        return self._between(start, start + int(self.sizes[client]))
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        ends = self.start + self.sizes
-        for start, end in zip(self.start.tolist(), ends.tolist(), strict=True):
-            yield self._between(start, end)
-
-    def _between(self, start: int, end: int) -> np.ndarray:
+        end = start + int(self.sizes[client])
         return np.arange(start, end) if self.rows is None else self.rows[start:end]
 
 
@@ -124,7 +113,7 @@ class Partition(NamedTuple):
     @property
     def joined(self) -> ClientRows:
         """All rows of each client: labeled, then unlabeled, then new."""
-        parts = [ClientRows.of(part) for part in self]
+        parts = list(map(ClientRows.of, self))
         owner = np.concatenate([part.owner for part in parts])
         rows = np.concatenate([part.joined for part in parts])
         return ClientRows.by_owner(rows, owner, len(self.labeled))

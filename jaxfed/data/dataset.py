@@ -1,12 +1,14 @@
 """The common result of all readers: one data set as arrays."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from jaxfed.data.given_examples import examples_of, labels_of, occurs
+from jaxfed.data.given_examples import Range, as_array, examples_of, labels_of, occurs
 from jaxfed.data.labels import UNLABELED as UNLABELED
 from jaxfed.data.labels import read_labels
 from jaxfed.errors import UsageError
@@ -63,6 +65,57 @@ class Encoder(Protocol):
 
     def blank(self) -> np.ndarray:
         """Return no rows, [0, ...], of the type and shape of `Dataset.x`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayEncoder:
+    """Encoder of arrays [n, ...], or of one example without its first axis.
+
+    The single channel of grey images may be left out.
+
+    Attributes:
+        shape: of an example.
+        is_bytes: True for uint8, as images are stored; else numbers, which become float32.
+        is_wide: numbers become float64.
+        scale: `Range` of the numbers that were trained on; None if it is not known.
+    """
+
+    shape: tuple[int, ...]
+    is_bytes: bool
+    is_wide: bool = False
+    scale: tuple[float, float, bool] | None = None
+
+    names = ()
+
+    @classmethod
+    def of(cls, x: np.ndarray) -> ArrayEncoder:
+        """Return the encoder of rows like these examples."""
+        is_bytes = x.dtype == np.uint8
+        scale = None if is_bytes else Range.of(x)
+        return cls(x.shape[1:], is_bytes, x.dtype == np.float64, scale)
+
+    @property
+    def accepts(self) -> str:
+        """The arrays in words."""
+        kind = "uint8" if self.is_bytes else "numbers"
+        return f"an array of {kind} [{', '.join(['n', *map(str, self.shape)])}]"
+
+    def __call__(self, rows: Any) -> np.ndarray:
+        """Return the examples [n, *shape]."""
+        x = rows if np.ma.isMaskedArray(rows) else as_array(rows, "rows")
+        flat = self.shape[:-1] if self.shape[-1] == 1 else self.shape
+        if x.shape not in (self.shape, flat) and x.shape[1:] not in (self.shape, flat):
+            raise UsageError(f"rows have shape {list(x.shape)}; give {self.accepts}")
+        x = x.reshape(-1, *self.shape)
+        x = examples_of(x, f"rows ({self.accepts})", like=self.blank())
+        if self.scale is not None:
+            Range(*self.scale).check(x, "rows")
+        return x.astype(self.blank().dtype, copy=False)
+
+    def blank(self) -> np.ndarray:
+        """Return no examples, [0, *shape]."""
+        numbers = np.float64 if self.is_wide else np.float32
+        return np.zeros((0, *self.shape), np.uint8 if self.is_bytes else numbers)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -204,8 +257,9 @@ def dataset_of(
             or objects, masked or not.
         where: place of the labels, for messages; by default the name.
         class_names: C names, if the source has them; integers are then numbers of these classes.
-        clients: [n] of the first two splits, names or numbers of natural clients; None where the source has
-            no such column. A test split without one is for all clients together.
+        clients: [n] of the two splits, names or numbers of natural clients, which are numbered from 0 in the
+            order of their sorted names over both; None where the source has no such column. A test split
+            without one is for all clients together.
         **more: further fields of `Dataset`.
     """
     (x, labels), (x_test, test_labels) = splits
@@ -217,45 +271,26 @@ def dataset_of(
             f"{name}: {missing} test examples have no label, and nothing can be measured on them; "
             "move them to the training examples, where they become clients' unlabeled examples"
         )
-    numbers, names = class_numbers(values, is_labeled, class_names)
+    numbers, names = _class_numbers(values, is_labeled, class_names)
     y, y_test = np.split(numbers, [len(labels)])
-    found = natural_clients(clients[0], clients[1], len(y_test))
-    return Dataset(str(name), x, y, x_test, y_test, len(names), names, **found, **more)
+    train, test = clients
+    if train is not None:
+        columns = [np.asarray(train), np.asarray(train)[:0] if test is None else np.asarray(test)]
+        kinds, ids = np.unique(np.concatenate(columns), return_inverse=True)
+        own, of_test = np.split(ids.astype(np.int32), [len(columns[0])])
+        texts = (kind.decode() if isinstance(kind, bytes) else str(kind) for kind in kinds.tolist())
+        more |= {"client_id": own, "client_names": tuple(texts)}
+        more |= {"client_id_test": None if test is None and len(y_test) else of_test}
+    return Dataset(str(name), x, y, x_test, y_test, len(names), names, **more)
 
 
-def natural_clients(
-    train: np.ndarray | None, test: np.ndarray | None, num_test: int
-) -> dict[str, Any]:
-    """Return `client_id`, `client_id_test` and `client_names` of a `Dataset`; nothing without a column.
-
-    Natural clients are numbered from 0 in the order of their sorted names over both splits.
-    """
-    if train is None:
-        return {}
-    columns = [np.asarray(train), np.asarray(train)[:0] if test is None else np.asarray(test)]
-    names, numbers = np.unique(np.concatenate(columns), return_inverse=True)
-    first, second = np.split(numbers.astype(np.int32), [len(columns[0])])
-    texts = (name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist())
-    return {
-        "client_id": first,
-        "client_id_test": None if test is None and num_test else second,
-        "client_names": tuple(texts),
-    }
-
-
-def class_numbers(
-    values: np.ndarray,
-    is_labeled: np.ndarray,
-    names: Sequence[str] | np.ndarray | None = None,
+def _class_numbers(
+    values: np.ndarray, is_labeled: np.ndarray, names: Sequence[str] | np.ndarray | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return the numbers of the classes int32 [n], -1 where there is no label, and the classes' names.
+    """The numbers of the classes int32 [n], -1 where there is no label, and the classes' names.
 
-    Args:
-        values: labels [n], names or any integers.
-        is_labeled: bool [n].
-        names: C class names, if the source has them; integers are then numbers of these classes. Without
-            them the classes are the distinct labels, sorted: 0..C-1 keep their numbers, other values (3..8,
-            say) are numbered anew.
+    Without names the classes are the distinct labels, sorted: 0..C-1 keep their numbers, other values (3..8,
+    say) are numbered anew.
     """
     labels = values[is_labeled]
     if names is not None and labels.dtype.kind in "iu":

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxfed.data.dataset import Dataset, Encoder, Gaps
+from jaxfed.data.dataset import ArrayEncoder, Dataset, Encoder, Gaps
 from jaxfed.data.mapped_rows import is_mapped
-from jaxfed.data.readers.encoders import ArrayEncoder, ImageEncoder
+from jaxfed.data.readers.images import ImageEncoder
 from jaxfed.data.readers.table_encoder import Column, TableEncoder
 from jaxfed.data.transforms import Standardization
 from jaxfed.host.safe_files import typed

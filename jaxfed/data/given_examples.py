@@ -291,7 +291,6 @@ class GivenExamples:
         self._added: Counter[str] = Counter()
         self._first: np.ndarray | None = None
         self._scale: Range | None = None
-        self._kinds: set[tuple[Any, Any]] = set()
         self.num_bytes = 0
 
     def add(self, part: Any, name: str) -> None:
@@ -302,9 +301,6 @@ class GivenExamples:
             where = f"{self._asked}: {name.format(self._added[name])}"
             x, y = pair_of(part, where, num_classes=self._num_classes, like=self._first)
             self._first = x[:0] if self._first is None else self._first
-            kinds = [getattr(each, "dtype", None) for each in part]
-            if x.dtype == kinds[0] and kinds[1] in ("i4", "i8", "u1"):
-                self._kinds.add((kinds[0], kinds[1]))
         self._x.append(x)
         self._y.append(y)
         self._names.append(name)
@@ -312,11 +308,12 @@ class GivenExamples:
         self.num_bytes += x.nbytes
 
     def _is_like_earlier(self, x: Any, y: Any) -> bool:
-        """True for arrays of types and shapes that were added before."""
+        """True for arrays of the first one's type and shape, and labels that join without a loss."""
         return (
             type(x) is type(y) is np.ndarray
             and self._first is not None
-            and (x.dtype, y.dtype) in self._kinds
+            and x.dtype == self._first.dtype
+            and y.dtype in (np.int32, np.int64, np.uint8)
             and x.shape == (*y.shape, *self._first.shape[1:])
             and y.ndim == 1
         )

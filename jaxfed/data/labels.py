@@ -1,4 +1,4 @@
-"""Rule for labels and missing labels, shared by tables, arrays, JSON and `Federation.from_clients`.
+"""Rule for labels and missing labels, shared by tables, arrays and `Federation.from_clients`.
 
 An example is unlabeled where its label is masked, NaN, None, -1 (also "-1" and "-1.0"), empty, or one of the
 words NA, N/A, <NA>, NaN, None, null and ?, in any case. Exception: if -1 and one other number are the only
@@ -60,7 +60,6 @@ def read_labels(
     else:
         values = np.array(names, np.str_)
         is_label &= ~np.isin(values, ("-1", "-1.0"))
-        _warn_of_cases(where, values[is_label].tolist())
     words = [repr(kind) for kind in kinds[~is_label].tolist() if str(kind).strip()]
     if words and given.dtype.kind == "U":
         logging.warning("%s: rows whose label is %s are unlabeled", where, " or ".join(words[:8]))
@@ -70,16 +69,6 @@ def read_labels(
     if not are_known and are_integers and number > max(_FEW, len(known) / 2):
         raise _of_a_quantity(where, f"{len(known)} labels are {number} different numbers")
     return values, is_labeled
-
-
-def _warn_of_cases(where: str, names: list[str]) -> None:
-    """Log classes whose names differ only in case, which may be one class written in two ways."""
-    spellings = dict[str, str]()
-    for name in names:
-        other = spellings.setdefault(name.casefold(), name)
-        if other != name:
-            text = "%s: labels %r and %r are two classes; if they are one, write them in one way"
-            logging.warning(text, where, other, name)
 
 
 def plain_text(text: str) -> str:

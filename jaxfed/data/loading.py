@@ -7,14 +7,14 @@ returns a `Dataset`, whose keywords are those of the config's section `name`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jaxfed.data import packing
 from jaxfed.data.dataset import Dataset
-from jaxfed.data.readers import arrays, image_folder, leaf, named, tables, tfds_source
+from jaxfed.data.readers import arrays, images, tables, tfds_source
 from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.named import EMBEDDED, NAMED
 from jaxfed.data.readers.tables import Splits, matching, splits_by_name
@@ -29,7 +29,7 @@ _TABLE_OPTIONS = ("label_key", "client_key", "drop", "image_size")
 
 
 def load(
-    name_or_path: str | Path | Sequence[str | Path],
+    name_or_path: str | Path,
     *,
     root: str | Path | None = None,
     label_key: str | None = None,
@@ -41,15 +41,15 @@ def load(
     """Load a data set.
 
     Args:
-        name_or_path: the name of an embedded set (digits, breast_cancer) or of a folder in `root` with its
-            publishers' files (`jaxfed.data.readers.named`: adult, brain_mri); the path of an .npz, CSV,
-            Parquet file; a pattern of tables (sites/*.csv, sites/*.parquet); a folder that `pack`
-            wrote, of arrays with a table of their labels (`jaxfed.data.readers.arrays`; also a list of these
-            files), of Parquet files (`jaxfed.data.readers.tables`), of images, of LEAF's JSON
-            files, or of FLamby's Fed-ISIC2019; or a TFDS name (cifar10, emnist/byclass) prepared
-            as array_record. A path has an ending or begins with a slash (./images, /data/x); any existing
-            folder is one. A path that does not exist is looked for in `root`, and a set by name also in
-            ../uci and ../images of it.
+        name_or_path: one of
+
+            - the name of an embedded set (digits, breast_cancer), of a folder in `root` with its publishers'
+              files (`jaxfed.data.readers.named`), or of a TFDS set there (cifar10, emnist/byclass), prepared
+              as array_record; sets by name are also looked for in ../uci and ../images of `root`
+            - the path of an .npz file, of a table or a pattern of tables (`jaxfed.data.readers.tables`), of a
+              folder that `pack` wrote, of arrays with a table of their labels (`jaxfed.data.readers.arrays`),
+              of Parquet files, or of images. A path has an ending or begins with a slash (./images, /data/x);
+              any existing folder is one. One that does not exist is looked for in `root`.
         root: folder of prepared TFDS sets and other data; None is $JAXFED_DATA, else TFDS's default.
         label_key: the label: a TFDS feature ("coarse_label" of cifar100) or a table's column;
             the other sources have one label only.
@@ -65,21 +65,13 @@ def load(
     Raises:
         UsageError: one line that names the set, the place searched, and how to get it.
     """
-    if image_size is not None and image_size < 1:
-        raise UsageError(key="image_size", value=image_size, allowed="use integers from 1 on")
     given = {
         "label_key": label_key,
         "client_key": client_key,
         "image_size": image_size,
         "drop": tuple(drop or ()) or None,
     }
-    if isinstance(name_or_path, list | tuple):
-        files = [location(each, "name_or_path") for each in name_or_path]
-        with guarded(name := f"data set of {len(files)} files"):
-            if not arrays.recognizes(files):
-                raise UsageError(f"{name}: give arrays (.npy, .npz) and a table of their labels")
-            return arrays.read_beside_table(files[0].parent, files, **given)
-    name_or_path = path_text(name_or_path, "name_or_path")  # type: ignore[arg-type]
+    name_or_path = path_text(name_or_path, "name_or_path")
     if name_or_path in READERS:
         _only(name_or_path, given)
         return READERS[name_or_path](**(options or {}))
@@ -114,8 +106,7 @@ def _load(name: str, root: str | Path | None, given: dict[str, Any]) -> Dataset:
         return packing.read(folder)
     if published is None and arrays.recognizes(files := arrays.files_in(folder)):
         return arrays.read_beside_table(folder, files, **given)
-    if tables.recognizes(folder):
-        splits = tables.splits_of(folder)
+    if (splits := tables.splits_of(folder)).train:
         return tables.read(folder, splits, *only(*_TABLE_OPTIONS))
     prepared = tfds_source.version_directory(place, name) if name else None
     if prepared is not None:
@@ -125,12 +116,7 @@ def _load(name: str, root: str | Path | None, given: dict[str, Any]) -> Dataset:
         raise _not_found(name, path, place, root)
     if published is not None and published.read is not None:
         return published.read(folder, *only(*published.options))
-    if named.is_fed_isic2019(folder):
-        return named.fed_isic2019(folder, *only("image_size"))
-    if leaf.recognizes(folder):
-        only()
-        return leaf.read(folder)
-    return image_folder.read(folder, *only("image_size"))
+    return images.read(folder, *only("image_size"))
 
 
 def _not_found(name: str, path: Path, place: Path, root: str | Path | None) -> UsageError:
@@ -149,10 +135,9 @@ def _not_found(name: str, path: Path, place: Path, root: str | Path | None) -> U
         return UsageError(wrong, key=key, value=str(place))
     return UsageError(
         f"data set {name!r} not found{did_you_mean(nearest(name, [*EMBEDDED, *NAMED]))}; looked for "
-        f"{place / name}/VERSION/dataset_info.json (a TFDS set in array_record format; its place is "
-        "--config.dataset.root or $JAXFED_DATA). To get it, where TensorFlow is installed: tfds.builder("
-        f"{name!r}, data_dir={str(place)!r}, file_format='array_record').download_and_prepare(). Without "
-        f"any data: {', '.join(EMBEDDED)}; or the path of an .npz, CSV or Parquet file or an image folder"
+        f"{place / name}/VERSION/dataset_info.json. Prepare it where TensorFlow is installed, tfds.builder("
+        f"{name!r}, data_dir={str(place)!r}, file_format='array_record').download_and_prepare(); without "
+        f"any data use {', '.join(EMBEDDED)}"
     )
 
 

@@ -17,19 +17,12 @@ import os
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-
-class _Opened(NamedTuple):
-    """An open file, and the address to which its first byte would be mapped."""
-
-    descriptor: int
-    origin: int
-
-
-_OPENED: weakref.WeakKeyDictionary[mmap.mmap, _Opened] = weakref.WeakKeyDictionary()
+# Mapping -> descriptor of its file, and the address to which the file's first byte would be mapped.
+_OPENED: weakref.WeakKeyDictionary[mmap.mmap, tuple[int, int]] = weakref.WeakKeyDictionary()
 
 
 def mapped(file: Path) -> np.ndarray:
@@ -40,7 +33,7 @@ def mapped(file: Path) -> np.ndarray:
     buffer: mmap.mmap = x._mmap  # type: ignore[attr-defined]
     descriptor = os.open(file, os.O_RDONLY)
     weakref.finalize(buffer, os.close, descriptor)
-    _OPENED[buffer] = _Opened(descriptor, x.ctypes.data - x.offset)
+    _OPENED[buffer] = descriptor, x.ctypes.data - x.offset
     return x
 
 
@@ -59,20 +52,21 @@ def parts(x: np.ndarray) -> Iterator[np.ndarray]:
 
 def gathered(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return a copy of x[rows]; `rows` is a number or an array of any shape."""
-    opened, plain = _opened(x) if is_mapped(x) else None, np.asarray(x)
-    if opened is None:
-        return plain[rows]
-    copied = _read(opened, plain, np.ravel(rows))
-    return copied.reshape(*np.shape(rows), *x.shape[1:])
+    if not is_mapped(x):
+        return np.asarray(x)[rows]
+    return _read(x, np.ravel(rows)).reshape(*np.shape(rows), *x.shape[1:])
 
 
-def _opened(x: np.ndarray) -> _Opened | None:
+def _opened(x: np.ndarray) -> tuple[int, int] | None:
     buffer = getattr(x, "_mmap", None) if isinstance(x, np.memmap) else None
     return None if buffer is None else _OPENED.get(buffer)
 
 
-def _read(opened: _Opened, x: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def _read(x: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """x[wanted], with one read call for each run of successive rows."""
+    opened, x = _opened(x), np.asarray(x)
+    assert opened is not None
+    descriptor, origin = opened
     if wanted.size and not 0 <= wanted.min() <= wanted.max() < len(x):
         raise IndexError(f"rows {wanted.min()}..{wanted.max()} of {len(x)}")
     copied = np.empty((len(wanted), *x.shape[1:]), x.dtype)
@@ -81,23 +75,20 @@ def _read(opened: _Opened, x: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     order = np.argsort(wanted, kind="stable")
     starts = np.flatnonzero(np.diff(wanted[order], prepend=-2) != 1)
     into, size = copied.reshape(-1).view(np.uint8).data, copied[:1].nbytes
-    places = x.ctypes.data - opened.origin + size * wanted[order[starts]]
+    places = x.ctypes.data - origin + size * wanted[order[starts]]
     ends = [*starts[1:].tolist(), len(wanted)]
     for start, end, place in zip(starts.tolist(), ends, places.tolist(), strict=True):
-        _fill(opened.descriptor, into[start * size : end * size], place)
+        part = into[start * size : end * size]
+        while len(part):
+            count = os.preadv(descriptor, [part], place)
+            if not count:
+                raise OSError(
+                    errno.EIO, "a file of examples has become shorter since it was opened"
+                )
+            part, place = part[count:], place + count
     if (np.diff(order) != 1).any():
-        unsorted = np.empty_like(copied)
-        unsorted[order] = copied
-        return unsorted
+        copied[order] = copied.copy()
     return copied
-
-
-def _fill(descriptor: int, into: memoryview, place: int) -> None:
-    while len(into):
-        count = os.preadv(descriptor, [into], place)
-        if not count:
-            raise OSError(errno.EIO, "a file of examples has become shorter since it was opened")
-        into, place = into[count:], place + count
 
 
 def adjoined(arrays: Sequence[np.ndarray]) -> np.ndarray:

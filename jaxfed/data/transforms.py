@@ -13,7 +13,7 @@ theirs; a simulation counts no bytes for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -50,26 +50,21 @@ def standardization(x: np.ndarray, rows: np.ndarray | slice = slice(None)) -> St
     is_measured = np.zeros(len(x), bool)
     is_measured[rows] = True
     number = np.count_nonzero(is_measured)
-    mean = _sum(x, is_measured, lambda part: part) / number
-    deviation = np.sqrt(_sum(x, is_measured, lambda part: (part - mean) ** 2) / number)
+
+    def mean_of(value: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """The mean over these rows, summed in float64 and in their order, so that blocks do not change it."""
+        total, start = np.zeros(x.shape[1:]), 0
+        for part in parts(x):
+            measured = part[is_measured[start : start + len(part)]].astype(np.float64)
+            total = np.concatenate([total[None], value(measured)]).sum(axis=0)
+            start += len(part)
+        return total / number
+
+    mean = mean_of(lambda part: part)
+    deviation = np.sqrt(mean_of(lambda part: (part - mean) ** 2))
     # A constant column may have a deviation of rounding errors only.
     constant = deviation <= 1e-12 * np.abs(mean)
     return Standardization(mean, np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, deviation)))
-
-
-def _sum(x: np.ndarray, is_one: np.ndarray, of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Sum over these rows, in float64 and in their order, so that blocks do not change it."""
-    total = np.zeros(x.shape[1:])
-    for part in _blocks(x, is_one):
-        total = np.concatenate([total[None], of(part)]).sum(axis=0)
-    return total
-
-
-def _blocks(x: np.ndarray, is_one: np.ndarray) -> Iterator[np.ndarray]:
-    start = 0
-    for part in parts(x):
-        yield part[is_one[start : start + len(part)]].astype(np.float64)
-        start += len(part)
 
 
 class Projection(NamedTuple):

@@ -156,7 +156,7 @@ class Federation:
         """
         from jaxfed.data.packing import opened
 
-        return cls(**opened(folder).federation)
+        return cls(**opened(folder))
 
     @property
     def num_clients(self) -> int:

@@ -112,7 +112,6 @@ DEALING = {  # values that deal otherwise where they count
     "dataset.test_fraction": (0.3, 0.5),
     "federation.dirichlet_alpha": (0.1, 10.0),
     "federation.dirichlet_alpha_rest": (0.1, 10.0),
-    "federation.dirichlet_share": (0.1, 0.9),
     "federation.classes_per_client": (1, 2),
     "federation.table": (((1, 0, 0),), ((0, 1, 1), (1, 0, 1))),
     "federation.skew": ("labeled", "unlabeled"),

@@ -8,7 +8,6 @@ from jaxfed.data.features import pretrained_features
 from jaxfed.errors import UsageError
 from jaxfed.models import efficientnet as networks
 from jaxfed.models.efficientnet import NETWORKS, efficientnet, prepare
-from jaxfed.models.encoders import find_encoder
 from jaxfed.models.pretrained import read_weights
 
 NETWORK = "efficientnet_lite0"
@@ -90,10 +89,6 @@ def test_grey_is_repeated_and_floats_are_scaled(extract):
     np.testing.assert_allclose(extract(grey / 255), expected, atol=1e-4 * scale)
 
 
-def test_no_images_have_no_features(extract):
-    assert extract(_images(0)).shape == (0, 1280)
-
-
 def test_what_is_kept_is_not_computed_again(extract, no_computing, tmp_path):
     seen = []
     first = extract(_images())
@@ -103,34 +98,6 @@ def test_what_is_kept_is_not_computed_again(extract, no_computing, tmp_path):
     assert seen == [4, 8, 11]
     with pytest.raises(AssertionError):
         extract(_images(seed=1))
-
-
-def test_a_cache_that_cannot_be_written_is_named(extract, monkeypatch):
-    monkeypatch.setattr(module, "_extractor", lambda *_: lambda x: np.zeros((len(x), 1280)))
-    monkeypatch.setenv("JAXFED_CACHE", "/proc")
-    with pytest.raises(UsageError, match=r"^/proc: cannot be written .*JAXFED_CACHE"):
-        extract(_images())
-
-
-@pytest.mark.parametrize("changed", ["image", "weights", "image_size", "order"])
-def test_whatever_changes_the_features_changes_the_key(changed, weights, tmp_path):
-    images, size, path = _images(), SIZE, weights
-
-    def key_of(images):
-        return module._cache_key(images, find_encoder(NETWORK, path, None, size))
-
-    key = key_of(images)
-    assert key_of(images.copy()) == key
-    if changed == "image":
-        images[3, 2, 1, 0] ^= 1
-    elif changed == "order":
-        images = images[::-1]
-    elif changed == "image_size":
-        size += 1
-    else:
-        path = tmp_path / "other"
-        path.write_bytes(weights.read_bytes()[:-1] + b"\x00")
-    assert key_of(images) != key
 
 
 def test_an_interrupted_extraction_resumes(extract, tmp_path):
@@ -153,31 +120,13 @@ def test_an_interrupted_extraction_resumes(extract, tmp_path):
     assert seen == [4, 8, 11]
 
 
-def _flip(contents):
-    return contents[:-7] + bytes([contents[-7] ^ 1]) + contents[-6:]
-
-
-@pytest.mark.parametrize("damage", [_flip, lambda contents: contents[:200], lambda _: b""])
-def test_a_damaged_file_is_noticed_and_replaced(extract, no_computing, tmp_path, damage, caplog):
-    expected = extract(_images())
-    damaged = _files(tmp_path)[1]
-    damaged.write_bytes(damage(damaged.read_bytes()))
-    np.testing.assert_array_equal(extract(_images()), expected)
-    assert "damaged" in caplog.text
-    no_computing()
-    np.testing.assert_array_equal(extract(_images()), expected)
-
-
 @pytest.mark.parametrize(
     ("images", "given", "message"),
     [
         (np.zeros((3, 8, 8), np.uint8), {}, r"shape \(3, 8, 8\)"),
-        (np.zeros((3, 8, 8, 2), np.uint8), {}, r"1 or 3"),
         (np.zeros((3, 8, 8, 3), np.int32), {}, "int32"),
         (np.full((3, 8, 8, 3), 16.0), {}, "0 to 1"),
         (np.full((3, 8, 8, 3), np.nan), {}, "0 to 1"),
-        (_images(), {"network": "resnet"}, "'resnet': no such network or folder"),
-        (_images(), {"weights": "nowhere.safetensors"}, r"nowhere\.safetensors"),
     ],
 )
 def test_what_cannot_be_used_is_refused(extract, images, given, message):

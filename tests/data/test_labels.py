@@ -1,6 +1,4 @@
-"""What is unlabeled is so in every source: tables, arrays, LEAF's JSON and clients' own arrays."""
-
-import json
+"""What is unlabeled is so in every source: tables, arrays and clients' own arrays."""
 
 import numpy as np
 import pytest
@@ -44,23 +42,7 @@ def of_bytes(labels, folder):
     return load(folder / "a.npz")
 
 
-def of_leaf(labels, folder):
-    for split, own in (
-        ("train", labels),
-        ("test", [label for label in labels if label in ("a", "b", "c")]),
-    ):
-        (folder / split).mkdir()
-        x = [[float(row), 0.5] for row in range(len(own))]
-        content = {
-            "users": ["u"],
-            "num_samples": [len(own)],
-            "user_data": {"u": {"x": x, "y": own}},
-        }
-        (folder / split / "a.json").write_text(json.dumps(content))
-    return load(str(folder))
-
-
-SOURCES = {"table": of_a_table, "texts": of_texts, "bytes": of_bytes, "leaf": of_leaf}
+SOURCES = {"table": of_a_table, "texts": of_texts, "bytes": of_bytes}
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -98,21 +80,6 @@ def test_clients_own_arrays_follow_the_same_rule(name):
     x = np.ones((len(expected), 2), np.float32)
     federation = Federation.from_clients([(x, given)], num_classes=3)
     np.testing.assert_array_equal(federation.y, expected)
-
-
-def test_of_clients_arrays_minus_one_is_unlabeled_whatever_else_there_is():
-    federation = Federation.from_clients([(np.ones((4, 2)), [-1, 1, -1, 1])])
-    np.testing.assert_array_equal(federation.y, [-1, 1, -1, 1])
-    assert [len(part) for part in federation.partition.labeled] == [2]
-
-
-def test_a_user_of_the_test_split_alone_counts():
-    from jaxfed.data import Dataset
-
-    x, y = np.ones((2, 1), np.float32), np.array([0, 1], np.int32)
-    ids = np.array([0, 0], np.int32), np.array([1, 1], np.int32)
-    data = Dataset("d", x, y, x, y, 2, ("a", "b"), client_id=ids[0], client_id_test=ids[1])
-    assert "2 clients" in repr(data)
 
 
 @pytest.mark.parametrize("odd", [np.inf, 2.0**60])

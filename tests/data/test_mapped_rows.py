@@ -30,8 +30,6 @@ def test_parts_of_a_file_that_follow_each_other_are_joined_without_a_copy(array)
         lambda x: [x[6:], x[:6]],
         lambda x: [x[:4], x[5:]],
         lambda x: [x[:4], np.array(x[4:])],
-        lambda x: [np.array(x[:4]), x[4:]],
-        lambda x: [x[::2], x[1:]],
     ],
 )
 def test_others_are_copied(array, cut):
@@ -39,21 +37,6 @@ def test_others_are_copied(array, cut):
     joint = adjoined(pieces)
     assert not is_mapped(joint)
     np.testing.assert_array_equal(joint, np.concatenate(pieces))
-
-
-def test_single_arrays_are_returned(array):
-    x = np.zeros((3, 2))
-    assert adjoined([x]) is x
-    assert is_mapped(adjoined([array[2:]]))
-    np.testing.assert_array_equal(adjoined([array[2:]]), array[2:])
-
-
-def test_rows_are_read_as_they_are_asked_for(array):
-    rows = MappedRows(array, np.array([7, 1, 3]))
-    assert (len(rows), rows.shape, rows.dtype) == (3, (3, 2), np.float32)
-    np.testing.assert_array_equal(rows[np.array([2, 0])], [[6, 7], [14, 15]])
-    np.testing.assert_array_equal(np.asarray(rows), array[[7, 1, 3]])
-    assert not is_mapped(rows[:2])
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -1,6 +1,5 @@
 """A federation in a folder is the one in memory; a folder that is not whole is refused in one line."""
 
-import json
 import os
 import shutil
 import signal
@@ -14,9 +13,9 @@ from damaged_files import ANY, says_or_reads
 from invoking import ROOT
 
 import jaxfed
-from jaxfed.data import Dataset, load, mapped_rows, pack
+from jaxfed.data import load, mapped_rows, pack
 from jaxfed.data.mapped_rows import is_mapped
-from jaxfed.data.packing import _Writer
+from jaxfed.data.packing import _Rows
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.kernels.devices import rows_at_once
@@ -65,17 +64,9 @@ def test_clients_are_those_of_memory(tmp_path, others):
     assert os.listdir(tmp_path) == ["clients"]
 
 
-@pytest.mark.parametrize("size", [1, 40])
-def test_some_at_a_time(tmp_path, monkeypatch, size):
-    """A million clients do not wait for the last one in memory."""
-    monkeypatch.setattr("jaxfed.data.packing._AT_ONCE", size)
-    whole = Federation.from_clients(CLIENTS, **OTHERS)
-    same(Federation.open_packed(pack(iter(CLIENTS), tmp_path / "one", **OTHERS)), whole)
-
-
 def test_clients_are_read_one_after_another(tmp_path, monkeypatch):
     monkeypatch.setattr("jaxfed.data.packing._AT_ONCE", 60)
-    read, written, append = [], [], _Writer.append
+    read, written, append = [], [], _Rows.append
 
     def clients():
         for client in CLIENTS * 3:
@@ -83,37 +74,20 @@ def test_clients_are_read_one_after_another(tmp_path, monkeypatch):
             yield client
 
     monkeypatch.setattr(
-        _Writer, "append", lambda self, *part: (written.append(len(read)), append(self, *part))
+        _Rows, "append", lambda self, *part: (written.append(len(read)), append(self, *part))
     )
     pack(clients(), tmp_path / "clients")
     assert written[0] < 5 < len(read) == 15
     assert len(set(written)) > 3
 
 
-def data_set(**changes):
-    x, y = pair(20, 0.7)
-    x_test, y_test = pair(6)
-    clients = RNG.integers(0, 3, 26).astype(np.int32)
-    given = {"name": "made", "x": x, "y": y.astype(np.int32), "x_test": x_test}
-    given |= {"y_test": y_test.astype(np.int32), "num_classes": 4, "class_names": tuple("abcd")}
-    return Dataset(**given | {"client_id": clients[:20], "client_id_test": clients[20:]} | changes)
-
-
-def test_a_data_set_with_clients(tmp_path):
-    """What readers of LEAF's files and of tables return."""
-    data = data_set()
-    packed = Federation.open_packed(pack(data, tmp_path / "clients"))
-    rows = [np.flatnonzero(data.client_id == client) for client in range(3)]
-    clients = [(data.x[own], data.y[own]) for own in rows]
-    same(packed, Federation.from_clients(clients, test=(data.x_test, data.y_test), num_classes=4))
-    read = load(tmp_path / "clients")
-    assert is_mapped(read.x)
-    assert read.class_names == data.class_names
-    order = np.lexsort((data.y < 0, data.client_id))
-    for name in ("x", "y", "client_id"):
-        np.testing.assert_array_equal(getattr(read, name), getattr(data, name)[order])
-    for name in ("x_test", "y_test", "client_id_test"):
-        np.testing.assert_array_equal(getattr(read, name), getattr(data, name))
+def test_a_config_reads_the_clients_examples(tmp_path):
+    data = load(pack(CLIENTS, tmp_path / "clients", test=OTHERS["test"], num_classes=9))
+    assert is_mapped(data.x)
+    sizes = [len(y) for _, y in CLIENTS]
+    np.testing.assert_array_equal(data.client_id, np.repeat(np.arange(5), sizes))
+    np.testing.assert_array_equal(data.x_test, OTHERS["test"][0])
+    assert (data.client_id_test, data.num_classes, data.class_names[8]) == (None, 9, "8")
 
 
 def test_an_existing_folder_stays(tmp_path):
@@ -130,16 +104,6 @@ def test_any_damage_to_a_folder_is_one_line(tmp_path, name):
         damaged = shutil.copytree(place, tmp_path / str(seed))
         ANY[kind](damaged / name, np.random.default_rng(seed))
         says_or_reads(lambda damaged=damaged: Federation.open_packed(damaged))
-
-
-def test_examples_that_an_earlier_version_kept_apart_are_refused(tmp_path):
-    """They would be nobody's: the public ones of a folder, for example."""
-    place = pack(CLIENTS, tmp_path / "clients", test=OTHERS["test"])
-    header = json.loads((place / "packed.json").read_text())
-    header["rows"] |= {"test": 4, "new": 0, "server": 0, "public": 2}
-    (place / "packed.json").write_text(json.dumps(header))
-    with pytest.raises(UsageError, match="its files do not fit together"):
-        Federation.open_packed(place)
 
 
 KILLED = """
@@ -186,9 +150,9 @@ def test_fedavg_has_the_same_bits(tmp_path, monkeypatch):
     """And reads no more at a time than a cohort or a batch."""
     read, taken = mapped_rows._read, []
 
-    def counted(opened, x, rows):
+    def counted(x, rows):
         taken.append(len(rows))
-        return read(opened, x, rows)
+        return read(x, rows)
 
     monkeypatch.setattr(mapped_rows, "_read", counted)
     clients = [pair(6, 0.8) for _ in range(8)]

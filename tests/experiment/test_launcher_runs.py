@@ -282,7 +282,7 @@ def test_a_home_that_cannot_be_written_is_no_obstacle(monkeypatch, tmp_path, cap
     monkeypatch.setenv("HOME", "/proc")
     with caplog.at_level(logging.WARNING):
         assert compilation_cache.folder("auto") is None
-    assert "the default cache='/proc/.cache/jaxfed/xla': cannot write in /proc" in caplog.text
+    assert "$JAXFED_CACHE='/proc/.cache/jaxfed/xla': cannot write in /proc" in caplog.text
     assert "$JAXFED_CACHE" not in caplog.text  # which nobody has set
     assert "compiled programs are not kept" in caplog.text
 

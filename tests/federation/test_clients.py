@@ -50,12 +50,6 @@ def test_fully_labeled(federation):
         assert len(known.partition.unlabeled[client]) == 0
 
 
-def test_without_unlabeled(federation):
-    labeled_only = federation.without_unlabeled()
-    assert [len(labeled_only.points(j)) for j in range(3)] == [2, 5, 0]
-    np.testing.assert_array_equal(labeled_only.points(1), [1, 2, 7, 8, 9])
-
-
 def test_leave_out_makes_the_client_new_and_drops_the_others_new_points(federation):
     left = federation.leave_out(0)
     np.testing.assert_array_equal(left.points(0), [4, 0, 3, 6])
@@ -100,23 +94,6 @@ def test_public_examples_are_nobodys_own_and_come_without_labels():
     alone = Federation.from_clients([arrays(0, 5), arrays(5, 5)], public=x)
     np.testing.assert_array_equal(alone.public_examples, x)
     assert (alone.y[alone.public] == -1).all()
-
-
-def test_a_cohort_reads_no_more_sizes_than_it_has_clients(federation):
-    class Watched(np.ndarray):
-        def max(self, *arguments, **keywords):
-            assert len(self) <= 1
-            return super().max(*arguments, **keywords)
-
-        def sum(self, *arguments, **keywords):
-            assert len(self) <= 1
-            return super().sum(*arguments, **keywords)
-
-    expected = federation.cohort([1])
-    assert federation.num_clients > 1
-    vars(federation)["_room"] = federation._room.view(Watched)
-    assert federation.capacity == expected.y.shape[1]
-    np.testing.assert_array_equal(federation.cohort([1]).y, expected.y)
 
 
 def test_repeats_have_cohorts_of_one_shape(federation):

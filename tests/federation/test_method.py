@@ -95,30 +95,12 @@ def test_a_check_says_what_a_call_says(given, line):
         assert str(refused.value).startswith(line)
 
 
-@pytest.mark.parametrize("given", [{"seed": 1}, {"beta": 1}, {"noise": Noise()}])
-def test_other_keywords_are_no_settings(given):
-    with pytest.raises(TypeError, match=next(iter(given))):
-        mine(**GIVEN, steps=1, **given)
-
-
 def test_needs_depend_on_keywords():
     assert [
         declared(mine).of(completed(mine, {"share": share})).pseudo_label for share in (0, 1)
     ] == ["xclp", "none"]
     assert declared(partial(mine, share=1)) is declared(mine)
     assert (declared(mine).trains, declared(mine).has_learners) == (True, True)
-
-
-@pytest.mark.parametrize(
-    ("declaration", "line"),
-    [
-        ({"takes": ("trainin",)}, "Method.takes=.*'trainin' is unknown, did you mean 'training'?"),
-        ({"labels_at": ("client",)}, "Method.labels_at=.*did you mean 'clients'?"),
-    ],
-)
-def test_declarations_are_checked(declaration, line):
-    with pytest.raises(UsageError, match=line):
-        method(**declaration)
 
 
 def test_ingredients_are_those_of_the_signature():

@@ -10,7 +10,6 @@ from jaxfed.federation.cohort import (
     Ragged,
     apart,
     arranged,
-    by_extent,
     joined,
     length_for,
     own_examples,
@@ -108,19 +107,6 @@ def test_one_client_in_a_compiled_program():
         np.testing.assert_array_equal(first[: min(size, 2)], whole.x[client, : min(size, 2)])
 
 
-def test_rows_follow_the_sum_of_examples():
-    """One of 2,000 among 99 of 20: room for the largest so many clients, and one shape for all cohorts."""
-    federation = federation_of([20] * 40 + [2000] + [20] * 59)
-    shapes = set()
-    for clients in ([40, *range(9)], range(10), range(50, 60)):
-        cohort = federation.cohort(list(clients))
-        assert isinstance(cohort.x, Ragged)
-        assert len(cohort.x.rows) <= 2000 + 9 * 20 + 256
-        shapes.add(cohort.x.rows.shape)
-    assert len(shapes) == 1
-    assert len(federation.cohort().x.rows) <= 2000 + 99 * 20 + 256
-
-
 @pytest.mark.parametrize("sizes", [[50, 20, 30], [400] * 100, [200, 300, 400] * 30])
 def test_clients_of_like_size_stay_padded(sizes):
     assert isinstance(federation_of(sizes).cohort().x, np.ndarray)
@@ -133,37 +119,8 @@ def test_a_client_may_stand_there_twice():
     np.testing.assert_array_equal(ragged.x.of(order), whole.x[order])
 
 
-@pytest.mark.parametrize(
-    ("count", "most", "parts", "expected"),
-    [
-        *((1, 1, 1, 256), (257, 257, 1, 512), (2000, 2048, 1, 2048), (1400, 2048, 1, 2048)),
-        *((1200, 2048, 1, 1280), (100, 2048, 1, 256), (1, 100, 2, 512), (0, 256, 1, 256)),
-    ],
-)
-def test_lengths_are_few_and_fit(count, most, parts, expected):
-    length = length_for(count, most, parts=parts)
-    assert length == expected
-    assert length >= count
-    assert length % (256 * parts) == 0
-
-
 def test_of_all_counts_lengths_are_few_and_none_far_above():
     lengths = [length_for(count, 100_000) for count in range(1, 100_000, 97)]
     assert len(set(lengths)) <= 18
     for count, length in zip(range(1, 100_000, 97), lengths, strict=True):
         assert length <= max(256, 1.5 * count + 512)
-
-
-def test_a_branch_is_not_far_above_the_extent():
-    lengths = []
-    x = Ragged(jnp.zeros((9, 1)), jnp.int32(0), jnp.int32(0), 1000)
-
-    def of_length(length):
-        lengths.append(length)
-        return jnp.int32(length)
-
-    found = jax.jit(lambda extent: by_extent(x, extent, of_length))
-    for extent in (0, 1, 63, 64, 65, 250, 251, 1000):
-        assert extent <= found(jnp.int32(extent)) <= max(64, 4 * extent + 3)
-    assert len(set(lengths)) == len(lengths) <= 4
-    assert by_extent(jnp.zeros((7, 1)), jnp.int32(1), lambda length: length) == 7

@@ -27,16 +27,11 @@ DATA = {
     "...left_out_client=1": lambda: made()().leave_out(1),
     "...public_labeled=True: every public example needs": made(public_labeled=True),
     "...public_labeled=True: every public": made(public=(X, NO_LABELS), public_labeled=True),
-    "...public is tuple; use a pair": made(public=(X, Y, 1)),
     "...clients[0] is ndarray; use a pair": made(X),
-    "...`new` is of type int; use a list of pairs": made(new=3),
-    "...`clients` is of type NoneType; use": lambda: Federation.from_clients(None),
     "from_clients...labels are lists of unequal lengths; use": made(([[1.0], [2.0]], [[0], 1])),
     "from_clients...the highest label is 0; use labels 0..C-1": made(([[1.0]], [0])),
-    "from_clients...num_classes=3.5: use integers from 2 on": made(num_classes=3.5),
     "...every example of the server needs its label": made(server=(X[:1], [-1])),
     "here: examples are lists of unequal lengths; use an": like([[1.0], [1.0, 2.0]]),
-    "here: examples are an array []...; use [n, 1]": like(np.zeros(())),
     "here: examples are an array [3, 2]; use [n, 1]": like(np.zeros((3, 2))),
 }
 
@@ -71,14 +66,10 @@ def rounds(federation=SIX, size=0, at_once=0, sampling="uniform", labels=False, 
 BY_LABELS = partial(rounds, labels=True)
 CLOCK = {
     "Clock.speed_spread=3.0: there is no sim": rounds(seconds_per_example=0.0, speed_spread=3.0),
-    "Clock.seconds_per_round=-1.0: use numbers from 0 on": rounds(seconds_per_round=-1.0),
     "Clock.speed_spread=nan: use numbers from 0 on": rounds(speed_spread=float("nan")),
     "sampling='groups': concurrency=4 replaces": rounds(SIX, 3, 4, "groups"),
     "concurrency=2: the server's step takes 3 arrivals, and 6 clients have examples to train on; use 3 to "
     "6, or a smaller cohort_size": rounds(SIX, 3, 2),
-    "concurrency=7: ...use 3 to 6": rounds(SIX, 3, 7),
-    "concurrency=5: ...takes 6 arrivals...use 6 to 6": rounds(SIX, 0, 5),
-    "sampling='proportional': concurrency=4 replaces": rounds(SIX, 3, 4, "proportional"),
     "concurrency=4: ...and 2 clients have": BY_LABELS(labeled(0, 2, 0, 3), 3, 4),
     "Clock.seconds_per_example=0.0: the rounds of this method are asynchronous": rounds(
         at_once=4, seconds_per_example=0.0

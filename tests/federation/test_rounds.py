@@ -1,15 +1,17 @@
-"""The round loop: who plays rounds, and when states are judged."""
+"""The round loop: who plays rounds, drawn fairly, and when states are judged."""
 
-import ast
-from pathlib import Path
+from collections import Counter
+from itertools import combinations, product
+from types import SimpleNamespace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import jaxfed
 from jaxfed.federation.algorithm import Course, FederatedAlgorithm
+from jaxfed.federation.clients import Federation
 from jaxfed.federation.rounds import cohorts_of, is_judged, play
 from jaxfed.federation.sampling import Sampling, sample_clients
 
@@ -46,25 +48,6 @@ def test_rounds_follow_one_another_with_their_own_cohorts_and_keys():
         assert one.metrics == {"clients": 2}
 
 
-def test_a_round_is_played_when_it_is_asked_for():
-    seen = []
-
-    def round(state, cohort, key):
-        seen.append(state)
-        return state + 1, {}
-
-    method = summing()._replace(round=round)
-    played = play(
-        method, jnp.int32(0), range(1, 9), cohort_of=lambda number: None, key=jax.random.key(0)
-    )
-    next(played)
-    next(played)
-    assert len(seen) == 2
-    played.close()
-    with pytest.raises(StopIteration):
-        next(played)
-
-
 def test_rounds_that_need_labels_have_cohorts_of_clients_with_labels():
     clients = [(x, y if j < 2 else [-1, -1]) for j, (x, y) in enumerate(CLIENTS)]
     federation = jaxfed.Federation.from_clients(clients, num_classes=2)
@@ -88,30 +71,54 @@ def test_when_states_are_judged(every, stage, expected):
 
 
 # Calls of an algorithm's `round` that advance no experiment: one method's round is another's part.
-INSIDE_A_ROUND = {"round", "round_", "recovered", "played"}
 
 
-def test_nothing_else_plays_rounds():
-    """One caller of `round` in the package: `play`. A second loop would judge or draw otherwise."""
-    root = Path(jaxfed.__file__).parent
-    callers = set()
-    for file in root.rglob("*.py"):
-        tree = ast.parse(file.read_text())
-        inside = {
-            call
-            for function in ast.walk(tree)
-            if isinstance(function, ast.FunctionDef) and function.name in INSIDE_A_ROUND
-            for call in ast.walk(function)
-        }
-        for call in ast.walk(tree):
-            if (
-                isinstance(call, ast.Call)
-                and isinstance(call.func, ast.Attribute)
-                and call.func.attr == "round"
-                and not (
-                    isinstance(call.func.value, ast.Name) and call.func.value.id in ("np", "jnp")
-                )
-                and call not in inside
-            ):
-                callers.add(str(file.relative_to(root)))
-    assert callers == {"federation/rounds.py"}
+LEAST = 1e-6  # of a chi-square test that is right
+
+
+class Counted(SimpleNamespace):
+    by_labels = Federation.by_labels
+
+
+def clients(number, num_labeled):
+    labeled = [range(client < num_labeled) for client in range(number)]
+    return Counted(num_clients=number, label_counts=list(map(len, labeled)))
+
+
+def are_equally_likely(drawn, possible):
+    counts = Counter(drawn)
+    assert counts.keys() <= set(possible)
+    assert stats.chisquare([counts[one] for one in possible]).pvalue > LEAST
+
+
+@pytest.mark.parametrize("along", ["rounds", "seeds"])
+@pytest.mark.parametrize(
+    ("sampling", "size", "needs_labels", "possible"),
+    [
+        ("uniform", 2, False, list(combinations(range(6), 2))),
+        # Two of six have labels: one of them, and two of the others.
+        ("proportional", 3, False, [(a, *b) for a in (0, 1) for b in combinations(range(2, 6), 2)]),
+        ("proportional", 1, True, [(0,), (1,)]),
+    ],
+)
+def test_all_cohorts_are_equally_likely(sampling, size, needs_labels, possible, along):
+    federation, config = clients(6, 2), Sampling(size, sampling)
+    streams = [(3, n) if along == "rounds" else (n, 3) for n in range(1, 2001)]
+    drawn = [
+        tuple(sample_clients(config, federation, seed, number, needs_labels=needs_labels))
+        for seed, number in streams
+    ]
+    are_equally_likely(drawn, possible)
+
+
+def test_groups_are_equally_likely():
+    federation, config = clients(6, 6), Sampling(2, "groups")
+    drawn = [tuple(sample_clients(config, federation, seed, 2)) for seed in range(2000)]
+    are_equally_likely(drawn, list(combinations(range(6), 2)))
+
+
+def test_one_round_tells_nothing_of_the_next():
+    federation, config = clients(5, 5), Sampling(1)
+    drawn = [sample_clients(config, federation, 0, number)[0] for number in range(5000)]
+    pairs = zip(drawn[::2], drawn[1::2], strict=True)
+    are_equally_likely(pairs, list(product(range(5), repeat=2)))

@@ -44,7 +44,7 @@ from jaxfed.random_streams import Stream
 KEYS = {
     **{"scheme": "partition", "num_clients": "num_clients", "skew": "skew"},
     **{"alpha": "dirichlet_alpha", "alpha_rest": "dirichlet_alpha_rest"},
-    **{"share": "dirichlet_share", "per_client": "classes_per_client", "rows": "table"},
+    **{"per_client": "classes_per_client", "rows": "table"},
     **{"fraction": "labeled_fraction", "number": "num_labeled", "per_class": "labeled_per_class"},
     **{"clients": "num_labeled_clients", "min_size": "min_size"},
 }

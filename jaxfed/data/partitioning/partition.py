@@ -112,7 +112,8 @@ def partition(
     if labels.clients is not None and labels.clients > num_clients:
         allowed = f"use 0 to {num_clients}, the number of clients"
         raise UsageError(owner="Labels", key="clients", value=labels.clients, allowed=allowed)
-    examples = _examples(y, new_classes)
+    num_classes = int(max(y.max(initial=-1), new_classes.max(initial=-1))) + 1
+    examples = _Examples(np.where(y == UNLABELED, num_classes, y), new_classes, num_classes)
     if isinstance(scheme, OwnerScheme):
         is_labeled = _labels_of_owners(labels, owner, examples, num_clients, rng)
     else:
@@ -178,26 +179,11 @@ def _check(
 
 
 class _Examples(NamedTuple):
-    """Classes of the examples to distribute.
-
-    Fields:
-        classes: int64 [n]; those of unknown class form an extra, last class, without labels.
-        new_classes: int64 [n_new], of the new points; none is unknown.
-        num_classes: C.
-        num_columns: C, or C + 1 if some classes are unknown.
-    """
+    """int64 [n] and [n_new], classes of examples and new points; class C is that of unknown classes."""
 
     classes: np.ndarray
     new_classes: np.ndarray
     num_classes: int
-    num_columns: int
-
-
-def _examples(classes: np.ndarray, new_classes: np.ndarray) -> _Examples:
-    num_classes = int(max(classes.max(initial=-1), new_classes.max(initial=-1))) + 1
-    is_known = classes != UNLABELED
-    known = np.where(is_known, classes, num_classes)
-    return _Examples(known, new_classes, num_classes, num_classes + (not is_known.all()))
 
 
 def _by_client(
@@ -221,8 +207,8 @@ def _distributed(
     With `skew="independent"` a first draw of the weights determines the clients' sizes and the classes of
     their labels; a second draw from the same `rng` determines the classes of all other examples.
     """
-    classes, new_classes, num_classes, num_columns = examples
-    num_examples = len(classes)
+    classes, new_classes, num_classes = examples
+    num_examples, num_columns = len(classes), int(max(classes.max(initial=0) + 1, num_classes))
     if min_size * num_clients > num_examples:
         raise UsageError(
             f"{num_clients} clients need {min_size * num_clients} examples, there are {num_examples}",

@@ -4,9 +4,9 @@
     FOLDER/*.npy, FOLDER/*.csv         embeddings, say, and a table of their labels: row i is row i
     FOLDER/{train*,test*}.{npy,csv}    the same of two splits; files are chosen by name as those of tables are
 
-Rows of several files follow each other in the order of their names, part-2 before part-10; those of a list in
-its order. An `.npz` file beside a table holds one array, or its examples are x. A table is any of
-`jaxfed.data.readers.tables`. A single `.npy` file of float32 or bytes stays on disk.
+Rows of several files follow each other in the order of their names, part-2 before part-10. An `.npz` file
+beside a table holds one array, or its examples are x. A table is any of `jaxfed.data.readers.tables`. A
+single `.npy` file of float32 or bytes stays on disk.
 """
 
 from __future__ import annotations
@@ -64,21 +64,21 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
         usual = {name for role in keys for name in _NAMES[role]}
         arrays = {name: each for name, each in arrays.items() if name not in usual} | chosen
     arrays = _by_role(path, arrays)
-    suffixes = [suffix for suffix in ("_test", "_validation") if arrays.keys() & _both(suffix)]
-    for suffix in suffixes[1:]:
+    there = [suffix for suffix in ("", "_test", "_validation") if arrays.keys() & _both(suffix)]
+    for suffix in there[2:]:
         logging.warning("%s: not read: %s", path, ", ".join(sorted(_both(suffix))))
-    suffixes = suffixes[:1]
-    for suffix in ("", *suffixes):  # without test names, validation examples are the test split
+    x, y = list[np.ndarray](), list[np.ndarray]()
+    for suffix in ("", *there[1:2]):  # without test names, validation examples are the test split
         if lacking := _both(suffix) - arrays.keys():
             wrong = f"no array {' and no array '.join(sorted(lacking))}; there are {there_are}"
             raise UsageError(f"{path}: {wrong}; use the names x and y, x_test and y_test")
-    x = [arrays[f"x{suffix}"] for suffix in ("", *suffixes)]
-    y = [arrays[f"y{suffix}"] for suffix in ("", *suffixes)]
-    if not suffixes:
-        x, y = [*x, x[0][:0]], [*y, y[0][:0]]
-    y = [each[:, 0] if each.ndim == 2 and each.shape[1] == 1 else each for each in y]
+        x.append(arrays[f"x{suffix}"])
+        labels = arrays[f"y{suffix}"]
+        y.append(labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels)
     if odd := [each.shape for each in (*y, arrays.get("client_id", y[0])) if each.ndim != 1]:
         raise UsageError(f"{path}: labels or clients have shape {odd[0]}; use one an example, [n]")
+    if len(x) == 1:
+        x, y = [x[0], x[0][:0]], [y[0], y[0][:0]]
     for role, each in arrays.items():
         if role[0] not in "xy" and each.dtype.kind not in "iuUS":  # NaN would be a client
             raise UsageError(f"{path}: {role} has type {each.dtype}; use integers or names")
@@ -160,11 +160,8 @@ def read_beside_table(path: Path, files: Sequence[Path], **options: Any) -> Data
     arrays, labels = map(tables.splits_by_name, _arrays_and_tables(files))
     train = [_array(file) for file in arrays.train]
     test = [_array(file) for file in arrays.test] or [train[0][:0]]
-    parts = [*zip([*arrays.train, *arrays.test], [*train, *test], strict=False)]
-    form = train[0].shape[1:], train[0].dtype
-    if odd := [file for file, part in parts if (part.shape[1:], part.dtype) != form]:
-        wrong = f"not of the form of {arrays.train[0].name}, {form[1]}[n, {', '.join(map(str, form[0]))}]"
-        raise UsageError(f"{odd[0]}: {wrong}; use one form for all")
+    if len(types := {str(part.dtype) for part in (*train, *test)}) > 1:
+        raise UsageError(f"{path}: arrays of {' and '.join(sorted(types))}; use one type for all")
     joint = [each[0] if len(each) == 1 else np.concatenate(each) for each in (train, test)]
     x, x_test = _examples(path, joint)
     return tables.read(path, labels, **options, arrays=(x, x_test))

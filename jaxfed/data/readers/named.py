@@ -28,11 +28,10 @@ import numpy as np
 from absl import logging
 
 from jaxfed.data.cache import cached_arrays, files_key
-from jaxfed.data.dataset import Dataset, natural_clients
+from jaxfed.data.dataset import Dataset
 from jaxfed.data.readers.arrays import plain_arrays
 from jaxfed.data.readers.guard import guarded
-from jaxfed.data.readers.image_files import images_in
-from jaxfed.data.readers.image_folder import Examples, decoded
+from jaxfed.data.readers.images import Examples, decoded, images_in
 from jaxfed.errors import UsageError
 
 PUBLISHED = {  # rows of the publishers' tables
@@ -105,7 +104,7 @@ def wine_quality(folder: Path) -> Dataset:
     for kind in ("red", "white"):
         file = _found(folder, f"winequality-{kind}.csv")
         table = _table(file, _WINE)
-        x = np.stack([_numbers(file, table[name]) for name in _WINE], axis=1)
+        x = np.stack([_numbers(file, table[name]) for name in _WINE], axis=1, dtype=np.float32)
         kept.append(x[np.sort(np.unique(x, axis=0, return_index=True)[1])])
     y = np.repeat(np.arange(2, dtype=np.int32), list(map(len, kept)))
     return _one_split("wine_quality", np.concatenate(kept), y, ("red", "white"))
@@ -131,8 +130,10 @@ def adult(folder: Path) -> Dataset:
             if isinstance(kind, tuple):
                 columns.append(_codes(file, name, table[name], kind))
             elif kind is not None:
-                values = _numbers(file, table[name])
-                mean = np.float32(_float64(files[0], tables[0][name]).mean())
+                values, mean = (
+                    _numbers(file, table[name]),
+                    _numbers(files[0], tables[0][name]).mean(),
+                )
                 columns.append(np.where(values == kind, mean, values))
         occupation = _codes(file, "occupation", table["occupation"], _OCCUPATIONS)
         columns += [*(occupation == np.arange(len(_OCCUPATIONS))[:, None])]
@@ -244,11 +245,6 @@ def pneumonia_mnist(folder: Path) -> Dataset:
     return Dataset("pneumonia_mnist", x, y, x_test, y_test, 2, CHESTS)
 
 
-def is_fed_isic2019(folder: Path) -> bool:
-    """True if the folder has FLamby's images or table."""
-    return any((folder / name).exists() for name in (_FLAMBY, _FLAMBY_TABLE))
-
-
 def fed_isic2019(folder: Path, image_size: int | None = None) -> Dataset:
     """Fed-ISIC2019 as FLamby prepares it: skin lesions from six centers, eight diagnoses.
 
@@ -283,9 +279,8 @@ def fed_isic2019(folder: Path, image_size: int | None = None) -> Dataset:
         )
     train, test = splits.values()
     own, of_test = (np.array(numbers, np.int32) for numbers in centers.values())
-    clients = natural_clients(own, of_test, len(of_test))
-    del clients["client_names"]  # they are numbers
     size, share = image_size or _CROP, _CROP / _SHORTER_SIDE
+    clients = {"client_id": own, "client_id_test": of_test}
     return decoded(folder, train, test, LESIONS, size, channels=3, share=share, **clients)
 
 
@@ -328,11 +323,10 @@ class Named(NamedTuple):
 
 _UCI, _KAGGLE = "https://archive.ics.uci.edu/dataset/", "https://www.kaggle.com/datasets/"
 NAMED: dict[str, Named] = {
-    "femnist": Named(
-        "the train/ and test/ that LEAF's ./preprocess.sh -s niid --sf 1.0 -k 0 -t sample makes "
-        "in data/femnist/data"
+    "femnist": Named("the Parquet files of https://huggingface.co/datasets/flwrlabs/femnist"),
+    "fed_isic2019": Named(
+        f"FLamby's {_FLAMBY}/ and its repository's {_FLAMBY_TABLE}", fed_isic2019, ("image_size",)
     ),
-    "fed_isic2019": Named(f"FLamby's {_FLAMBY}/ and its repository's {_FLAMBY_TABLE}"),
     "mini_imagenet": Named("a folder of images a class, or train/, val/ and test/ of such"),
     "wine_quality": Named(
         f"winequality-red.csv and winequality-white.csv of {_UCI}186/wine+quality", wine_quality
@@ -342,11 +336,13 @@ NAMED: dict[str, Named] = {
     "covertype": Named(f"covtype.data.gz of {_UCI}31/covertype", covertype),
     "brain_mri": Named(
         f"yes/ and no/ of {_KAGGLE}navoneel/brain-mri-images-for-brain-tumor-detection",
-        *(brain_mri, ("image_size",)),
+        brain_mri,
+        ("image_size",),
     ),
     "pneumonia": Named(
         f"chest_xray/ of {_KAGGLE}paultimothymooney/chest-xray-pneumonia",
-        *(pneumonia, ("image_size",)),
+        pneumonia,
+        ("image_size",),
     ),
     "pneumonia_mnist": Named("pneumoniamnist.npz of https://medmnist.com", pneumonia_mnist),
 }
@@ -392,13 +388,9 @@ def _check_count(file: Path, count: int) -> None:
         )
 
 
-def _float64(file: Path, cells: list[str]) -> np.ndarray:
+def _numbers(file: Path, cells: list[str]) -> np.ndarray:
     with guarded(file):
         return np.array(cells, np.float64)
-
-
-def _numbers(file: Path, cells: list[str]) -> np.ndarray:
-    return _float64(file, cells).astype(np.float32)
 
 
 def _codes(file: Path, name: str, cells: list[str], texts: Sequence[str]) -> np.ndarray:

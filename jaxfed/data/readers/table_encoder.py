@@ -25,18 +25,13 @@ _NUMBER = re.compile(
 )
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([ t][0-9].*)?", re.IGNORECASE)
 _INDEX = re.compile(  # names of the index as pandas writes it, to Parquet or CSV, by reset_index or read anew
-    r"__index_level_[0-9]+__|index|level_0|unnamed: 0([._][0-9]+)*", re.IGNORECASE
+    r"__index_level_[0-9]+__|index|level_[0-9]+|unnamed: 0([._][0-9]+)*", re.IGNORECASE
 )
 
 
-def index_columns(names: Sequence[str]) -> list[str]:
-    """Names of the columns that are the index of a pandas.DataFrame, and never features.
-
-    A first column without a name is one; so are level_1 and further ones beside level_0.
-    """
-    levels = r"level_[0-9]+" if "level_0" in names else r"level_0"
-    found = [name for name in names if _INDEX.fullmatch(name) or re.fullmatch(levels, name)]
-    return found + [NO_NAME] * (names[:1] == [NO_NAME])
+def is_index(name: str, *, first: bool) -> bool:
+    """True for the index of a pandas.DataFrame, which is no feature; also a first column without a name."""
+    return _INDEX.fullmatch(name) is not None or (first and name == NO_NAME)
 
 
 def numbers(cells: Sequence[str]) -> np.ndarray | None:
@@ -83,14 +78,12 @@ class Column:
     Attributes:
         name: in the header.
         texts: that occurred, in the order of their numbers; () for a column of numbers.
-        classes: names that stand for the numbers 0, 1, ... in the file; () if it has none.
         are_dates: cells are dates, which become days.
         is_wide: numbers are of 64 bits, since float32 makes some of the training data's equal.
     """
 
     name: str
     texts: tuple[str, ...] = ()
-    classes: tuple[str, ...] = ()
     are_dates: bool = False
     is_wide: bool = False
 
@@ -102,8 +95,8 @@ class Column:
     def encoded(self, cells: Sequence[str]) -> np.ndarray:
         """Return numbers [n, 1 or more] of the rows' cells, NaN where one is missing."""
         if self.texts:
-            places = [self._place(row, cell) for row, cell in enumerate(cells)]
-            return np.eye(len(self.texts))[places]
+            place = {cell: self._place(cells.index(cell), cell) for cell in dict.fromkeys(cells)}
+            return np.eye(len(self.texts), dtype=bool)[[place[cell] for cell in cells]]
         values = self._numbers(cells)
         if values is None:
             place = next(i for i, cell in enumerate(cells) if self._numbers([cell]) is None)
@@ -183,7 +176,8 @@ class TableEncoder:
             raise UsageError(f"row {number} is {row!r}; give {self.accepts}")
         wanted = [column.name for column in self.columns]
         given = {plain_text(str(name)) or NO_NAME: value for name, value in row.items()}
-        known = {*self.line, *index_columns(list(given))}
+        indexes = (name for i, name in enumerate(given) if is_index(name, first=i == 0))
+        known = {*self.line, *indexes}
         unknown = [name for name in given if name not in known]
         lacking = [name for name in wanted if name not in given]
         if lacking or unknown:
@@ -192,11 +186,11 @@ class TableEncoder:
             near = did_you_mean(nearest(lacking[0], unknown) if lacking else ())
             allowed = f"give {', '.join(wanted)}, None where a value is missing"
             raise UsageError(f"row {number}: {wrong}{near}; {allowed}")
-        return [_text(given[column.name], column.classes) for column in self.columns]
+        return [_text(given[name]) for name in wanted]
 
 
-def _text(value: Any, classes: Sequence[str] = ()) -> str:
-    """A cell as the reader of a file has it; a whole number becomes the name of its class."""
+def _text(value: Any) -> str:
+    """A cell as the reader of a file has it."""
     if isinstance(value, np.datetime64):
         value = value.astype("datetime64[us]")  # of nanoseconds item() would be an integer
     if isinstance(value, np.generic):
@@ -204,6 +198,4 @@ def _text(value: Any, classes: Sequence[str] = ()) -> str:
     is_missing = isinstance(value, float | datetime) and value != value
     if value is None or is_missing:
         return ""
-    if classes and isinstance(value, int | float) and value in range(len(classes)):
-        return classes[int(value)]
     return plain_text(str(value))

@@ -27,7 +27,6 @@ from jaxfed.host.safe_files import content_of
 _UNLABELED_SPLITS = ("unlabelled", "unlabeled")  # splits without labels
 _EXAMPLES = ("image", "features", "x")  # features that hold the example, in order of preference
 _LABELS = ("label", "quality", "class", "y")
-_CLIENTS = ("client_id", "writer_id", "writer", "user_id")
 # Keys of features.json with classes that TFDS imports; the last is from older versions.
 _CLASS_KEYS = {"pythonClassName", "python_class_name", "type"}
 _JPEG = b"\xff\xd8\xff"  # first bytes of a JPEG file
@@ -57,16 +56,15 @@ def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
     x, y = arrays["x-train"], arrays["y-train"]
     x_test = arrays.get("x-test", np.zeros((0, *x.shape[1:]), x.dtype))
     fields = {"subclass-train": "subclass", "subclass-test": "subclass_test"}
-    subclasses: dict[str, Any] = {
+    finer: dict[str, Any] = {
         field: arrays[name].astype(np.int32) for name, field in fields.items() if name in arrays
     }
     return dataset_of(
         name,
         [(x, y), (x_test, arrays.get("y-test", y[:0]))],
         class_names=arrays["class_names"],
-        clients=(arrays.get("client-train"), arrays.get("client-test")),
         origin=str(arrays["origin"]),
-        **subclasses,
+        **finer,
     )
 
 
@@ -83,8 +81,6 @@ def _make(name: str, folder: Path, label_key: str | None, target: Path) -> None:
         "x": _choose(name, "example", features, _EXAMPLES),
         "y": _choose(name, "label", features, _LABELS if label_key is None else (label_key,)),
     }
-    if client_key := next((key for key in _CLIENTS if key in features), None):
-        keys["client"] = client_key
     if usual not in (None, keys["y"]):
         keys["subclass"] = usual
     parts = {"train": ("train", *(split for split in _UNLABELED_SPLITS if split in there))}

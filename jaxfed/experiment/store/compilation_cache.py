@@ -51,7 +51,7 @@ def folder(setting: str) -> Path | None:
     if setting == "off":
         return None
     is_default = setting == "auto"
-    key = cache.named_by() if is_default else "config.execution.compilation_cache"
+    key = "$JAXFED_CACHE" if is_default else "config.execution.compilation_cache"
     try:
         place = folder_to_write(cache.directory() / "xla" if is_default else setting, key)
         for part in (place, *place.absolute().parents):

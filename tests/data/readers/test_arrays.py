@@ -6,7 +6,6 @@ import pytest
 from jaxfed.data import load
 from jaxfed.data.encoding import encoder_of
 from jaxfed.data.mapped_rows import is_mapped
-from jaxfed.data.readers.arrays import files_in
 
 X = np.random.default_rng(0).normal(size=(8, 5)).astype(np.float32)
 TABLE = ["label,hospital,age", *(f"{'ab'[row % 2]},{'sn'[row // 4]},{row}" for row in range(8))]
@@ -38,26 +37,18 @@ def write_embeddings(folder, kind, dtype="f4"):
 @pytest.mark.parametrize("kind", ["one file", "several files", "splits"])
 def test_arrays_beside_a_table(tmp_path, kind, dtype, caplog):
     folder = write_embeddings(tmp_path / "e", kind, dtype)
-    for source in (folder, files_in(folder)):
-        with caplog.at_level("WARNING"):
-            data = load(source, client_key="hospital")
-        train = 6 if kind == "splits" else 8
-        expected = X.astype(dtype).astype(np.uint8 if dtype == "u1" else np.float32)
-        assert data.x.dtype == expected.dtype
-        np.testing.assert_array_equal(data.x, expected[:train])
-        np.testing.assert_array_equal(data.x_test, expected[train:])
-        np.testing.assert_array_equal(data.y, np.arange(train) % 2)
-        np.testing.assert_array_equal(data.client_id, np.arange(train) // 4 == 0)
-        assert (data.class_names, data.client_names) == (("a", "b"), ("n", "s"))
-        assert "columns beside the arrays are no features: 'age'" in caplog.text
-        np.testing.assert_array_equal(encoder_of(data)(X.astype(dtype)[:2]), data.x[:2])
-
-
-def test_rows_of_a_list_are_in_its_order(tmp_path):
-    files = files_in(write_embeddings(tmp_path / "e", "several files"))
-    data = load([*files[::-1]])
-    np.testing.assert_array_equal(data.x, [*X[7:], *X[3:7], *X[:3]])
-    np.testing.assert_array_equal(data.y, [*(np.arange(4, 8) % 2), *(np.arange(4) % 2)])
+    with caplog.at_level("WARNING"):
+        data = load(folder, client_key="hospital")
+    train = 6 if kind == "splits" else 8
+    expected = X.astype(dtype).astype(np.uint8 if dtype == "u1" else np.float32)
+    assert data.x.dtype == expected.dtype
+    np.testing.assert_array_equal(data.x, expected[:train])
+    np.testing.assert_array_equal(data.x_test, expected[train:])
+    np.testing.assert_array_equal(data.y, np.arange(train) % 2)
+    np.testing.assert_array_equal(data.client_id, np.arange(train) // 4 == 0)
+    assert (data.class_names, data.client_names) == (("a", "b"), ("n", "s"))
+    assert "columns beside the arrays are no features: 'age'" in caplog.text
+    np.testing.assert_array_equal(encoder_of(data)(X.astype(dtype)[:2]), data.x[:2])
 
 
 def test_an_array_of_float32_stays_on_disk(tmp_path):

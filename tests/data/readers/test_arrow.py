@@ -7,14 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hf_files import (
-    image_table,
     write_parquet,
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jaxfed.data import load
-from jaxfed.data.readers import tables as readers_tables
 from jaxfed.errors import UsageError
 
 
@@ -97,17 +95,8 @@ SETTINGS = {"deadline": None, "suppress_health_check": [HealthCheck.function_sco
 
 
 @given(columns=tables(), cut=st.integers(0, 8))
-@settings(max_examples=30, **SETTINGS)
-def test_a_parquet_table_gives_the_arrays_of_a_csv_file(tmp_path, monkeypatch, columns, cut):
-    monkeypatch.setattr(readers_tables, "_CELLS", 5)  # several batches
-    compare(tmp_path, columns, cut)
-
-
-@pytest.mark.slow
-@given(columns=tables(), cut=st.integers(0, 8))
-@settings(max_examples=500, **SETTINGS)
-def test_many_tables_give_the_arrays_of_a_csv_file(tmp_path, monkeypatch, columns, cut):
-    monkeypatch.setattr(readers_tables, "_CELLS", 5)
+@settings(max_examples=50, **SETTINGS)
+def test_a_parquet_table_gives_the_arrays_of_a_csv_file(tmp_path, columns, cut):
     compare(tmp_path, columns, cut)
 
 
@@ -137,37 +126,6 @@ def test_what_the_library_itself_writes(tmp_path, monkeypatch):
         np.testing.assert_array_equal(images.y, [0, 1, -1])
         np.testing.assert_array_equal(images.y_test, [1])
         assert images.class_names == ("none", "dog")
-
-
-def test_images_are_those_of_a_folder(tmp_path, cache):
-    write_parquet(tmp_path / "set" / "train-0.parquet", image_table([3, 5, 7], [1, 0, -1]))
-    write_parquet(tmp_path / "set" / "test-0.parquet", image_table([9], [1]))
-    data = load(tmp_path / "set")
-    assert data.x.dtype == np.uint8
-    assert data.x.shape == (3, 4, 4, 1)
-    np.testing.assert_array_equal(data.x[:, 1, 2, 0], [3, 5, 7])
-    np.testing.assert_array_equal(data.x_test[:, 1, 2, 0], [9])
-    np.testing.assert_array_equal(data.y, [1, 0, -1])
-    assert load(tmp_path / "set", image_size=2).x.shape == (3, 2, 2, 1)
-    assert len(list(cache.glob("images-set-*"))) == 2
-    write_parquet(tmp_path / "set" / "test-0.parquet", image_table([9], [1], mode="RGB"))
-    assert load(tmp_path / "set").x.shape == (3, 4, 4, 3)
-    write_parquet(tmp_path / "set" / "test-0.parquet", image_table([9], [1], size=(2, 6)))
-    assert load(tmp_path / "set").x.shape == (3, 4, 4, 1)  # the median of shorter sides
-
-
-def test_a_table_takes_little_more_memory_than_twice_its_array(tmp_path):
-    values = np.random.default_rng(0).normal(size=(40_000, 50)).astype(np.float32)
-    columns = {f"f{column}": values[:, column] for column in range(50)}
-    columns["label"] = np.arange(len(values)) % 2
-    place = write_parquet(tmp_path / "a.parquet", columns, row_group_size=4_000)
-    load(place)  # imports
-    tracemalloc.start()
-    x = load(place).x
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    np.testing.assert_array_equal(x, values)
-    assert peak < 2.5 * x.nbytes
 
 
 def test_a_csv_table_takes_little_more_memory_than_twice_its_array(tmp_path):

@@ -34,11 +34,9 @@ INDEXES = {
     "as it is": SITES,
     "without": SITES.reset_index(drop=True),
     "reset": SITES.reset_index(),
-    "reset twice": SITES.reset_index().reset_index(),
     "of two levels": pandas.concat({"a": SITES[:30], "b": SITES[30:]}).reset_index(),
     "read again": again(SITES),
     "read again twice": again(SITES, 2),
-    "read again three times": again(SITES, 3),
     "named": SITES.rename_axis("index"),
 }
 
@@ -142,19 +140,3 @@ def test_transparent_pixels_are_white(reader, tmp_path, monkeypatch):
     for image in palette:
         image.info["transparency"] = image.getpixel((0, 0))
     assert (encoder_of(data)(palette)[:, :2] == 255).all()
-
-
-NAMES = [
-    ("x", "y", "x_test", "y_test"),
-    ("X_train", "Y_train", "X_test", "y_test"),
-    ("train_x", "train_y", "test_x", "test_y"),
-    ("train_images", "train_labels", "test_images", "test_labels"),
-]
-
-
-@pytest.mark.parametrize("names", NAMES)
-def test_spellings_of_arrays(names, tmp_path):
-    x, y = np.ones((4, 2)), [0, 1, 0, 1]
-    np.savez(tmp_path / "a.npz", **dict(zip(names, (x, y, x[:2], y[:2]), strict=True)))
-    data = load(tmp_path / "a.npz")
-    assert (len(data.y), len(data.y_test)) == (4, 2)

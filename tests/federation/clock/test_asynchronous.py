@@ -69,25 +69,6 @@ def test_arrivals_of_one_instant_come_before_anybody_begins():
     ]
 
 
-def test_as_many_train_at_a_time_as_is_said():
-    """Ends and starts of all clients, from the schedule alone, with speeds drawn by lot."""
-    clock = Clock(seconds_per_example=1.0, speed_spread=1.0)
-    schedule = scheduled([4] * 40, 3, 10, 200, clock)
-    ends = [one.seconds for one in schedule.rounds]
-    for one in schedule.rounds:
-        assert len(set(one.clients)) == 3
-        assert all(version <= len(ends) for version in one.version)
-    begun = [one.seconds for one in schedule.rounds[:100]]
-    # Little's law: arrivals a second times the mean time of training is the number that train.
-    durations = [
-        one.seconds - (ends[version - 1] if version else 0.0)
-        for one in schedule.rounds
-        for version in one.version
-    ]
-    assert 3 * len(ends) / ends[-1] * np.mean(durations) == pytest.approx(10, rel=0.25)
-    assert begun == sorted(begun)
-
-
 def partly_labeled(*labels):
     """Clients with these numbers of labels, each beside an example without."""
     made = [(np.zeros((n + 1, 2), np.float32), [0] * n + [-1]) for n in labels]
@@ -131,13 +112,3 @@ def test_models_are_stored_while_somebody_needs_them():
     for number, version in enumerate(versions):
         held[slots[number]] = number  # the model before this round, if somebody begins with it
         assert [held[slots[one]] for one in version] == list(version)
-
-
-def test_fewer_models_are_stored_than_clients_train():
-    clock = Clock(seconds_per_example=1.0, speed_spread=0.5)
-    schedule = scheduled([4] * 60, 10, 40, 100, clock)
-    held, slots = {}, slots_of(schedule.rounds)
-    for number, one in enumerate(schedule.rounds):
-        held[slots[number]] = number
-        assert [held[slots[version]] for version in one.version] == list(one.version)
-    assert 4 <= max(slots) + 1 < 25

@@ -31,11 +31,6 @@ def test_speeds_are_lognormal():
     assert abs((scaled**4).mean() - 3) < 5 * np.sqrt(96 / len(MANY))
 
 
-def test_seconds_by_hand():
-    clock = Clock(seconds_per_example=0.5, seconds_per_round=2.0)
-    assert seconds_of(clock, 0, np.array([0, 1, 4])).tolist() == [2.0, 2.5, 4.0]
-
-
 @pytest.mark.parametrize("pool", [6, np.array([1, 3, 4, 5, 8, 9])])
 def test_all_sets_of_free_clients_are_equally_likely(pool):
     everybody = np.arange(6) if isinstance(pool, int) else pool
@@ -45,13 +40,3 @@ def test_all_sets_of_free_clients_are_equally_likely(pool):
     assert set(found) == set(combinations(free.tolist(), 2))
     expected = number / 6
     assert sum((n - expected) ** 2 / expected for n in found.values()) < 20.5  # 5 degrees, 0.1 %
-
-
-def test_with_everybody_free_the_draw_is_that_of_the_generator():
-    mine, plain = (np.random.default_rng(3) for _ in range(2))
-    assert draw_free(mine, 50, 7, ()) == plain.choice(50, 7, replace=False).tolist()
-
-
-@pytest.mark.parametrize("free", [set(), {4}, {1, 4}])
-def test_all_that_are_free_if_they_are_fewer(free):
-    assert set(draw_free(np.random.default_rng(0), 9, 3, {*range(9)} - free)) == free

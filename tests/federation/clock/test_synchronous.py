@@ -68,15 +68,6 @@ def test_seconds_are_those_of_the_examples_of_a_round(processed, seconds):
     assert scheduled(SECOND, rounds=1, processed=processed).rounds[0].seconds == seconds
 
 
-def test_rounds_on_labels_alone_take_their_time():
-    options = {"course": Course(stage_1=1), "federation": federation(6, labels=2)}
-    schedule = scheduled(SECOND, rounds=2, **options)
-    assert [one.seconds for one in schedule.rounds] == [
-        1.0,
-        7.0,
-    ]  # one label each; then all examples
-
-
 def test_clients_without_labels_are_drawn_as_without_a_clock_and_train_for_no_time():
     clients = with_labels(0, 3, 0, 0, 5, 0)
     clock = Clock(seconds_per_example=1.0, seconds_per_round=0.25)
@@ -97,13 +88,3 @@ def test_rounds_of_the_server_alone_take_no_time():
     schedule = scheduled(SECOND, rounds=3, **options)
     assert rounds_of(schedule) == [((0, 1), 0.0), ((0, 1), 0.0), ((0, 1), 3.0)]
     assert schedule.metrics(1) == {"simulated_seconds": 0.0}
-
-
-def test_clients_with_labels_are_drawn_as_elsewhere():
-    clients, labeled = federation(6, labels=4), (4, 5)
-    options = {"sampling": "proportional", "federation": clients, "rounds": 30}
-    schedule = scheduled(SECOND, 3, **options)
-    drawn = [sample_clients(Sampling(3, "proportional"), clients, 5, n) for n in range(1, 31)]
-    assert [list(one.clients) for one in schedule.rounds] == drawn
-    options["course"] = Course(needs_labels=True)
-    assert {one.clients for one in scheduled(SECOND, 3, **options).rounds} == {labeled}

@@ -10,12 +10,8 @@ from jaxfed.federation.execution.client_map import (
     core_each,
     even_devices,
     fastest_apart,
-    fastest_strategy,
-    is_one_cpu,
-    on_first_device,
     size_buckets,
 )
-from jaxfed.federation.execution.settings import HERE
 
 STRATEGIES = [
     {"strategy": "vmap"},
@@ -56,23 +52,6 @@ def test_no_client_of_one_cpu_is_left_over(clients, devices):
     assert even_devices(clients) == devices
 
 
-def test_devices_of_several_processes_are_not_one_cpus(monkeypatch):
-    """Each has to take part, whatever number of clients there is."""
-    assert is_one_cpu()
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    assert not is_one_cpu()
-    assert fastest_strategy() == "shard_map"
-    assert even_devices(5) == jax.device_count()
-
-
-def test_clients_are_spread_over_cores_that_jax_was_asked_for(monkeypatch):
-    """Devices that a flag forces, as here, are none."""
-    assert fastest_strategy() == "map"
-    monkeypatch.setattr("jaxfed.federation.execution.client_map.cores_are_devices", lambda: True)
-    assert fastest_strategy() == "shard_map"
-    assert HERE.mesh is None  # of a graph
-
-
 def test_buckets_hold_every_client_once_within_twice_its_size():
     sizes = np.array([0, 1, 5, 8, 9, 100, 0, 128])
     buckets = size_buckets(sizes)
@@ -103,24 +82,6 @@ def test_bits_are_those_of_one_after_another(number):
     assert apart["w"].devices() == {jax.devices()[0]}
 
 
-def test_another_program_may_spread_the_results():
-    """Clients' networks are fitted so, and predict by a program over all cores."""
-    apart = core_each(lambda shared, key: key)((), jax.random.split(jax.random.key(0), 2))
-    trained = core_each(step)(SHARED, clients(2))["w"]
-    twice = client_map(lambda shared, client: 2 * client[0], strategy="shard_map")
-    np.testing.assert_array_equal(jax.jit(twice)((), (trained, apart)), 2 * trained)
-
-
-def test_clients_go_round_the_cores(monkeypatch):
-    """What is shared goes to each once, and clients to one after the other; results come to the first."""
-    placed, put = [], jax.device_put
-    monkeypatch.setattr(
-        jax, "device_put", lambda x, device: placed.append(device.id) or put(x, device)
-    )
-    core_each(step)(SHARED, clients(3))
-    assert placed == [0, 1, *(0, 1, 0), *(0, 0, 0)]
-
-
 def test_only_where_cores_are_devices(monkeypatch):
     """Devices that a flag forces, as here, are none."""
     assert fastest_apart() is None
@@ -128,10 +89,3 @@ def test_only_where_cores_are_devices(monkeypatch):
     assert fastest_apart() is core_each
     monkeypatch.setattr(jax, "process_count", lambda: 2)  # each would have some of the clients
     assert fastest_apart() is None
-
-
-def test_what_is_no_array_stays_as_it_is():
-    """Masked sums count their bytes on the host, beside a round's arrays."""
-    counted = object()
-    assert on_first_device(counted) is counted
-    assert on_first_device(jnp.ones(2)).tolist() == [1, 1]

@@ -13,29 +13,9 @@ from jaxfed.errors import BeyondMemory
 from jaxfed.federation.execution import settings
 from jaxfed.federation.execution.client_map import client_map
 from jaxfed.federation.execution.settings import (
-    HERE,
     Execution,
-    available_bytes,
-    bytes_text,
     require,
 )
-
-
-def test_a_device_that_reports_its_memory_has_it(monkeypatch):
-    class Told:
-        def memory_stats(self):
-            return {"bytes_limit": 5_000_000_000}
-
-    monkeypatch.setattr(jax, "local_devices", lambda: [Told()])
-    assert available_bytes() == 5_000_000_000
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "text"),
-    [(17, "17 B"), (1_380_000_001, "1.39 GB"), (300 * 10**9, "300 GB"), (2 * 10**12, "2,000 GB")],
-)
-def test_bytes_are_never_said_to_be_fewer(num_bytes, text):
-    assert bytes_text(num_bytes) == text
 
 
 def test_a_setting_whose_array_does_not_fit_is_refused_by_its_key(monkeypatch):
@@ -106,14 +86,6 @@ def test_a_client_that_does_not_fit_is_one_line():
         ran(10**5)
 
 
-def test_a_cpu_and_an_own_map_are_left_as_they_are():
-    made = []
-    settings.fitted("a step", made.append, partial(client_map, strategy="map"))
-    with mock.patch.object(jax, "default_backend", return_value="gpu"):
-        settings.fitted("a step", made.append, client_map)
-    assert [getattr(each, "keywords", each) for each in made] == [{"strategy": "map"}, client_map]
-
-
 @pytest.fixture
 def calls():
     return []
@@ -158,20 +130,3 @@ def test_another_question_is_computed(calls, compute, other):
     memory.once(compute, np.arange(6.0).reshape(2, 3), 3)
     assert memory.once(compute, *other) == 2
     assert memory.once(lambda *_: "another function", *other) == "another function"
-
-
-def test_equal_bytes_of_another_type_and_another_keyword_are_other_questions(calls, compute):
-    memory = Execution(memory={})
-    zeros = np.zeros(2, np.float32)
-    questions = [
-        *({"x": zeros}, {"y": zeros}, {"x": zeros + 1}, {"x": zeros, "y": None}),
-        *({"x": zeros.astype(np.int32)}, {"x": zeros.view(np.uint8)}, {"x": zeros[:0]}),
-    ]
-    for number, question in enumerate([*questions, *questions]):
-        assert memory.once(compute, **question) == number % len(questions) + 1
-
-
-def test_execution_remembers_only_where_there_is_a_memory(calls, compute):
-    remembering = Execution(memory={})
-    assert [remembering.once(compute, 1), remembering.once(compute, 1)] == [1, 1]
-    assert [HERE.once(compute, 1), HERE.once(compute, 1)] == [2, 3]
