@@ -15,7 +15,6 @@ from PIL import Image
 from jaxfed.data import (
     Classes,
     Dirichlet,
-    DirichletMixture,
     Labels,
     Natural,
     Subclasses,
@@ -63,13 +62,8 @@ PARTITIONS = {
         Natural, IDS, num_clients=5
     ),
     "...entries do not match": split(Natural, IDS[1:]),
-    "...104 examples, there are 100; use at most 25": split(min_size=26),
     "...shares from 0 on": split(Table, np.full((2, 10), np.nan)),
-    "...equally long rows": split(Table, [[1.0], [1.0, 2.0]]),
-    "...9 shares for 10 classes": split(Table, np.ones((2, 9))),
-    "...DirichletMixture.alpha_rest=0.0: ...numbers": partial(DirichletMixture, alpha_rest=0.0),
     "...Subclasses.subclass: missing": split(Subclasses),
-    "...0 has examples of several classes": split(Subclasses, np.arange(100) // 20),
     "...num_clients=4: a class has 5 subclasses... from 5": split(Subclasses, np.arange(100) // 2),
     "...min_size=1: Subclasses fixes the client of each example; use 0": split(
         Subclasses, TENS, min_size=1

@@ -7,7 +7,7 @@ import numpy as np
 import pandas
 import pyarrow as pa
 import pytest
-from hf_files import class_label, described, image_table, png, write_parquet
+from hf_files import image_table, png, write_parquet
 from PIL import Image
 
 from jaxfed.data import load
@@ -105,44 +105,6 @@ def test_image_files_bytes_and_images(images):
         np.testing.assert_array_equal(encode(form), data.x)
     np.testing.assert_array_equal(encode(files[1]), data.x[1:2])
     assert encode([]).shape == (0, 8, 8, 3)
-
-
-COLUMNS = {
-    "id": [3, 1, 2, 0],
-    "price": pa.array([0.1, None, 2.5, -3], pa.float16()),
-    "ill": [True, False, None, True],
-    "shape": [1, 0, None, 1],
-    "note": ["a", "b", "c", None],
-    "label": ["x", "y", "x", None],
-}
-FEATURES = {"shape": class_label("round", "flat")}
-NAMES = ("price", "ill=", "ill=False", "ill=True")
-NAMES += ("shape=", "shape=flat", "shape=round")
-ROW = {"price": np.float16(0.1), "ill": True, "shape": "flat"}
-
-
-@pytest.fixture
-def parquet(tmp_path):
-    return write_parquet(tmp_path / "a.parquet", described(pa.table(COLUMNS), FEATURES))
-
-
-@pytest.fixture
-def parquet_table(parquet):
-    return load(parquet, drop=["note"])
-
-
-def test_rows_of_a_parquet_table_in_every_form(parquet, parquet_table):
-    encode = encoder(parquet_table)
-    frame = pandas.read_parquet(parquet)
-    frame["shape"] = frame["shape"].map({1: "flat", 0: "round"})  # classes by their names
-    dicts = pa.table(COLUMNS).to_pylist()
-    named = [{**row, "shape": {1: "flat", 0: "round", None: None}[row["shape"]]} for row in dicts]
-    for form in (frame, frame[["ill", "price", "shape"]], named):
-        np.testing.assert_array_equal(encode(form), parquet_table.x)
-    np.testing.assert_array_equal(encode(frame.iloc[2]), parquet_table.x[2:3])
-    np.testing.assert_array_equal(encode(ROW), parquet_table.x[:1])
-    assert encode.names == NAMES
-    assert encode([]).shape == (0, 7)
 
 
 def test_gaps_of_both_splits_have_the_medians_of_training_rows(tmp_path):
