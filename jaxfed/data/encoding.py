@@ -121,8 +121,6 @@ def encoder_from(described: Mapping[str, Any]) -> Encoder:
     kind: Any = _KINDS[described["kind"]]
     given = _known(kind, described)
     if kind is TableEncoder:
-        if any(column.get("entries") for column in described["columns"]):
-            raise ValueError("an earlier version read lists of numbers in a column")
         given["columns"] = [_known(Column, column) for column in described["columns"]]
     encoder: Encoder = typed(kind, given, "encoder")
     return encoder

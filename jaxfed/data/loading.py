@@ -135,7 +135,8 @@ def _not_found(name: str, path: Path, place: Path, root: str | Path | None) -> U
         return UsageError(wrong, key=key, value=str(place))
     return UsageError(
         f"data set {name!r} not found{did_you_mean(nearest(name, [*EMBEDDED, *NAMED]))}; looked for "
-        f"{place / name}/VERSION/dataset_info.json. Prepare it where TensorFlow is installed, tfds.builder("
+        f"{place / name}/VERSION/dataset_info.json (the place is --config.dataset.root or $JAXFED_DATA). "
+        "Prepare it where TensorFlow is installed, tfds.builder("
         f"{name!r}, data_dir={str(place)!r}, file_format='array_record').download_and_prepare(); without "
         f"any data use {', '.join(EMBEDDED)}"
     )

@@ -57,14 +57,6 @@ def test_rows_side_by_side_need_no_array():
     same(ClientRows.contiguous([2, 0, 1], first=5), [[5, 6], [], [7]])
 
 
-def test_three_arrays_whatever_the_number_of_clients():
-    """A tuple of a million arrays takes 100 bytes each, and seconds to count."""
-    many = ClientRows.contiguous(np.full(10**6, 5))
-    assert many.sizes.nbytes + many.start.nbytes == 16 * 10**6
-    assert many.rows is None
-    np.testing.assert_array_equal(many[999_999], np.arange(4_999_995, 5_000_000))
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_a_federation_is_the_same_by_either(seed):
     rng = np.random.default_rng(seed)

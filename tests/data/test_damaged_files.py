@@ -213,10 +213,7 @@ SOURCES = {  # makes a folder; what is loaded, and with which root
     "parquet": (parquet, lambda folder: [(folder / "a", None), (folder / "b", None)]),
     "png": (pictures, lambda folder: [(str(folder), None)]),
     "embeddings": (embeddings, lambda folder: [(str(folder), None)]),
-    "tfds": (
-        lambda folder: write_image_set(folder).parent,
-        lambda folder: [("small", folder)],
-    ),
+    "tfds": (lambda folder: write_image_set(folder).parent, lambda folder: [("small", folder)]),
     "packed": (packed, lambda folder: [(str(folder), None)]),
 }
 

@@ -1,6 +1,5 @@
 """Mapped examples: read where they are needed, and not counted as memory afterwards."""
 
-import gc
 import os
 from pathlib import Path
 
@@ -25,12 +24,7 @@ def test_parts_of_a_file_that_follow_each_other_are_joined_without_a_copy(array)
 
 
 @pytest.mark.parametrize(
-    "cut",
-    [
-        lambda x: [x[6:], x[:6]],
-        lambda x: [x[:4], x[5:]],
-        lambda x: [x[:4], np.array(x[4:])],
-    ],
+    "cut", [lambda x: [x[6:], x[:6]], lambda x: [x[:4], x[5:]], lambda x: [x[:4], np.array(x[4:])]]
 )
 def test_others_are_copied(array, cut):
     pieces = cut(array)
@@ -72,24 +66,6 @@ def test_a_file_that_becomes_shorter_is_an_error(tmp_path):
     assert (gathered(x, np.arange(3)) == 1).all()
     with pytest.raises(OSError, match="shorter"):
         gathered(x, np.array([8]))
-
-
-def test_the_file_is_closed_with_the_last_array(tmp_path):
-    file = tmp_path / "x.npy"
-
-    def number():
-        links = Path("/proc/self/fd").iterdir()
-        return sum(os.readlink(link).startswith(str(file)) for link in links if link.is_symlink())
-
-    np.save(file, np.ones((9, 2)))
-    part = mapped(file)[3:]
-    gc.collect()
-    assert number() == 2  # the mapping's and that of reads
-    file.unlink()
-    assert (gathered(part, np.arange(6)) == 1).all()
-    del part
-    gc.collect()
-    assert number() == 0
 
 
 @pytest.mark.parametrize("array", [np.ones((3, 2), order="F"), np.array([None])])

@@ -30,10 +30,7 @@ def pair(count, labeled=1.0, dtype=np.uint8):
 
 
 CLIENTS = [pair(count, 0.5) for count in (5, 0, 9, 1, 4)]
-OTHERS = {
-    "test": pair(6),
-    "validation": pair(3),
-}
+OTHERS = {"test": pair(6), "validation": pair(3)}
 
 
 def same(packed, other):

@@ -200,14 +200,7 @@ def test_three_examples_a_client_of_five_classes(skew, labels):
     """All classes have as many labels, though no client can have its share of a class."""
     y = np.repeat(np.arange(10), 90)
     for seed in range(10):
-        part = partition(
-            y,
-            num_clients=300,
-            scheme=Classes(5),
-            labels=labels,
-            skew=skew,
-            seed=seed,
-        )
+        part = partition(y, num_clients=300, scheme=Classes(5), labels=labels, skew=skew, seed=seed)
         labeled, unlabeled, _ = counts(part, y)
         assert set(labeled.sum(axis=1)) == {1, 2}
         np.testing.assert_allclose(labeled.sum(axis=0), 45, atol=1)
@@ -459,11 +452,7 @@ def test_labels_per_client_and_class():
 def test_new_points_follow_the_clients_classes():
     y, new_y = np.repeat(np.arange(10), 300), np.repeat(np.arange(10), 100)
     part = partition(
-        y,
-        num_clients=10,
-        scheme=Dirichlet(0.2),
-        new_y=new_y,
-        labels=Labels(fraction=0.1),
+        y, num_clients=10, scheme=Dirichlet(0.2), new_y=new_y, labels=Labels(fraction=0.1)
     )
     joint = np.concatenate([y, new_y])
     labeled, unlabeled, new = counts(part, joint)
@@ -472,11 +461,7 @@ def test_new_points_follow_the_clients_classes():
 
 def test_natural_ids_are_compared_whole():
     """`new_client_id` may hold longer names than `client_id`: they are other clients."""
-    part = partition(
-        np.zeros(3, int),
-        scheme=Natural(["a", "b", "a"], ["bb", "a"]),
-        new_y=[0, 0],
-    )
+    part = partition(np.zeros(3, int), scheme=Natural(["a", "b", "a"], ["bb", "a"]), new_y=[0, 0])
     assert [sorted(indices.tolist()) for indices in part.labeled] == [[0, 2], [1], []]
     assert [indices.tolist() for indices in part.new] == [[4], [], [3]]
     with pytest.raises(UsageError, match="entries do not match the examples"):
@@ -519,12 +504,7 @@ def dealt_cifar(scheme, seeds=5, **keywords):
     """Counts [seeds, 2, M, C] of labeled and unlabeled examples; 10 % of CIFAR-10 are labeled."""
     parts = [
         partition(
-            CIFAR,
-            num_clients=20,
-            scheme=scheme,
-            labels=Labels(fraction=0.1),
-            seed=seed,
-            **keywords,
+            CIFAR, num_clients=20, scheme=scheme, labels=Labels(fraction=0.1), seed=seed, **keywords
         )
         for seed in range(seeds)
     ]
@@ -742,12 +722,7 @@ def test_who_shares_a_subclass_is_chance_and_each_classs_own():
 
 def test_new_points_go_to_who_holds_their_subclass():
     finer, new = np.repeat(np.arange(6), 10), np.repeat(np.arange(6), 4)
-    part = partition(
-        finer // 3,
-        num_clients=3,
-        scheme=Subclasses(finer, new),
-        new_y=new // 3,
-    )
+    part = partition(finer // 3, num_clients=3, scheme=Subclasses(finer, new), new_y=new // 3)
     for labeled, points in zip(part.labeled, part.new, strict=True):
         assert set(new[points - 60]) == set(finer[labeled])
         assert len(points) == 8

@@ -143,8 +143,7 @@ TABLES = {
         {"class_names": ("caf\u00e9", "tea"), "client_id": [1, 1, 0]},
     ),
     "clients": csv(
-        "label,client_id,f\nx,7,1\ny,9,2\nx,7,3\n",
-        {"client_id": [0, 1, 0], "x": [[1], [2], [3]]},
+        "label,client_id,f\nx,7,1\ny,9,2\nx,7,3\n", {"client_id": [0, 1, 0], "x": [[1], [2], [3]]}
     ),
     "texts": csv(
         "size,color,label\n1,red,a\n2,blue,b\n3,,a\n4,red,b\n",
@@ -351,10 +350,7 @@ IMAGES = {
                 {"class_names": ("a", "b"), "pixels": [0, 1], "pixels_test": [2], "y_test": [1]},
             ),
         )
-        for train, test in (
-            ("TRAIN", "VALID"),
-            ("Training", "Testing"),
-        )
+        for train, test in (("TRAIN", "VALID"), ("Training", "Testing"))
     },
     **{
         f"a class named {name}": (
@@ -681,10 +677,7 @@ REFUSED = {
         "pneumonia_mnist",
     ),
     r"red\.csv: cannot be read.*'x'": (wines(red=(1, "x")), "wine_quality"),
-    "its columns are not fixed acidity": (
-        wines(header=WINES.replace("pH", "ph")),
-        "wine_quality",
-    ),
+    "its columns are not fixed acidity": (wines(header=WINES.replace("pH", "ph")), "wine_quality"),
     r"adult\.data: column 'sex' has 'male'; choose one of 'Female'": (
         adults([{"sex": "male"}]),
         "adult",

@@ -1,7 +1,5 @@
 """Scaled features against NumPy's means and deviations; principal components against an SVD."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 
@@ -28,19 +26,6 @@ def test_a_constant_feature_becomes_zero():
     scaled = standardization(x)(x, x[:1])
     np.testing.assert_allclose(scaled[:, 0], 0)
     np.testing.assert_allclose(scaled[:, 1], np.array([-1, 0, 1, -1]) * np.sqrt(1.5), rtol=1e-6)
-
-
-def test_scaled_examples_are_the_only_copy():
-    train, test = np.split(RNG.standard_normal((400_000, 15), np.float32), [300_000])
-    config = base.get_config()
-    config.preprocessing.kind = "standardized"
-    parts = Parts(train, test, RNG.random(len(train)) < 0.8)
-    tracemalloc.start()
-    scaled = preprocessed(parts, config)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    blocks = 3 * 8 * 2**20
-    assert peak < scaled.nbytes + blocks
 
 
 def test_vectors_of_float32_are_not_copied():

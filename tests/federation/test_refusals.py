@@ -8,7 +8,6 @@ import refusals
 from jaxfed.federation.algorithm import Asynchronous, Course, FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock import Clock, schedule_of
-from jaxfed.federation.execution.client_map import client_map
 from jaxfed.federation.sampling import Sampling
 
 X, Y = np.arange(5, dtype=np.float32)[:, None], np.arange(5) % 3
@@ -77,8 +76,4 @@ CLOCK = {
 }
 
 
-EXECUTION = {
-    "...'loop'...'vmap', 'map', 'shard_map'": lambda: client_map(len, strategy="loop"),
-}
-
-test_refused = refusals.table(DATA | CLOCK | EXECUTION)
+test_refused = refusals.table(DATA | CLOCK)

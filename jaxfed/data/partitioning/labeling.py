@@ -104,11 +104,7 @@ def drawn_labels(
 
 
 def _one_more_label(
-    labels: np.ndarray,
-    held: np.ndarray,
-    client: int,
-    quotas: np.ndarray,
-    rng: np.random.Generator,
+    labels: np.ndarray, held: np.ndarray, client: int, quotas: np.ndarray, rng: np.random.Generator
 ) -> None:
     """Add a label, in place, for a client whose remaining classes are complete.
 

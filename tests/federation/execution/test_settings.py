@@ -12,10 +12,7 @@ import pytest
 from jaxfed.errors import BeyondMemory
 from jaxfed.federation.execution import settings
 from jaxfed.federation.execution.client_map import client_map
-from jaxfed.federation.execution.settings import (
-    Execution,
-    require,
-)
+from jaxfed.federation.execution.settings import Execution, require
 
 
 def test_a_setting_whose_array_does_not_fit_is_refused_by_its_key(monkeypatch):
