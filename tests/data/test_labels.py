@@ -10,19 +10,8 @@ from jaxfed.errors import UsageError
 
 NOTHING = [
     "",
-    "-1",
-    "-1.0",
-    "NA",
-    "N/A",
-    "n/a",
-    "<NA>",
-    "NaN",
-    "nan",
-    "None",
-    "null",
-    "NULL",
-    "?",
     " ",
+    *["-1", "-1.0", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "None", "null", "NULL", "?"],
 ]
 
 

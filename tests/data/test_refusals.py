@@ -50,20 +50,15 @@ def dealt(**labels):
 KNOWN = np.where(np.arange(100) < 30, np.arange(100) % 3, -1)
 PARTITIONS = {
     "...scheme='dirichlet': use ... Dirichlet()": split("dirichlet"),
-    "...num_clients=None": split(num_clients=None),
     "...Dirichlet.alpha=0": partial(Dirichlet, 0),
     "...Labels.number=101: use 0 to 100": dealt(number=101),
-    "...at most one": dealt(number=1, fraction=0.1),
     "...Labels.fraction=1.5...0 to 1": dealt(fraction=1.5),
     "...Labels.per_class=3: 12 labels of class 0 in all, which has 10 examples": dealt(per_class=3),
     "...Labels.clients=9: use 0": split(Natural, IDS, num_clients=None, labels=Labels(clients=9)),
     "...Classes.per_client=2...8 of 10": split(Classes, 2),
-    "...num_clients=5: leave it out: the data have 4 client ids": split(
-        Natural, IDS, num_clients=5
-    ),
+    "...num_clients=5: the data have 4 client ids; use 4": split(Natural, IDS, num_clients=5),
     "...entries do not match": split(Natural, IDS[1:]),
     "...shares from 0 on": split(Table, np.full((2, 10), np.nan)),
-    "...Subclasses.subclass: missing": split(Subclasses),
     "...num_clients=4: a class has 5 subclasses... from 5": split(Subclasses, np.arange(100) // 2),
     "...min_size=1: Subclasses fixes the client of each example; use 0": split(
         Subclasses, TENS, min_size=1
@@ -95,10 +90,8 @@ TABLES = {
     "...did you mean 'Outcome'": lines("Outcome,f", "1,2", "2,3", label_key="outcome"),
     "client_key='file': no such column in ...; the columns are": lines(F, "1,a", client_key="file"),
     "drop='g': no such column in ...; the columns are f, label": lines(F, "1,a", "2,b", drop=["g"]),
-    "...two columns are named 'n'": lines("n,y,n,y", "y,n,n,y", "y,y,y,y"),
     "...column 'f', line 3: 'red' is not a number": lines(F, "1,a", "red,b"),
     "...'name' has 101 different texts; up to 100": lines("name,label", *NAMES),
-    "...none of the columns label is a feature": lines("label", "1", "2"),
     "...1 of 2 examples...nan or infinite...(the first": lines("g,f,label", "1,2,0", "3,inf,1"),
     "...'label': labels are a quantity, 1.37 has a fraction": lines(F, *FRACTIONS),
     "...column 'client', line 3: '' names no client": lines("f,label,client", "1,a,x", "2,b,"),
@@ -150,7 +143,6 @@ ARRAYS = {
     "...client_id has type float64; use integers or names": arrays(client_id=[0, np.nan, 1]),
     "...labels or clients have shape (3, 2)": arrays(y=np.ones((3, 2), int)),
     "...1 test examples have no label": arrays(**TESTED | {"y_test": np.array([0, -1])}),
-    "...x: <U1 are no numbers": arrays(x=np.array(["a", "b", "c"])),
     "...two classes are named 'cat'": arrays(y=[0, 1, 1], class_names=["cat", "cat"]),
     "...labels 0..4294967296 are not all numbers of the 2 classes": arrays(
         y=np.array([0, 1, 2**32]), class_names=np.array(["a", "b"])
@@ -300,7 +292,6 @@ ENCODED = {
     "...has no column 'color', did you mean 'colour'?; give size, color": without_color(
         {"colour": "red"}
     ),
-    "...row 0 is 3; give a dict": cells([3]),
     "...row 0: column 'size' has no value, and had one in every": gap,
     "...rows have shape [2, 4]; give an array of numbers": rows((3,), float, np.zeros((2, 4))),
     "...an array of uint8 ...: some examples are": rows((2, 2, 1), np.uint8, np.zeros((1, 2, 2))),
@@ -429,10 +420,8 @@ BYTES = X.astype(np.uint8)
 LOADED = {
     "...train: labels of shape (1,)": whole(y=Y[:1]),
     "...label 1 is not a class; use 0 to 0": whole(y=Y + 1),
-    "...test: an example has no label": whole(x_test=X, y_test=Y - 1),
     "...shape": whole(x_test=np.zeros((0, 4))),
     "...one an example is needed  id": whole(client_id=Y[:1]),
-    "...no training examples": whole(x=X[:0], y=Y[:0]),
     "...2 class names for 1 classes; use one a class": whole(class_names=("0", "1")),
     "from_clients: ...labels of type datetime64": clients(X, np.array([0, 1], "datetime64[D]")),
     "...did you mean 'digits'": from_root("digit"),

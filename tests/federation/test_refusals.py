@@ -65,7 +65,6 @@ def rounds(federation=SIX, size=0, at_once=0, sampling="uniform", labels=False, 
 BY_LABELS = partial(rounds, labels=True)
 CLOCK = {
     "Clock.speed_spread=3.0: there is no sim": rounds(seconds_per_example=0.0, speed_spread=3.0),
-    "Clock.speed_spread=nan: use numbers from 0 on": rounds(speed_spread=float("nan")),
     "sampling='groups': concurrency=4 replaces": rounds(SIX, 3, 4, "groups"),
     "concurrency=2: the server's step takes 3 arrivals, and 6 clients have examples to train on; use 3 to "
     "6, or a smaller cohort_size": rounds(SIX, 3, 2),

@@ -371,8 +371,8 @@ class Natural(OwnerScheme):
         """Return the client of each example, and the number of client ids."""
         names, numbers = np.unique(self._joined(y), return_inverse=True)
         if num_clients not in (None, len(names)):
-            allowed = f"leave it out: the data have {len(names)} client ids"
-            raise UsageError(key="num_clients", value=num_clients, allowed=allowed)
+            wrong, allowed = f"the data have {len(names)} client ids", f"use {len(names)}"
+            raise UsageError(wrong, key="num_clients", value=num_clients, allowed=allowed)
         return numbers.astype(np.int64), len(names)
 
 
