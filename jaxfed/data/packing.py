@@ -73,7 +73,7 @@ def pack(
         with (made / _EXAMPLES).open("wb") as stream, storage.naming(made / _EXAMPLES):
             rows = _Rows(stream)
             counts = list(_written(rows, examples, each_of(clients, "pack: `clients`")))
-            sizes = {}
+            sizes = dict[str, int]()
             for name, part in (("validation", validation), ("test", test)):
                 before = sum(map(len, rows.y))
                 if part is not None:

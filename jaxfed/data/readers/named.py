@@ -22,7 +22,7 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
@@ -279,9 +279,9 @@ def fed_isic2019(folder: Path, image_size: int | None = None) -> Dataset:
         )
     train, test = splits.values()
     own, of_test = (np.array(numbers, np.int32) for numbers in centers.values())
-    size, share = image_size or _CROP, _CROP / _SHORTER_SIDE
-    clients = {"client_id": own, "client_id_test": of_test}
-    return decoded(folder, train, test, LESIONS, size, channels=3, share=share, **clients)
+    form: dict[str, Any] = {"channels": 3, "share": _CROP / _SHORTER_SIDE}
+    form |= {"client_id": own, "client_id_test": of_test}
+    return decoded(folder, train, test, LESIONS, image_size or _CROP, **form)
 
 
 def digits() -> Dataset:

@@ -95,8 +95,8 @@ class Column:
     def encoded(self, cells: Sequence[str]) -> np.ndarray:
         """Return numbers [n, 1 or more] of the rows' cells, NaN where one is missing."""
         if self.texts:
-            place = {cell: self._place(cells.index(cell), cell) for cell in dict.fromkeys(cells)}
-            return np.eye(len(self.texts), dtype=bool)[[place[cell] for cell in cells]]
+            known = {cell: self._place(cells.index(cell), cell) for cell in dict.fromkeys(cells)}
+            return np.eye(len(self.texts), dtype=bool)[[known[cell] for cell in cells]]
         values = self._numbers(cells)
         if values is None:
             place = next(i for i, cell in enumerate(cells) if self._numbers([cell]) is None)

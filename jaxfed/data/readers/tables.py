@@ -279,7 +279,7 @@ def _table(file: Path) -> Any:
     from pyarrow import feather, parquet
     from pyarrow import json as arrow_json
 
-    readers = {
+    readers: dict[str, Any] = {
         ".parquet": lambda file: parquet.ParquetFile(file).read(),
         **dict.fromkeys((".feather", ".arrow"), feather.read_table),
         ".jsonl": arrow_json.read_json,
