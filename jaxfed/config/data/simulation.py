@@ -39,7 +39,7 @@ from jaxfed.config.data.preprocessing import (
 from jaxfed.config.keys import refused
 from jaxfed.config.networks import checksums
 from jaxfed.config.sections import DatasetSection
-from jaxfed.data import SCHEMES, ClientRows, Dataset, class_counts, load
+from jaxfed.data import SCHEMES, Dataset, class_counts, load
 from jaxfed.data.encoding import RowEncoding, encoder_of
 from jaxfed.data.features import check_images
 from jaxfed.data.loading import READERS
@@ -69,25 +69,18 @@ class Holdings(NamedTuple):
     test: int  # held out for testing, including clients' new points
     dropped: int  # all other examples of the data
     without_label: int  # examples without a label in the data, including dropped ones
-    test_classes: tuple[int, ...] = ()  # test examples of each class that any has
-    test_rows: str = "shared"  # by all repeats, or drawn "by_repeat"
 
     @classmethod
-    def of(cls, y: np.ndarray, federation: Federation, test_rows: str) -> Holdings:
+    def of(cls, y: np.ndarray, federation: Federation) -> Holdings:
         """Count the examples of a federation whose data set has classes y, int [n], in all splits."""
-        new = ClientRows.of(federation.partition.new).joined
-        tested = federation.y[np.concatenate([federation.test, new])]
-        of_each = np.bincount(tested[tested >= 0])
-        labeled, unlabeled, _ = federation.partition.sizes.sum(axis=1).tolist()
+        labeled, unlabeled, new = federation.partition.sizes.sum(axis=1).tolist()
         server, public = len(federation.server), len(federation.public)
-        validation, test = len(federation.validation), len(tested)
+        validation, test = len(federation.validation), len(federation.test) + new
         held = labeled + unlabeled + server + public + validation + test
         return cls(
             *(federation.num_clients, labeled, unlabeled, server, public, validation, test),
             dropped=len(y) - held,
             without_label=int(np.count_nonzero(y < 0)),
-            test_classes=tuple(of_each[of_each > 0].tolist()),
-            test_rows=test_rows,
         )
 
     def line(self, name: str) -> str:
@@ -276,8 +269,7 @@ class Simulation:
 
     def holdings(self) -> Holdings:
         """Return numbers of examples by holder in the first repeat."""
-        test_rows = "shared" if len(self._dataset.y_test) else self._config.dataset.test_rows
-        return Holdings.of(self._labels, self.dealt(self._config.seed), test_rows)
+        return Holdings.of(self._labels, self.dealt(self._config.seed))
 
     def data_checksums(self) -> dict[str, str]:
         """Return type, shape and checksum of examples, labels and weights in use, to detect changed data."""

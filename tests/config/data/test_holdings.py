@@ -41,7 +41,6 @@ def test_another_data_set_has_shares_and_not_the_sizes_of_the_configs_own(patien
     assert held.public == 324  # half of the 648 others
     assert held.labeled + held.unlabeled == 324
     assert held.without_label == 40
-    assert (held.test_classes, held.test_rows) == ((76, 76), "by_repeat")
     assert not few_rows(held.test, held.validation)
     assert not few_rows(100, 30)
     said = few_rows(99, 29)
@@ -111,8 +110,6 @@ def test_all_roles_add_up(tmp_path):
         "test": 15,
         "dropped": 210 - 60 - 20 - 12 - 15,
         "without_label": 0,
-        "test_classes": (5, 5, 5),
-        "test_rows": "shared",
     }
     at_server = {"federation.labels_at": "server", "federation.num_labeled": 12}
     held = simulation(tmp_path, 30, **at_server).holdings()
