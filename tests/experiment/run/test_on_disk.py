@@ -37,7 +37,9 @@ def sets(tmp_path_factory):
     y = rng.integers(0, 3, 160)
     x = (60 * y[:, None, None, None] + rng.integers(0, 60, (160, 8, 8, 1))).astype(np.uint8)
     client_id = np.repeat(np.arange(12), 10)
-    np.savez(place / "a.npz", x=x[:120], y=y[:120], x_test=x[120:], y_test=y[120:], client_id=client_id)
+    np.savez(
+        place / "a.npz", x=x[:120], y=y[:120], x_test=x[120:], y_test=y[120:], client_id=client_id
+    )
     clients = ((x[:120][client_id == k], y[:120][client_id == k]) for k in range(12))
     pack(clients, place / "packed", test=(x[120:], y[120:]))
     return place / "a.npz", place / "packed"
