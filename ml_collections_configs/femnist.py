@@ -1,9 +1,9 @@
 r"""XCLP for prediction on handwritten characters, every writer a client: Appendix B.1, Table 6.
 
 LEAF's FEMNIST: 62 classes, images of 28 x 28, about 3,600 writers; labels on a share of each writer's
-training images; a tenth of the writer's images are the new points. `identity` works on pixels; `linear` on the
-first layer of a two-layer linear MLP that the writers train by FedAvg on their labels, beside that MLP's
-own labels (`network`, the table's FedAvg). As in the paper, XCLP runs on one group of writers after
+training images; a tenth of the writer's images are the new points. `identity` works on pixels; `linear` on
+the first layer of a two-layer linear MLP that the writers train by FedAvg on their labels, beside that
+MLP's own labels (`network`, the table's FedAvg). As in the paper, XCLP runs on one group of writers after
 another, of at most `cohort_size`; `joint` runs it on all of them at once, which the paper avoids.
 
     # DIR/femnist: the folder data/ of https://huggingface.co/datasets/flwrlabs/femnist
