@@ -70,16 +70,15 @@ def pack(
     with storage.begun_folder(place.absolute()) as begun:
         made = begun / "made"
         made.mkdir()  # with the mode that the user's umask gives
-        with (made / _EXAMPLES).open("wb") as stream, storage.naming(made / _EXAMPLES):
+        with (made / _EXAMPLES).open("wb") as stream:
             rows = _Rows(stream)
             counts = list(_written(rows, examples, each_of(clients, "pack: `clients`")))
-            sizes = dict[str, int]()
+            sizes = {"validation": 0, "test": 0}
             for name, part in (("validation", validation), ("test", test)):
-                before = sum(map(len, rows.y))
                 if part is not None:
                     examples.add(part, name)
                     rows.append(*examples.joined()[:2])
-                sizes[name] = sum(map(len, rows.y)) - before
+                    sizes[name] = len(rows.y[-1])
             y = rows.finished()
         np.save(made / "y.npy", y)
         np.save(made / "counts.npy", np.concatenate(counts, axis=1))
@@ -109,7 +108,8 @@ class _Rows:
         if not np.can_cast(x.dtype, self._like.dtype, "safe"):
             wrong = f"some examples are {self._like.dtype} and some {x.dtype}"
             raise UsageError(f"pack: {wrong}; give all the same type")
-        self._stream.write(np.ascontiguousarray(x, self._like.dtype).data)
+        with storage.naming(Path(self._stream.name)):
+            self._stream.write(np.ascontiguousarray(x, self._like.dtype).data)
         self.y.append(y)
 
     def finished(self) -> np.ndarray:
