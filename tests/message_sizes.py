@@ -6,7 +6,6 @@ from jaxfed.secure.primitives import packed_counts
 from jaxfed.secure.primitives.blocks import ranges
 from jaxfed.secure.primitives.packing import Packing
 from jaxfed.secure.primitives.ring import packed_size, ring_bits
-from jaxfed.secure.session.neighborhoods import PROMISE, neighborhood
 
 ENTRY, KEY, SHARE = 8, 32, 66
 
@@ -70,12 +69,6 @@ def votes(num_clients, num_examples, num_classes, *, is_resilient=False):
     rows = [0] * num_clients
     one = double_masks(rows, 1, range(num_clients)) if is_resilient else single_masks(rows, 1)
     return {**one, "upload": ENTRY * num_clients * elements}
-
-
-def votes_of_neighbor(num_clients, num_examples, num_classes, promise=PROMISE):
-    """`vote_sums` of one of many clients, with as many neighbors as the promise needs."""
-    elements = packed_counts.num_elements(num_examples * num_classes, num_clients)
-    return of_neighbor(neighborhood(num_clients, 0, promise).size, others_rows=elements)
 
 
 def own_distances(num_points, num_bits, block_points=BLOCK_POINTS):

@@ -11,7 +11,7 @@ from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.framing import Header
 from jaxfed.secure.session.key_agreement import KeyPair
-from jaxfed.secure.session.setup import ClientSetup, ServerSetup
+from jaxfed.secure.session.setup import agree
 
 FRAME = 65  # bytes around a sealed payload, the kind's length aside
 
@@ -50,31 +50,6 @@ def key_pair(private):
 
 def replayed(seed):
     return np.random.default_rng(seed).bytes
-
-
-def walk(channel, clients=(0, 1, 2), *, before=lambda sender, receiver, party, take: None, seed=0):
-    """Setup step by step; `before` a message is taken it is told whose, and how it is taken."""
-    source = replayed(seed)
-    server = ServerSetup(channel, random_bytes=source)
-    parties = {c: ClientSetup(c, channel, random_bytes=source) for c in clients}
-    for c, party in parties.items():
-        server.invite(c)
-        before(SERVER, c, party, party.join)
-        party.join()
-        before(c, SERVER, server, lambda c=c: server.accept(c))
-        server.accept(c)
-    for c, party in parties.items():
-        server.send_roster(c)
-        before(SERVER, c, party, party.agree)
-        party.agree()
-    for party in parties.values():
-        party.give_group_secret()
-    leader, *others = sorted(clients)
-    ends = {SERVER: server.finished(), leader: parties[leader].finished()}
-    for c in others:
-        before(leader, c, parties[c], parties[c].finished)
-        ends[c] = parties[c].finished()
-    return ends
 
 
 def all_talk(ends):
@@ -145,12 +120,12 @@ def one_more_in_roster(number, message):
 
 def in_another_roster(channel):
     channel.change = one_more_in_roster
-    return walk(channel)
+    return agree([0, 1, 2], channel)[0]
 
 
 def established(seed=0):
     wire = Wire()
-    return wire, walk(wire, seed=seed)
+    return wire, agree([0, 1, 2], wire, replayed(seed))[0]
 
 
 def reheaded(message, **fields):
