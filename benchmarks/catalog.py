@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from benchmarks.kernels import approximate_neighbors, graphs, hashing, neighbors, peak_memory
+from benchmarks.kernels import graphs, hashing, neighbors, peak_memory
 from benchmarks.methods import deployment, experiment, labeling, labeling_cost, later_points, start
 from benchmarks.protocols import many_clients, row_sums, secure_hamming, sparse_sums
 from benchmarks.rounds import (
@@ -27,7 +27,6 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "knn": neighbors.hamming_knn,
     "peak_memory": peak_memory.peak_memory,
     "cosine_knn": neighbors.cosine_knn,
-    "approximate_knn": approximate_neighbors.approximate_knn,
     "graph": graphs.construction,
     "label_propagation": graphs.propagation,
     "large_propagation": graphs.large_propagation,

@@ -5,7 +5,7 @@ EfficientNet-B0 trained on ImageNet (`pretrained`), or after all of it was fine-
 clients' labels (the default), beside that network's own labels (`network`, the tables' FedAvg).
 
     # FLamby's ISIC_2019_Training_Input_preprocessed/ and its repository's train_test_split in
-    # DIR/fed_isic2019, efficientnet_b0.safetensors in DIR (see jaxfed/models/pretrained.py)
+    # DIR/fed_isic2019, efficientnet_b0.safetensors in DIR (see jaxfed/models/efficientnet.py)
     export JAXFED_DATA=DIR
 
     # Table 1, right and left

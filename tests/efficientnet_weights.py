@@ -4,7 +4,8 @@ import numpy as np
 from flax import nnx
 from safetensors.numpy import save_file
 
-from jaxfed.models import pretrained
+from jaxfed.models.efficientnet import NAMES
+from jaxfed.models.pretrained import pytorch_name
 
 
 def write_weights(path, state):
@@ -18,10 +19,5 @@ def write_weights(path, state):
     for leaf_path, variable in nnx.to_flat_state(state):
         value = np.asarray(variable[...])
         transposed = value.transpose({4: (3, 2, 0, 1), 2: (1, 0), 1: (0,)}[value.ndim])
-        tensors[pytorch_name(leaf_path)] = np.ascontiguousarray(transposed)
+        tensors[pytorch_name(leaf_path, NAMES)] = np.ascontiguousarray(transposed)
     save_file(tensors, path)
-
-
-def pytorch_name(path):
-    """("blocks", 3, "project_norm", "var") -> "_blocks.3._bn2.running_var"."""
-    return pretrained._pytorch_name(path)

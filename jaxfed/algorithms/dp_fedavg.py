@@ -42,7 +42,7 @@ from jaxfed.federation.sampling import Participation
 from jaxfed.privacy.sampled_gaussian import (
     EVERYTHING,
     WithoutReplacement,
-    check_installed,
+    accounting,
     epsilon_of,
 )
 from jaxfed.training.aggregate import over_cohort
@@ -88,7 +88,7 @@ def dp_fedavg(
     budget = Budget(guarantee, EVERYTHING, participation, sampling_rate=rate)
     noise = budget.noise
     if noise and drawn is not None:
-        check_installed(drawn)
+        accounting()  # refuses what is not installed
     mean = clipped_mean(aggregate_of(training), clip=guarantee.clip, noise_multiplier=noise)
     training = training.with_server(aggregate=mean, weighting=over_cohort)
 

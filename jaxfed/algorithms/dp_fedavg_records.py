@@ -39,7 +39,7 @@ from flax import nnx
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.federation.sampling import Participation
-from jaxfed.privacy.sampled_gaussian import EVERYTHING, Poisson, Subsampling, check_installed
+from jaxfed.privacy.sampled_gaussian import EVERYTHING, Poisson, Subsampling, accounting
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Ge, Le
 from jaxfed.training.aggregate import uniformly, weighted_sum
@@ -92,8 +92,8 @@ def dp_fedavg_records(
     draw: Subsampling = EVERYTHING if share == 1 else Poisson(share)
     budget = Budget(guarantee, draw, participation, releases=steps, sampling_rate=share)
     noise = budget.noise
-    if noise:
-        check_installed(draw)
+    if noise and draw is not None:
+        accounting()  # refuses what is not installed
     training = training.with_server(weighting=uniformly)
     gradient = private_gradient(clip=guarantee.clip, noise_multiplier=noise, share=share)
 

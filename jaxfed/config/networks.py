@@ -60,6 +60,8 @@ def make_model(
     try:
         model = MODELS[name](shape, num_classes, **options)
     except UsageError as error:
+        if error.key.startswith("config."):
+            raise
         raise refused(config, "model.name", str(error)) from error
     if num_classes and name in MODELS.from_outside():
         state = jax.eval_shape(model.init, jax.random.key(0))
@@ -94,7 +96,7 @@ def trained_network(
     options = ("lora_rank", "lora_alpha", "lora_factors")
     draw = jax.random.fold_in(jax.random.key(config.seed + repeat), Stream.FROZEN_WEIGHTS)
     whole = jax.jit(model.init)(draw) if start is None else start
-    with section("config.training", ("trainable",)), section("config.model", ("name",)):
+    with section("config.training", ("trainable", *options)), section("config.model", ("name",)):
         model, part = partly_trained(
             model, whole, wanted.trainable, key=draw, **{key: wanted[key] for key in options}
         )
@@ -203,9 +205,9 @@ def _pretrained(config: ConfigDict) -> Encoder:
         names = ", ".join(map(repr, NETWORKS))
         allowed = f"set model.name to one of {names}, or to 'vit' with a model.folder"
         raise refused(config, _INITIAL, wrong, allowed)
-    return find_encoder(
-        folder or name, config.preprocessing.weights or None, config.dataset.root or None
-    )
+    weights, root = config.preprocessing.weights or None, config.dataset.root or None
+    key = "config.model.folder" if folder else f"config.{_INITIAL}"
+    return find_encoder(folder or name, weights, root, key=key)
 
 
 def checksums(config: ConfigDict) -> dict[str, str]:

@@ -42,6 +42,7 @@ GONE: dict[str, Any] = {
     "fl2.sharpness_weight": 1.0,
     "mixmatch.mu": 0.0,
     "model.code": "semifl",
+    "model.groups": 32,
     "per_client_lp.self_edges": False,
     "pooled_lp.self_edges": False,
     "preprocessing.batch_size": 0,
@@ -55,6 +56,7 @@ GONE: dict[str, Any] = {
     "twinsight.threshold": 0.95,
     "twinsight.thresholds": "freematch",
     "xclp.mask_partners": 0,
+    "xclp.neighbors": "exact",
     "xclp.self_edges": False,
     "xclp_head.mask_partners": 0,
 }

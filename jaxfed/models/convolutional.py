@@ -64,7 +64,6 @@ def cnn(
     channels: Sequence[Count] = (16, 32),
     hidden: Annotated[int, Ge(0), Note("0 is none")] = 128,
     norm: Norm = "none",
-    groups: Count = 8,
     momentum: Share = 0.9,
 ) -> Model:
     """Convolution, norm, ReLU and max-pool 2 for each of `channels`; a dense ReLU layer of features, or none.
@@ -75,8 +74,7 @@ def cnn(
         channels: of the convolutions.
         hidden: D, size of the dense layer and length of the feature vector; 0: no such layer, features are
             the last pooled convolution's.
-        norm: "none", "batch" or "group".
-        groups: of "group".
+        norm: "none", "batch" or "group", of 8 groups.
         momentum: of the running statistics; 0 keeps the last batch's (ProtoFSSL's "sBN" in code).
 
     Cost: 206,922 parameters and 1.2e6 multiply-adds for an image of 28 x 28 and 10 classes.
@@ -88,7 +86,7 @@ def cnn(
         lambda layers: _CNN(layers, (in_channels, *channels), num_pixels, hidden, num_classes),
         by_example=norm != "batch",
         norm_kind=norm,
-        groups=groups,
+        groups=8,
         momentum=momentum,
     )
 
@@ -128,7 +126,6 @@ def cnn13(
     *,
     normalize_features: bool = False,
     norm: Norm = "batch",
-    groups: Count = 32,
 ) -> Model:
     """The 13-layer CNN of XCLP's Section 4.2 (appendix A.2).
 
@@ -145,8 +142,7 @@ def cnn13(
         num_classes: C or None.
         normalize_features: divide features by their norm, also on their way to the classifier, as in
             the authors' code (`isL2`). The paper's text has no such step.
-        norm: "batch" as in the paper, "group" or "none".
-        groups: of "group".
+        norm: "batch" as in the paper, "group" (32 groups) or "none".
 
     Cost: 3,125,908 parameters for 10 classes and 0.73e9 multiply-adds for an image of 32 x 32. Biases before
     BatchNorm have no effect; the authors' network has them.
@@ -155,7 +151,6 @@ def cnn13(
     return _model(
         lambda layers: _CNN13(layers, channels, num_classes, normalize_features),
         norm_kind=norm,
-        groups=groups,
     )
 
 
@@ -191,7 +186,6 @@ def resnet9(
     num_classes: int | None,
     *,
     norm: Norm = "none",
-    groups: Count = 32,
     momentum: Share = 0.99,
     pools: Sequence[Count] = (2, 2, 2, 4),
 ) -> Model:
@@ -208,7 +202,6 @@ def resnet9(
         input_shape: (H, W, c); (32, 32, 3) in the papers.
         num_classes: C or None.
         norm: "none" as in FedMatch and ProtoFSSL's Table 3, "batch" or "group" as in its Table 4.
-        groups: of "group".
         momentum: of the running statistics; 0 keeps the last batch's (ProtoFSSL's "sBN" in code).
         pools: sides of the four pools. STL-10 of 96 x 96 takes (3, 2, 4, 4) in ProtoFSSL's code.
 
@@ -223,7 +216,6 @@ def resnet9(
         lambda layers: _ResNet9(layers, channels, tuple(pools), num_features, num_classes),
         kernel_init=KERAS_INIT,
         norm_kind=norm,
-        groups=groups,
         momentum=momentum,
         epsilon=1e-3,
     )
@@ -274,7 +266,6 @@ def resnet18(
     pool: Pool = "mean",
     normalize_features: bool = False,
     norm: Norm = "batch",
-    groups: Count = 32,
     momentum: Share = 0.9,
 ) -> Model:
     """A ResNet-18.
@@ -296,7 +287,6 @@ def resnet18(
         pool: over the last pixels: "mean", or "max" as in ProtoFSSL.
         normalize_features: divide features by their norm, as in XCLP's code (`isL2`); not in its text.
         norm: "batch" as in the papers, "group" or "none".
-        groups: of "group".
         momentum: of the running statistics; 0 keeps the last batch's (ProtoFSSL's "sBN" in code).
 
     Cost: 11.2e6 parameters; 0.56e9 multiply-adds an image of 32 x 32 with the CIFAR stem, 0.3e9 for
@@ -308,7 +298,6 @@ def resnet18(
         partial(_ResNet, channels, num_classes, blocks, stem, pool, normalize_features),
         kernel_init=HE_FAN_OUT_INIT,
         norm_kind=norm,
-        groups=groups,
         momentum=momentum,
     )
 
@@ -318,12 +307,10 @@ def cifar_resnet8(
     num_classes: int | None,
     *,
     norm: Norm = "batch",
-    groups: Count = 32,
-    momentum: Share = 0.9,
 ) -> Model:
     """The ResNet-8 of SAGE (CVPR 2025) and ProxyFL: the CIFAR stem and blocks of 64, 128 and 256 channels.
 
-    Arguments as `resnet18`. Cost: 1,227,594 parameters for RGB and ten classes; 0.20e9 multiply-adds an image
+    `norm` as in `resnet18`. Cost: 1,227,594 parameters for RGB and ten classes; 0.20e9 multiply-adds an image
     of 32 x 32.
     """
     *_, channels = image_shape("cifar_resnet8", input_shape)
@@ -331,8 +318,6 @@ def cifar_resnet8(
         partial(_ResNet, channels, num_classes, (64, 128, 256), "cifar", "mean", False),
         kernel_init=HE_FAN_OUT_INIT,
         norm_kind=norm,
-        groups=groups,
-        momentum=momentum,
     )
 
 
@@ -385,23 +370,18 @@ class _ResNet(nnx.Module):
         return unit_vectors(x) if self.normalize_features else x
 
 
-class _Stage(NamedTuple):
-    """Convolutions up to a pooling: their outputs, whether each has a norm, dropout after it."""
-
-    channels: tuple[int, ...]
-    has_norm: tuple[bool, ...]
-    dropout: float
-
-
 class _Plan(NamedTuple):
-    """A network. dense: size of the layer before the classifier, 0 without one."""
+    """A network of FedCT.
 
-    stages: tuple[_Stage, ...]
-    norm_last: bool
-    channel_dropout: bool
-    dense: int = 0
-    dense_norm: bool = False
-    dense_dropout: float = 0.0
+    stages: convolutions up to a pooling, and the dropout after it. every_norm: also after the second
+    convolution of a stage and the dense layer. dense_dropout: of a dense layer of 128; None: no such layer.
+    """
+
+    stages: tuple[tuple[tuple[int, ...], float], ...]
+    every_norm: bool = True
+    norm_last: bool = True
+    channel_dropout: bool = False
+    dense_dropout: float | None = None
 
 
 def _fedct(
@@ -410,7 +390,6 @@ def _fedct(
     num_classes: int | None,
     *,
     norm: Norm = "batch",
-    groups: Count = 32,
 ) -> Model:
     """FedCT's networks: stages of 3 x 3 convolutions, max-pool 2 and dropout; then dense layers.
 
@@ -432,8 +411,7 @@ def _fedct(
         plan: its layers.
         input_shape: (H, W, c), of a pixel or more after all pools.
         num_classes: C or None.
-        norm: "batch" as in the paper, "group" or "none".
-        groups: of "group".
+        norm: "batch" as in the paper, "group" (32 groups) or "none".
     """
     scale = 2 ** len(plan.stages)
     height, width, channels = image_shape("this network", input_shape, smallest=scale)
@@ -441,37 +419,23 @@ def _fedct(
     return _model(
         lambda layers: _FedCT(plan, layers, channels, num_pixels, num_classes),
         norm_kind=norm,
-        groups=groups,
     )
 
 
-_BOTH, _FIRST = (True, True), (True, False)
 # Table 8, images of 32 x 32: each convolution with ReLU then norm; a dense layer of features (D = 128).
 # 551,722 parameters and 1,152 statistics; 40e6 multiply-adds an image.
-_CIFAR10 = _Plan(
-    (_Stage((32, 32), _BOTH, 0.5), _Stage((64, 64), _BOTH, 0.6), _Stage((128, 128), _BOTH, 0.7)),
-    norm_last=True,
-    channel_dropout=False,
-    dense=128,
-    dense_norm=True,
-    dense_dropout=0.8,
-)
+_CIFAR10 = _Plan((((32, 32), 0.5), ((64, 64), 0.6), ((128, 128), 0.7)), dense_dropout=0.8)
 # Table 12, images of 32 x 32: as Table 8, with a norm on the first convolution of a stage only, and dropout
 # of channels. 551,018 parameters and 448 statistics; 40e6 multiply-adds an image.
 _SVHN = _Plan(
-    (_Stage((32, 32), _FIRST, 0.3), _Stage((64, 64), _FIRST, 0.3), _Stage((128, 128), _FIRST, 0.3)),
-    norm_last=True,
+    (((32, 32), 0.3), ((64, 64), 0.3), ((128, 128), 0.3)),
+    every_norm=False,
     channel_dropout=True,
-    dense=128,
     dense_dropout=0.4,
 )
 # Tables 10 (Pneumonia, 224 x 224) and 11 (MRI, 150 x 150): convolutions with norm then ReLU; a classifier.
 # Features are the flattened last activation, D = 64 (H / 4) (W / 4). 1.4e9 and 0.64e9 multiply-adds an image.
-_SCANS = _Plan(
-    (_Stage((32, 64), _BOTH, 0.0), _Stage((64,), (True,), 0.0)),
-    norm_last=False,
-    channel_dropout=False,
-)
+_SCANS = _Plan((((32, 64), 0.0), ((64,), 0.0)), norm_last=False)
 fedct_cifar10, fedct_svhn, fedct_scans = (
     partial(_fedct, each) for each in (_CIFAR10, _SVHN, _SCANS)
 )
@@ -482,36 +446,35 @@ class _FedCT(nnx.Module):
         self,
         plan: _Plan,
         layers: Layers,
-        in_channels: int,
+        into: int,
         num_pixels: int,
         num_classes: int | None,
     ):
         self.plan = plan
         self.stages: nnx.List[nnx.List[Unit]] = nnx.List()
-        into = in_channels
-        for stage in plan.stages:
+        for channels, _ in plan.stages:
             units: nnx.List[Unit] = nnx.List()
-            for out, has_norm in zip(stage.channels, stage.has_norm, strict=True):
+            for number, out in enumerate(channels):
                 conv = layers.conv(into, out, use_bias=True)
-                norm = layers.norm(out) if has_norm else Identity()
+                norm = layers.norm(out) if plan.every_norm or number == 0 else Identity()
                 units.append(Unit(conv, norm, norm_last=plan.norm_last))
                 into = out
             self.stages.append(units)
         num_features = into * num_pixels
-        if plan.dense:
-            norm = layers.norm(plan.dense) if plan.dense_norm else Identity()
-            self.dense = Unit(layers.linear(num_features, plan.dense), norm, norm_last=True)
-            num_features = plan.dense
+        if plan.dense_dropout is not None:
+            norm = layers.norm(128) if plan.every_norm else Identity()
+            self.dense = Unit(layers.linear(num_features, 128), norm, norm_last=True)
+            num_features = 128
         self.head = layers.classifier(num_features, num_classes)
 
     def features(self, x: jax.Array, rngs: nnx.Rngs | None = None) -> jax.Array:
         """The last dense layer's activation, or the flattened last stage."""
         plan, frozen = self.plan, rngs is None
-        for stage, units in zip(plan.stages, self.stages, strict=True):
+        for (_, rate), units in zip(plan.stages, self.stages, strict=True):
             for unit in units:
                 x = unit(x, frozen)
-            x = dropout(max_pool(x, 2), stage.dropout, rngs, channels=plan.channel_dropout)
+            x = dropout(max_pool(x, 2), rate, rngs, channels=plan.channel_dropout)
         x = flatten(x)
-        if plan.dense:
+        if plan.dense_dropout is not None:
             x = dropout(self.dense(x, frozen), plan.dense_dropout, rngs)
         return x.astype(jnp.float32)

@@ -13,13 +13,25 @@ inverted bottleneck on c channels, expansion e, window k:
 B activates by swish; Lite (made for integer hardware) has no squeeze-excitation and activates by ReLU6.
 Padding is TensorFlow's "SAME", which the released weights were trained with; the norm is batch normalization
 with epsilon 1e-3.
+
+Weights are from a safetensors file with efficientnet-pytorch's tensor names. To make one of the weights that
+efficientnet-pytorch downloads:
+
+    s = efficientnet_pytorch.EfficientNet.from_pretrained("efficientnet-b0").state_dict()
+    safetensors.torch.save_file({k: v.contiguous() for k, v in s.items()}, "b0.safetensors")
+
+`contiguous` is required: weights converted from TensorFlow have PyTorch's shapes (OIHW), but TensorFlow's
+order (HWIO) in memory. Without it the file has the right names and shapes, and kernels in the wrong order.
+Nothing in the file shows that, and its features look plausible.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -27,13 +39,20 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.errors import UsageError
+from jaxfed.host.location import location
 from jaxfed.models.layers import HE_FAN_OUT_INIT, Layers, dropout, image_shape
 from jaxfed.models.model import Model, from_module
+from jaxfed.models.pretrained import read_tensors
 
 IMAGE_SIZE = 224  # pixels a side of the images that the released weights were trained with
 NUM_FEATURES = 1280
 _STEM_CHANNELS = 32
 _DROPOUT = 0.2
+_STOCHASTIC_DEPTH = 0.2  # share of the last block's outputs dropped in training; earlier ones less
+# The variance of the paper's code, 2 / (window * outputs a group): an output of a depthwise convolution is a
+# group of its own, whose fan-in is the window.
+_DEPTHWISE_INIT = nnx.initializers.variance_scaling(2.0, "fan_in", "normal")
+_CLASSIFIER_INIT = nnx.initializers.variance_scaling(1 / 3, "fan_out", "uniform")
 
 
 class Stage(NamedTuple):
@@ -57,17 +76,6 @@ STAGES = (
 )
 
 
-class BlockSpec(NamedTuple):
-    """One inverted bottleneck. squeezed: channels of its squeeze-excitation, 0 without one."""
-
-    kernel_size: int
-    stride: int
-    in_channels: int
-    hidden: int
-    out_channels: int
-    squeezed: int
-
-
 class Network(NamedTuple):
     """RGB means and deviations of the images that the weights expect, in units of 0 to 255, and the kind."""
 
@@ -75,40 +83,14 @@ class Network(NamedTuple):
     deviation: tuple[float, float, float]
     lite: bool
 
-    def blocks(self) -> Iterator[BlockSpec]:
-        """The blocks from stem to head."""
-        in_channels = _STEM_CHANNELS
-        for stage in STAGES:
-            for index in range(stage.num_blocks):
-                yield BlockSpec(
-                    kernel_size=stage.kernel_size,
-                    stride=stage.stride if index == 0 else 1,
-                    in_channels=in_channels,
-                    hidden=in_channels * stage.expansion,
-                    out_channels=stage.out_channels,
-                    squeezed=0 if self.lite else in_channels // 4,
-                )
-                in_channels = stage.out_channels
-
 
 NETWORKS = {
     "efficientnet_b0": Network((123.675, 116.28, 103.53), (58.395, 57.12, 57.375), lite=False),
     "efficientnet_lite0": Network((127.0, 127.0, 127.0), (128.0, 128.0, 128.0), lite=True),
 }
 
-_DEPTHWISE_INIT = nnx.initializers.variance_scaling(2.0, "fan_in", "normal")
-_CLASSIFIER_INIT = nnx.initializers.variance_scaling(1 / 3, "fan_out", "uniform")
-_STOCHASTIC_DEPTH = 0.2  # share of the last block's outputs dropped in training; earlier ones less
 
-
-def find_network(name: str) -> Network:
-    """The network of that name. Raises UsageError on a name not in `NETWORKS`."""
-    if name not in NETWORKS:
-        raise UsageError(f"unknown network {name!r}; allowed: {', '.join(NETWORKS)}")
-    return NETWORKS[name]
-
-
-def prepare(images: jax.Array, network: Network, image_size: int | None = None) -> jax.Array:
+def prepare(images: jax.Array, network: Network, image_size: int = IMAGE_SIZE) -> jax.Array:
     """Resize and normalize images as the network expects them: (resized - mean) / deviation.
 
     Grey images are repeated over RGB. The whole image is resized to a square (bicubic, antialiased
@@ -118,99 +100,72 @@ def prepare(images: jax.Array, network: Network, image_size: int | None = None) 
     Args:
         images: [n, h, w, 1 or 3], uint8, or float in units of 0 to 255.
         network: the network for these images.
-        image_size: pixels a side; None is 224, the network's own.
+        image_size: pixels a side.
 
     Returns:
         float32 [n, image_size, image_size, 3].
     """
-    size = IMAGE_SIZE if image_size is None else image_size
     images = jnp.asarray(images, jnp.float32)
-    resized = jax.image.resize(images, (images.shape[0], size, size, images.shape[-1]), "bicubic")
+    shape = len(images), image_size, image_size, images.shape[-1]
+    resized = jax.image.resize(images, shape, "bicubic")
     mean, deviation = (jnp.asarray(of).reshape(1, 1, 1, 3) for of in network[:2])
     return (resized - mean) / deviation
 
 
-def efficientnet(name: str, *, num_classes: int | None = 1000) -> Model:
+def efficientnet(
+    name: str,
+    input_shape: Sequence[int] = (IMAGE_SIZE, IMAGE_SIZE, 3),
+    num_classes: int | None = 1000,
+) -> Model:
     """Build the network of that name, for images as `prepare` makes them, of any size.
 
     In training there is dropout before the classifier, and stochastic depth.
 
     Args:
         name: a key of `NETWORKS`.
+        input_shape: (H, W, 3).
         num_classes: outputs of the classifier; None leaves it out.
 
     Raises:
-        UsageError: an unknown name.
+        UsageError: inputs that are no images of three channels.
 
     Cost: Lite0 and B0 take 0.39e9 multiply-adds an image of 224 x 224.
     """
-    network = find_network(name)
+    *_, channels = image_shape(name, input_shape)
+    if channels != 3:
+        raise UsageError(f"{name} takes images of 3 channels, not of {channels}")
 
     def build(rngs: nnx.Rngs) -> _EfficientNet:
         layers = Layers(rngs, HE_FAN_OUT_INIT, momentum=0.99, epsilon=1e-3)
-        return _EfficientNet(network, num_classes, layers)
+        return _EfficientNet(NETWORKS[name].lite, num_classes, layers)
 
     return from_module(build)
 
 
-def for_images(name: str, input_shape: Sequence[int], num_classes: int | None) -> Model:
-    """Build `efficientnet` for images (H, W, 3) of any size; raises a UsageError for others."""
-    *_, channels = image_shape(name, input_shape)
-    if channels != 3:
-        raise UsageError(f"{name} takes images of 3 channels, not of {channels}")
-    return efficientnet(name, num_classes=num_classes)
-
-
-efficientnet_b0, efficientnet_lite0 = (partial(for_images, name) for name in NETWORKS)
-
-
-def _conv(
-    layers: Layers,
-    in_channels: int,
-    out_channels: int,
-    kernel_size: int = 1,
-    stride: int = 1,
-    *,
-    depthwise: bool = False,
-    use_bias: bool = False,
-) -> nnx.Conv:
-    # The variance of the paper's code, 2 / (window * outputs a group): an output of a depthwise
-    # convolution is a group of its own, whose fan-in is the window.
-    return layers.conv(
-        in_channels,
-        out_channels,
-        kernel_size,
-        stride,
-        padding="SAME",
-        use_bias=use_bias,
-        depthwise=depthwise,
-        kernel_init=_DEPTHWISE_INIT if depthwise else None,
-    )
+efficientnet_b0, efficientnet_lite0 = (partial(efficientnet, name) for name in NETWORKS)
 
 
 class _InvertedBottleneck(nnx.Module):
     def __init__(
-        self,
-        block: BlockSpec,
-        activation: Callable[[jax.Array], jax.Array],
-        drop: float,
-        layers: Layers,
+        self, stage: Stage, into: int, stride: int, lite: bool, drop: float, layers: Layers
     ):
-        self.activation = activation
-        self.residual = block.stride == 1 and block.in_channels == block.out_channels
+        hidden, out = into * stage.expansion, stage.out_channels
+        conv = partial(layers.conv, padding="SAME")
+        self.activation = jax.nn.relu6 if lite else jax.nn.swish
+        self.residual = stride == 1 and into == out
         self.stochastic_depth = nnx.Dropout(drop, broadcast_dims=(1, 2, 3))
-        if block.hidden != block.in_channels:
-            self.expand_conv = _conv(layers, block.in_channels, block.hidden)
-            self.expand_norm = layers.norm(block.hidden)
-        self.depthwise_conv = _conv(
-            layers, block.hidden, block.hidden, block.kernel_size, block.stride, depthwise=True
+        if hidden != into:
+            self.expand_conv = conv(into, hidden, 1)
+            self.expand_norm = layers.norm(hidden)
+        self.depthwise_conv = conv(
+            hidden, hidden, stage.kernel_size, stride, depthwise=True, kernel_init=_DEPTHWISE_INIT
         )
-        self.depthwise_norm = layers.norm(block.hidden)
-        if block.squeezed:
-            self.squeeze = _conv(layers, block.hidden, block.squeezed, use_bias=True)
-            self.excite = _conv(layers, block.squeezed, block.hidden, use_bias=True)
-        self.project_conv = _conv(layers, block.hidden, block.out_channels)
-        self.project_norm = layers.norm(block.out_channels)
+        self.depthwise_norm = layers.norm(hidden)
+        if not lite:
+            self.squeeze = conv(hidden, into // 4, 1, use_bias=True)
+            self.excite = conv(into // 4, hidden, 1, use_bias=True)
+        self.project_conv = conv(hidden, out, 1)
+        self.project_norm = layers.norm(out)
 
     def __call__(self, x: jax.Array, rngs: nnx.Rngs | None) -> jax.Array:
         frozen = rngs is None
@@ -228,27 +183,22 @@ class _InvertedBottleneck(nnx.Module):
 
 
 class _EfficientNet(nnx.Module):
-    def __init__(
-        self,
-        network: Network,
-        num_classes: int | None,
-        layers: Layers,
-    ):
-        blocks = list(network.blocks())
-        self.activation = jax.nn.relu6 if network.lite else jax.nn.swish
-        self.stem_conv = _conv(layers, 3, _STEM_CHANNELS, 3, 2)
+    def __init__(self, lite: bool, num_classes: int | None, layers: Layers):
+        self.activation = jax.nn.relu6 if lite else jax.nn.swish
+        self.stem_conv = layers.conv(3, _STEM_CHANNELS, 3, 2, padding="SAME")
         self.stem_norm = layers.norm(_STEM_CHANNELS)
-        self.blocks = nnx.List(
-            _InvertedBottleneck(
-                block, self.activation, _STOCHASTIC_DEPTH * index / len(blocks), layers
-            )
-            for index, block in enumerate(blocks)
-        )
-        self.head_conv = _conv(layers, blocks[-1].out_channels, NUM_FEATURES)
+        self.blocks: nnx.List[_InvertedBottleneck] = nnx.List()
+        into, number = _STEM_CHANNELS, sum(stage.num_blocks for stage in STAGES)
+        for stage in STAGES:
+            for index in range(stage.num_blocks):
+                drop, stride = _STOCHASTIC_DEPTH * len(self.blocks) / number, stage.stride
+                block = _InvertedBottleneck(stage, into, 1 if index else stride, lite, drop, layers)
+                self.blocks.append(block)
+                into = stage.out_channels
+        self.head_conv = layers.conv(into, NUM_FEATURES, 1, padding="SAME")
         self.head_norm = layers.norm(NUM_FEATURES)
-        self.classifier = replace(layers, kernel_init=_CLASSIFIER_INIT).classifier(
-            NUM_FEATURES, num_classes
-        )
+        last = replace(layers, kernel_init=_CLASSIFIER_INIT)
+        self.classifier = last.classifier(NUM_FEATURES, num_classes)
 
     def features(self, images: jax.Array, rngs: nnx.Rngs | None = None) -> jax.Array:
         """Mean over pixels of the last activation; training mode where there are rngs."""
@@ -262,3 +212,76 @@ class _EfficientNet(nnx.Module):
     def head(self, features: jax.Array) -> jax.Array:
         """Logits."""
         return self.classifier(features)
+
+
+# Layer -> its name in a file; the first norm of a network has the name of a block's first one.
+NAMES = {
+    **{"stem_conv": "_conv_stem", "stem_norm": "_bn0", "head_conv": "_conv_head"},
+    **{"head_norm": "_bn1", "classifier": "_fc", "blocks": "_blocks"},
+    **{"expand_conv": "_expand_conv", "expand_norm": "_bn0", "depthwise_conv": "_depthwise_conv"},
+    **{"depthwise_norm": "_bn1", "squeeze": "_se_reduce", "excite": "_se_expand"},
+    **{"project_conv": "_project_conv", "project_norm": "_bn2"},
+}
+
+
+def find_weights(
+    network: str, weights: str | os.PathLike[str] | None = None, root: str | None = None
+) -> Path:
+    """Find the file of a network's pretrained weights.
+
+    The file is `weights` itself if given. Otherwise it is the first of NETWORK.safetensors,
+    weights/NETWORK.safetensors and ../weights/NETWORK.safetensors in the data root (`root`, else
+    $JAXFED_DATA).
+
+    Args:
+        network: a key of `NETWORKS`.
+        weights: path of the file.
+        root: data root.
+
+    Raises:
+        UsageError: no such file; names the places searched, and how to make the file.
+    """
+    if weights is not None:
+        places = [location(weights, "config.preprocessing.weights")]
+    else:
+        key = "config.dataset.root" if root else "$JAXFED_DATA"
+        given = root or os.environ.get("JAXFED_DATA")
+        base = location(given, key).absolute() if given else None
+        folders = (base, base / "weights", base.parent / "weights") if base else ()
+        places = [folder / f"{network}.safetensors" for folder in folders]
+    for place in places:
+        if place.is_file():
+            return place
+    looked = ", ".join(map(str, places)) or "nowhere: neither a root nor $JAXFED_DATA is set"
+    recipe = "safetensors.torch.save_file({k: v.contiguous() for k, v in MODEL.state_dict().items()}, PATH)"
+    raise UsageError(
+        f"no weights of {network}; looked for: {looked}; to make the file: {recipe} with an "
+        "efficientnet-pytorch MODEL"
+    )
+
+
+def read_weights(
+    path: str | os.PathLike[str], template: nnx.State, *, new_head: bool = False
+) -> nnx.State:
+    """Read a state from a safetensors file; every tensor of the file is used exactly once.
+
+    Args:
+        path: the file, named as in efficientnet-pytorch; OIHW kernels, any float dtype.
+        template: a state of the network; without `new_head` its shapes suffice, as in
+            `jax.eval_shape(init, key)`.
+        new_head: keep the template's classifier and ignore the file's, for other classes.
+
+    Returns:
+        A state like the template, float32.
+
+    Raises:
+        UsageError: not a readable safetensors file; a name missing or unexpected; a wrong shape.
+    """
+
+    def unread(name: str) -> bool:
+        is_counter = name.endswith(".num_batches_tracked")  # PyTorch's step counters
+        return is_counter or (new_head and name.startswith("_fc."))
+
+    return read_tensors(
+        path, template, NAMES, unread=unread, without="classifier" if new_head else ""
+    )

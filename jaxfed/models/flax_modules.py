@@ -16,7 +16,7 @@ do not count.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -39,7 +39,6 @@ _MODES = {
     "deterministic": False,
     "use_running_average": False,
 }
-_COLLECTIONS = {"params": nnx.Param, "batch_stats": nnx.BatchStat}
 
 
 def from_flax(
@@ -66,15 +65,12 @@ def from_flax(
     if not is_allowed(input_shape, Sequence[Count]):
         given = " ".join(repr(input_shape).split())
         raise UsageError(f"from_flax(input_shape={given}): use tuples, such as (8,)")
-    if isinstance(module, flax.linen.Module):
-        parts = _linen_parts(module, tuple(input_shape))
-    elif isinstance(module, nnx.Module) or callable(module):
-        parts = _nnx_parts(module)
-    else:
+    if not callable(module):
         raise UsageError(
             f"from_flax({type(module).__name__}): use a Linen module, an NNX module, or a "
             "function that makes an NNX module from its nnx.Rngs"
         )
+    parts = _parts(module, tuple(input_shape))
     model = _model(parts)
     _check(model, parts.name, tuple(input_shape))
     if parts.has_features and callable(parts.methods):
@@ -83,7 +79,7 @@ def from_flax(
 
 
 class _Parts(NamedTuple):
-    """A network's name, methods, initial state, and call: (method, state, x, key) -> (output, state).
+    """A network's name, its own methods, initial state, and call: (method, state, x, key) -> (output, state).
 
     `key` is None in evaluation.
     """
@@ -116,32 +112,39 @@ def _model(parts: _Parts) -> Model:
     return compose(init=parts.init, features=features, head=head, train_features=train_features)
 
 
-def _nnx_parts(module: nnx.Module | Callable[[nnx.Rngs], nnx.Module]) -> _Parts:
+def _parts(
+    module: flax.linen.Module | nnx.Module | Callable[[nnx.Rngs], nnx.Module],
+    input_shape: tuple[int, ...],
+) -> _Parts:
     name = getattr(module, "__name__", type(module).__name__)
     if flax.linen.Module in getattr(module, "__mro__", ()):
         raise UsageError(f"from_flax({name}): is a class; use a Linen module made from it")
+    linen = module if isinstance(module, flax.linen.Module) else None
 
     def build(rngs: nnx.Rngs) -> nnx.Module:
+        if isinstance(module, flax.linen.Module):
+            example = jnp.zeros((1, *input_shape), jnp.float32)
+            wrapped = nnx.bridge.ToNNX(module, rngs=rngs)
+            return wrapped.lazy_init(example, **_mode(name, module.__call__, None))
         return module if isinstance(module, nnx.Module) else module(rngs)
 
-    with _naming(name, "cannot be made from its nnx.Rngs"):
+    doing = (
+        f"does not take examples of {input_shape}" if linen else "cannot be made from its nnx.Rngs"
+    )
+    with _naming(name, doing):
         shapes = nnx.eval_shape(lambda: build(nnx.Rngs(0)))
     if not isinstance(shapes, nnx.Module):
         raise UsageError(
             f"from_flax: {module!r} makes a {type(shapes).__name__}; use an nnx.Module"
         )
-    name = type(shapes).__name__
-    for where, array in _bare_arrays(shapes):
-        raise UsageError(
-            f"{name}: {where} is an array {array.dtype}{list(array.shape)} outside of variables; use an "
-            "nnx.Param for what is trained, and make constants in __call__"
-        )
+    methods = linen or shapes
+    name = type(methods).__name__
     graph, *states = nnx.split(shapes, (nnx.Param, nnx.BatchStat), nnx.RngState, ...)
     _, streams, rest = states
     for path, variable in nnx.to_flat_state(rest):
         raise UsageError(
-            f"{name}: {'.'.join(map(str, path))} is an nnx.{type(variable).__name__}; use nnx.Param "
-            "and nnx.BatchStat, which clients train and a server averages"
+            f"{name}: {'.'.join(map(str, path))} is of type {type(variable).__name__}; use nnx.Param and "
+            "nnx.BatchStat (Linen's 'params' and 'batch_stats'), which clients train and a server averages"
         )
     # Random streams are not averaged: each call derives new ones from its key.
     streams = jax.jit(lambda: nnx.state(build(nnx.Rngs(0)), nnx.RngState))() if streams else streams
@@ -154,6 +157,9 @@ def _nnx_parts(module: nnx.Module | Callable[[nnx.Rngs], nnx.Module]) -> _Parts:
     ) -> tuple[jax.Array, nnx.State]:
         network = nnx.merge(graph, state, streams, copy=True)  # the caller's state must not change
         rngs = None if key is None else nnx.Rngs(key)
+        mode = _mode(name, getattr(methods if linen else network, method), rngs)
+        if linen:
+            mode |= {"rngs": {}} if rngs is None else {"mutable": ["batch_stats"]}
         if rngs is None:
             network.eval()
         else:
@@ -161,71 +167,10 @@ def _nnx_parts(module: nnx.Module | Callable[[nnx.Rngs], nnx.Module]) -> _Parts:
             keys = nnx.to_flat_state(nnx.state(network, nnx.RngKey))
             streams_used = sorted({variable.tag for _, variable in keys})
             nnx.reseed(network, **{stream: rngs() for stream in streams_used})
-        function = getattr(network, method)
-        output = function(x, **_mode(name, function, rngs))
+        output = getattr(network, method)(x, **mode)
         return output, nnx.state(network, (nnx.Param, nnx.BatchStat))
 
-    return _Parts(name, shapes, init, call)
-
-
-def _bare_arrays(network: nnx.Module) -> Iterator[tuple[str, Any]]:
-    """The paths of attributes that are arrays outside of variables; the graph would store them as traced."""
-    for path, node in nnx.iter_graph(network):
-        if isinstance(node, nnx.Module):
-            for attribute, value in vars(node).items():
-                if isinstance(value, (jax.Array, np.ndarray, jax.ShapeDtypeStruct)):
-                    yield ".".join(map(str, (*path, attribute))), value
-
-
-def _linen_parts(module: flax.linen.Module, input_shape: tuple[int, ...]) -> _Parts:
-    name = type(module).__name__
-    example = jnp.zeros((1, *input_shape), jnp.float32)
-
-    def variables_of(key: jax.Array) -> Mapping[str, Any]:
-        streams = {"params": key, "dropout": jax.random.fold_in(key, 1)}
-        variables = module.init(streams, example, **_mode(name, module.__call__, None))
-        return flax.linen.unbox(variables)  # drops names of axes, which nothing uses here
-
-    with _naming(name, f"does not take examples of {input_shape}"):
-        shapes = jax.eval_shape(variables_of, jax.random.key(0))
-    for collection, content in shapes.items():
-        if collection not in _COLLECTIONS and jax.tree.leaves(content):
-            raise UsageError(
-                f"{name}: has variables in the collection {collection!r}; use 'params' and "
-                "'batch_stats', which clients train and a server averages"
-            )
-
-    def init(key: jax.Array) -> nnx.State:
-        return _state_of(variables_of(key))
-
-    def call(
-        method: str, state: nnx.State, x: jax.Array, key: jax.Array | None
-    ) -> tuple[jax.Array, nnx.State]:
-        variables, function = nnx.to_pure_dict(state), getattr(module, method)
-        if key is None:
-            logits: Any = module.apply(variables, x, method=method, **_mode(name, function, None))
-            return logits, state
-        keywords = _mode(name, function, nnx.Rngs(key))
-        # Linen takes streams of other names from the one for parameters.
-        streams = {"dropout": key, "params": jax.random.fold_in(key, 1)}
-        result: Any = module.apply(
-            variables, x, method=method, rngs=streams, mutable=["batch_stats"], **keywords
-        )
-        output, moved = result
-        return output, _state_of({**variables, **moved})
-
-    return _Parts(name, module, init, call)
-
-
-def _state_of(variables: Mapping[str, Any]) -> nnx.State:
-    """Linen's nested arrays as a state with typed leaves."""
-    return nnx.State(
-        {
-            collection: jax.tree.map(kind, dict(variables[collection]))
-            for collection, kind in _COLLECTIONS.items()
-            if variables.get(collection)
-        }
-    )
+    return _Parts(name, methods, init, call)
 
 
 def _mode(name: str, function: Callable[..., Any], rngs: nnx.Rngs | None) -> dict[str, Any]:

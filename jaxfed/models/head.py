@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.tree_util import DictKey
 
 from jaxfed.errors import UsageError
 
@@ -41,7 +40,7 @@ def head_paths(model: Model, method: str) -> frozenset[Path]:
         UsageError: the network has no head, or nothing below it.
     """
     found = read_by_head(model)
-    if not found or len(found) == len(_by_path(jax.eval_shape(model.init, jax.random.key(0)))):
+    if not found or len(found) == len(nnx.to_flat_state(_template(model))):
         raise UsageError(
             f"{method} needs a network of a body and a head: this one has "
             + ("nothing below its head" if found else "no head with parameters"),
@@ -62,11 +61,11 @@ def dense_head(model: Model, method: str) -> DenseHead:
     """
     paths = head_paths(model, method)
     kernels = [path for path in paths if path[-1] == "kernel"]
-    leaves = _by_path(jax.eval_shape(model.init, jax.random.key(0)))
+    leaves = dict(nnx.to_flat_state(_template(model)))
     is_dense = len(kernels) == 1 and all(
         path[:-1] == kernels[0][:-1] and path[-1] in ("kernel", "bias") for path in paths
     )
-    if not is_dense or leaves[kernels[0]].ndim != 2:
+    if not is_dense or len(leaves[kernels[0]].shape) != 2:
         names = ", ".join(sorted(".".join(map(str, path)) for path in paths))
         raise UsageError(
             f"{method} needs a head of one dense layer: this one has the parameters {names}",
@@ -91,33 +90,29 @@ def leaf_of(state: nnx.State, path: Path) -> Any:
 
 def with_leaf(state: nnx.State, path: Path, value: jax.Array) -> nnx.State:
     """Return the state with another array at a path."""
-
-    def put(at: Any, leaf: jax.Array) -> jax.Array:
-        return value if _plain(at) == path else leaf
-
-    return jax.tree_util.tree_map_with_path(put, state)
-
-
-def _by_path(state: Any) -> dict[Path, Any]:
-    return {_plain(at): leaf for at, leaf in jax.tree_util.tree_leaves_with_path(state)}
-
-
-def _plain(at: Any) -> Path:
-    return tuple(key.key for key in at if isinstance(key, DictKey))
+    return nnx.from_flat_state(
+        (at, leaf.replace(value) if at == path else leaf) for at, leaf in nnx.to_flat_state(state)
+    )
 
 
 def read_by_head(model: Model) -> frozenset[Path]:
     """Return the paths of the parameters that the head reads; none without a head."""
-    state = jax.eval_shape(model.init, jax.random.key(0))
-    leaves = _by_path(state)
-    for dim in sorted({leaf.shape[0] for leaf in leaves.values() if leaf.ndim == 2}):
+    paths, leaves = zip(*nnx.to_flat_state(_template(model)), strict=True)
+
+    def head(leaves: tuple[Any, ...], features: jax.Array) -> jax.Array:
+        return model.head(nnx.from_flat_state(zip(paths, leaves, strict=True)), features)
+
+    for dim in sorted({leaf.shape[0] for leaf in leaves if len(leaf.shape) == 2}):
         try:
-            traced = jax.make_jaxpr(model.head)(state, jax.ShapeDtypeStruct((1, dim), jnp.float32))
+            traced = jax.make_jaxpr(head)(leaves, jax.ShapeDtypeStruct((1, dim), jnp.float32))
         except (TypeError, ValueError):  # shapes do not fit: the features have another dimension
             continue
-        seen = {id(v) for step in traced.eqns for v in step.invars} | {
-            id(v) for v in traced.jaxpr.outvars
-        }
-        read = (id(v) in seen for v in traced.jaxpr.invars[:-1])
-        return frozenset(path for path, is_read in zip(leaves, read, strict=True) if is_read)
+        seen = {id(v) for step in traced.eqns for v in step.invars}
+        seen |= {id(v) for v in traced.jaxpr.outvars}
+        variables = traced.jaxpr.invars[:-1]
+        return frozenset(path for path, v in zip(paths, variables, strict=True) if id(v) in seen)
     return frozenset()
+
+
+def _template(model: Model) -> nnx.State:
+    return jax.eval_shape(model.init, jax.random.key(0))

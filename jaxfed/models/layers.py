@@ -90,68 +90,31 @@ def _in_float32(args: Any, /, *, dtype: Any = None, inexact: bool = True) -> Any
     return tuple(None if x is None else jnp.asarray(x, jnp.float32) for x in args)
 
 
+# Flax's norms return the widest dtype of inputs and statistics, so one of them would end a computation in
+# bfloat16. These compute in float32, with `promote_dtype=_in_float32`, and return the inputs' dtype.
+
+
 class BatchNorm(nnx.BatchNorm):
-    """Flax's BatchNorm, always computed in float32; the result has the inputs' dtype.
+    """Flax's, over all axes but the last; as there, the running variance is the biased one."""
 
-    Flax's own returns the widest dtype of inputs and statistics, so one such layer would end a
-    computation in bfloat16. As in Flax, the running variance is the biased one.
-    """
-
-    def __init__(self, channels: int, *, momentum: float, epsilon: float, rngs: nnx.Rngs):
-        super().__init__(
-            channels, momentum=momentum, epsilon=epsilon, promote_dtype=_in_float32, rngs=rngs
-        )
-
-    def __call__(
-        self,
-        x: jax.Array,
-        use_running_average: bool | None = None,
-        *,
-        mask: jax.Array | None = None,
-    ) -> jax.Array:
-        """Normalize over all axes but the last, by the batch or by the running statistics."""
+    def __call__(self, x: Any, use_running_average: Any = None, *, mask: Any = None) -> jax.Array:
+        """Normalize by the batch or by the running statistics."""
         return super().__call__(x, use_running_average, mask=mask).astype(x.dtype)
 
 
 class GroupNorm(nnx.GroupNorm):
-    """Flax's GroupNorm, always computed in float32; the result has the inputs' dtype."""
+    """Flax's: each example separately; training and evaluation do not differ."""
 
-    def __init__(self, channels: int, *, num_groups: int, epsilon: float, rngs: nnx.Rngs):
-        if channels % num_groups:
-            raise UsageError(f"groups={num_groups} does not divide {channels} channels")
-        super().__init__(
-            channels,
-            num_groups=num_groups,
-            epsilon=epsilon,
-            promote_dtype=_in_float32,
-            rngs=rngs,
-        )
-
-    def __call__(
-        self,
-        x: jax.Array,
-        use_running_average: bool | None = None,
-        *,
-        mask: jax.Array | None = None,
-    ) -> jax.Array:
-        """Normalize each example separately; training and evaluation do not differ."""
+    def __call__(self, x: Any, use_running_average: Any = None, *, mask: Any = None) -> jax.Array:
+        """Normalize."""
         return super().__call__(x, mask=mask).astype(x.dtype)
 
 
 class LayerNorm(nnx.LayerNorm):
-    """Flax's LayerNorm, always computed in float32; the result has the inputs' dtype."""
+    """Flax's: each token separately."""
 
-    def __init__(self, features: int, *, epsilon: float, rngs: nnx.Rngs):
-        super().__init__(
-            features,
-            epsilon=epsilon,
-            use_fast_variance=False,
-            promote_dtype=_in_float32,
-            rngs=rngs,
-        )
-
-    def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
-        """Normalize each token separately."""
+    def __call__(self, x: Any, *, mask: Any = None) -> jax.Array:
+        """Normalize."""
         return super().__call__(x, mask=mask).astype(x.dtype)
 
 
@@ -284,13 +247,26 @@ class Layers:
 
     def norm(self, channels: int) -> BatchNorm | GroupNorm | Identity:
         """A norm of the network's kind, called as norm(x, frozen). Raises UsageError."""
+        common = {"epsilon": self.epsilon, "promote_dtype": _in_float32, "rngs": self.rngs}
         if self.norm_kind == "batch":
-            return BatchNorm(channels, momentum=self.momentum, epsilon=self.epsilon, rngs=self.rngs)
+            return BatchNorm(channels, momentum=self.momentum, **common)
         if self.norm_kind == "group":
-            return GroupNorm(channels, num_groups=self.groups, epsilon=self.epsilon, rngs=self.rngs)
+            if channels % self.groups:
+                raise UsageError(f"{self.groups} groups do not divide {channels} channels")
+            return GroupNorm(channels, num_groups=self.groups, **common)
         if self.norm_kind == "none":
             return Identity()
         raise UsageError(f"unknown norm {self.norm_kind!r}; allowed: batch, group, none")
+
+    def token_norm(self, features: int) -> LayerNorm:
+        """A norm of tokens."""
+        return LayerNorm(
+            features,
+            epsilon=self.epsilon,
+            use_fast_variance=False,
+            promote_dtype=_in_float32,
+            rngs=self.rngs,
+        )
 
 
 def dropout(

@@ -5,7 +5,7 @@ A state w is split into v, which is trained, sent and stored, and u, which stays
     "head"    v: the parameters that the head reads. Features are those of evaluation.
     "norms"   v: the head, and scale and bias of every norm.
     "lora"    v: the head, and for every dense kernel W [in, out] below it A [in, r] and B [r, out]:
-              W = W_0 + (alpha / rank) A B,    r = min(rank, in),    A^T A = I and B = 0 before the first step
+              W = W_0 + (alpha / r) A B,    r up to each `in`,    A^T A = I and B = 0 before the first step
 
 Running statistics are in v of "norms" and "lora"; "head" leaves them as they are. A network without a head
 has none in v.
@@ -16,10 +16,10 @@ distribution; here its columns are orthonormal. It is drawn once, never again in
 A_k B_k is another matrix. With "b" A is in u and B alone is trained (FFA-LoRA: Y. Sun, Z. Li, Y. Li, B. Ding,
 ICLR 2024), so the mean of B_k gives exactly the mean of products, and half of the numbers are sent.
 
-"b" with rank = alpha of at least `in` at every layer trains the dense kernels and the head in full, up to
-rounding: A A^T = I, so a step of SGD moves A B by the step of W. The same holds with momentum, and for means
-over clients. It does not hold with weight decay, which draws W to W_0 instead of 0, nor with an optimizer
-that scales entries separately. A network with no other parameters is then trained as by "all".
+"b" with r = alpha = `in` at every layer trains the dense kernels and the head in full, up to rounding:
+A A^T = I, so a step of SGD moves A B by the step of W. The same holds with momentum, and for means over
+clients. It does not hold with weight decay, which draws W to W_0 instead of 0, nor with an optimizer that
+scales entries separately. A network with no other parameters is then trained as by "all".
 
 Bytes of v, 4 each: sum over dense kernels of r (in + out), with "b" r out; and of the head.
 
@@ -72,7 +72,7 @@ def partly_trained(
         key: of A; None: key 0.
 
     Raises:
-        UsageError: the network has no such part.
+        UsageError: the network has no such part, or a dense layer of fewer than `lora_rank` inputs.
     """
     if trainable == "all":
         return model, lambda state: state
@@ -150,9 +150,11 @@ def _split(
     if trainable != "lora":
         return _Split(head | found, {}, 1.0)
     key, draw = jax.random.key(0) if key is None else key, jax.nn.initializers.orthogonal()
-    factors = {}
-    for number, name in enumerate(sorted(found, key=str)):
-        size = leaves[name].shape[0]
-        of_layer = jax.random.fold_in(key, number)
-        factors[name] = draw(of_layer, (size, min(rank, size)), jnp.float32)
+    if rank > (least := min(leaves[name].shape[0] for name in found)):
+        wrong = f"a dense layer has {least} inputs"
+        raise UsageError(wrong, key="lora_rank", value=rank, allowed=f"use at most {least}")
+    factors = {
+        name: draw(jax.random.fold_in(key, number), (leaves[name].shape[0], rank), jnp.float32)
+        for number, name in enumerate(sorted(found, key=str))
+    }
     return _Split(head, factors, alpha / rank)

@@ -8,25 +8,23 @@ numbers each, by a linear layer. With them go a class token and registers, if an
 A folder has config.json, model.safetensors and preprocessor_config.json. By the `model_type` of config.json:
 
     vit                              class token; learned positions
-    vit_mae                          the same; features: mean of patches, as no loss trains the class token
-    dinov2, dinov2_with_registers    LayerScale; SwiGLU in the largest
-    dinov3_vit                       LayerScale, registers; rotary positions of patches, no learned ones
+    dinov2, dinov2_with_registers    LayerScale
     clip (its image tower)           a norm before the first block; quick GELU
-    siglip (its image tower)         no class token; features by attention from one learned query
 
-Features are float32 [n, d], after the last norm: `pooler_output` of `transformers` for DINO, CLIP (before its
-projection) and SigLIP, the class token of `last_hidden_state` for ViT. Learned positions are interpolated for
-images of other sizes, as in `transformers`: bicubic (a = -0.75) without antialiasing; with it (a = -0.5) for
-DINOv2 with registers. There is no dropout, stochastic depth or random rotary scale, also in training.
+Features are float32 [n, d], the class token after the last norm: `pooler_output` of `transformers` for DINOv2
+and CLIP (before its projection). Learned positions are interpolated for images of other sizes, as in
+`transformers`: bicubic (a = -0.75) without antialiasing; with it (a = -0.5) for DINOv2 with registers. There
+is no dropout or stochastic depth, also in training.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,52 +33,48 @@ from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.host.location import location
-from jaxfed.models.layers import Activation, LayerNorm, Layers, identity, image_shape
+from jaxfed.models.layers import Activation, Layers, image_shape
 from jaxfed.models.model import Model, from_module
-from jaxfed.models.pretrained import Tensor, read_tensors
+from jaxfed.models.pretrained import read_tensors
 from jaxfed.settings import Count
 
 CONFIG, WEIGHTS, PREPROCESSOR = "config.json", "model.safetensors", "preprocessor_config.json"
-Pool = Literal["class", "mean", "attention"]
 _ACTIVATIONS: dict[str, Activation] = {
     "gelu": partial(jax.nn.gelu, approximate=False),
     "gelu_pytorch_tanh": partial(jax.nn.gelu, approximate=True),
     "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
-    "silu": jax.nn.silu,
 }
 _INIT = nnx.initializers.truncated_normal(0.02)
-_BASE: dict[str, Any] = {
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "image_size": 224,
-}
-_BASE |= {"intermediate_size": 3072, "num_channels": 3, "qkv_bias": True, "hidden_act": "gelu"}
-_DINO2 = _BASE | {"mlp_ratio": 4, "layer_norm_eps": 1e-6, "use_swiglu_ffn": False}
-_CLIP = _BASE | {"patch_size": 32, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"}
-_SIGLIP = _BASE | {"patch_size": 16, "layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"}
 # Values of keys that a config.json leaves out.
+_BASE: dict[str, Any] = {
+    **{"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "image_size": 224},
+    **{"intermediate_size": 3072, "num_channels": 3, "qkv_bias": True, "hidden_act": "gelu"},
+}
+_DINOV2 = _BASE | {"mlp_ratio": 4, "layer_norm_eps": 1e-6, "patch_size": 14}
+_CLIP = _BASE | {"patch_size": 32, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "vit": _BASE | {"patch_size": 16, "layer_norm_eps": 1e-12},
-    "vit_mae": _BASE | {"patch_size": 16, "layer_norm_eps": 1e-12},
-    "dinov2": _DINO2 | {"patch_size": 14},
-    "dinov2_with_registers": _DINO2 | {"patch_size": 16, "num_register_tokens": 4},
-    "dinov3_vit": {
-        **_BASE,
-        **{"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536},
-        **{"patch_size": 16, "layer_norm_eps": 1e-5, "rope_theta": 100.0},
-        **{"query_bias": True, "key_bias": False, "value_bias": True, "proj_bias": True},
-        **{"mlp_bias": True, "num_register_tokens": 0, "use_gated_mlp": False},
-    },
+    "dinov2": _DINOV2,
+    "dinov2_with_registers": _DINOV2 | {"patch_size": 16, "num_register_tokens": 4},
     "clip": _CLIP,
     "clip_vision_model": _CLIP,
-    "siglip": _SIGLIP | {"vision_use_head": True},
-    "siglip_vision_model": _SIGLIP | {"vision_use_head": True},
 }
+# Layer=tensor of a file; a whole model's file has a prefix ("vit.").
+_OF_VIT = """patches=embeddings.patch_embeddings.projection class_token=embeddings.cls_token
+    registers=embeddings.register_tokens positions=embeddings.position_embeddings last_norm=layernorm
+    blocks=encoder.layer query=attention.attention.query key=attention.attention.key
+    value=attention.attention.value out=attention.output.dense norm1=layernorm_before norm2=layernorm_after
+    up=intermediate.dense down=output.dense"""
+_OF_DINOV2 = f"""{_OF_VIT} norm1=norm1 norm2=norm2 up=mlp.fc1 down=mlp.fc2 scale1=layer_scale1.lambda1
+    scale2=layer_scale2.lambda1"""
+_OF_CLIP = """patches=embeddings.patch_embedding class_token=embeddings.class_embedding
+    positions=embeddings.position_embedding.weight first_norm=pre_layrnorm last_norm=post_layernorm
+    blocks=encoder.layers query=self_attn.q_proj key=self_attn.k_proj value=self_attn.v_proj
+    out=self_attn.out_proj norm1=layer_norm1 norm2=layer_norm2 up=mlp.fc1 down=mlp.fc2"""
 
 
 class Form(NamedTuple):
-    """Sizes and parts of a network; `biases` are those of query, key, value, output and MLP."""
+    """Sizes and parts of a network."""
 
     width: int
     depth: int
@@ -91,16 +85,11 @@ class Form(NamedTuple):
     channels: int = 3
     activation: str = "gelu"
     epsilon: float = 1e-6
-    pool: Pool = "class"
-    has_class: bool = True
     registers: int = 0
-    rotary: float = 0.0  # base of the frequencies; 0: learned positions
+    qkv_bias: bool = True
     antialias: bool = False
     layer_scale: bool = False
-    norm_first: bool = False
-    is_gated: bool = False
-    patch_bias: bool = True
-    biases: tuple[bool, ...] = (True,) * 5
+    is_clip: bool = False
 
 
 def vit(
@@ -126,9 +115,11 @@ def vit(
         depth: number of blocks.
         heads: of the attention.
     """
-    form = read_form(location(folder, "config.model.folder")) if folder else None
-    smallest = form.patch if form else patch_size
-    height, _, channels = image_shape("vit", input_shape, smallest)
+    form = None
+    if folder:
+        with of_folder("config.model.folder", folder):
+            form = read_form(location(folder, "config.model.folder"))
+    height, _, channels = image_shape("vit", input_shape, form.patch if form else patch_size)
     if form is None:
         if width % (2 * heads):
             raise UsageError(f"width={width}: vit takes a multiple of 2 heads={2 * heads}")
@@ -139,75 +130,48 @@ def vit(
     return network(form, num_classes)
 
 
+@contextmanager
+def of_folder(key: str, folder: str) -> Iterator[None]:
+    """Let errors of the enclosed code begin with the key that names the folder."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(error.wrong, key=key, value=folder) from error
+
+
 def network(form: Form, num_classes: int | None) -> Model:
     """Build the network of a form, for images [n, H, W, c] of any size."""
 
     def build(rngs: nnx.Rngs) -> _Transformer:
-        return _Transformer(form, num_classes, Layers(rngs, _INIT))
+        return _Transformer(form, num_classes, Layers(rngs, _INIT, epsilon=form.epsilon))
 
     return from_module(build, by_example=True)
 
 
-class _Attention(nnx.Module):
-    def __init__(self, form: Form, layers: Layers):
-        self.heads = form.heads
-        self.query, self.key, self.value, self.out = (
-            layers.linear(form.width, form.width, use_bias=bias) for bias in form.biases[:4]
-        )
-
-    def __call__(self, x: jax.Array, source: jax.Array, turn: Activation) -> jax.Array:
-        """Attend from tokens x [n, t, d] to tokens [n, u, d]; `turn` rotates queries and keys."""
-        q, k, v = (
-            layer(tokens).reshape(*tokens.shape[:2], self.heads, -1)
-            for layer, tokens in ((self.query, x), (self.key, source), (self.value, source))
-        )
-        found = jax.nn.dot_product_attention(turn(q), turn(k), v)
-        return self.out(found.reshape(x.shape[0], x.shape[1], -1))
-
-
-class _MLP(nnx.Module):
-    def __init__(self, form: Form, layers: Layers):
-        bias, self.activation = form.biases[4], _ACTIVATIONS[form.activation]
-        self.up = layers.linear(form.width, form.hidden, use_bias=bias)
-        if form.is_gated:
-            self.gate = layers.linear(form.width, form.hidden, use_bias=bias)
-        self.down = layers.linear(form.hidden, form.width, use_bias=bias)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        if hasattr(self, "gate"):
-            return self.down(self.activation(self.gate(x)) * self.up(x))
-        return self.down(self.activation(self.up(x)))
-
-
 class _Block(nnx.Module):
     def __init__(self, form: Form, layers: Layers):
-        norm = partial(LayerNorm, form.width, epsilon=form.epsilon, rngs=layers.rngs)
-        self.norm1, self.norm2 = norm(), norm()
-        self.attention, self.mlp = _Attention(form, layers), _MLP(form, layers)
+        self.heads, self.activation = form.heads, _ACTIVATIONS[form.activation]
+        self.norm1, self.norm2 = layers.token_norm(form.width), layers.token_norm(form.width)
+        self.query, self.key, self.value = (
+            layers.linear(form.width, form.width, use_bias=form.qkv_bias) for _ in range(3)
+        )
+        self.out = layers.linear(form.width, form.width)
+        self.up = layers.linear(form.width, form.hidden)
+        self.down = layers.linear(form.hidden, form.width)
         if form.layer_scale:
             self.scale1, self.scale2 = (nnx.Param(jnp.ones(form.width)) for _ in range(2))
 
-    def __call__(self, x: jax.Array, turn: Activation) -> jax.Array:
-        scaled = hasattr(self, "scale1")
-        y = self.norm1(x)
-        y = self.attention(y, y, turn)
-        x = x + (y * self.scale1[...].astype(x.dtype)[None, None] if scaled else y)
-        y = self.mlp(self.norm2(x))
-        return x + (y * self.scale2[...].astype(x.dtype)[None, None] if scaled else y)
-
-
-class _Pooling(nnx.Module):
-    """SigLIP's: y = attention from a learned query; y + mlp(norm(y))."""
-
-    def __init__(self, form: Form, layers: Layers):
-        self.probe = nnx.Param(_INIT(layers.rngs.params(), (1, form.width), jnp.float32))
-        self.attention, self.mlp = _Attention(form, layers), _MLP(form, layers)
-        self.norm = LayerNorm(form.width, epsilon=form.epsilon, rngs=layers.rngs)
-
     def __call__(self, x: jax.Array) -> jax.Array:
-        probe = jnp.broadcast_to(self.probe[...].astype(x.dtype)[None], (len(x), 1, x.shape[-1]))
-        y = self.attention(probe, x, identity)
-        return (y + self.mlp(self.norm(y)))[:, 0]
+        y = self.norm1(x)
+        q, k, v = (
+            layer(y).reshape(*y.shape[:2], self.heads, -1)
+            for layer in (self.query, self.key, self.value)
+        )
+        y = self.out(jax.nn.dot_product_attention(q, k, v).reshape(x.shape))
+        scaled = hasattr(self, "scale1")
+        x = x + (y * self.scale1[...].astype(x.dtype)[None, None] if scaled else y)
+        y = self.down(self.activation(self.up(self.norm2(x))))
+        return x + (y * self.scale2[...].astype(x.dtype)[None, None] if scaled else y)
 
 
 class _Transformer(nnx.Module):
@@ -219,86 +183,49 @@ class _Transformer(nnx.Module):
             return nnx.Param(_INIT(layers.rngs.params(), (number, form.width), jnp.float32))
 
         self.patches = layers.conv(
-            form.channels, form.width, stride, stride, padding=0, use_bias=form.patch_bias
+            form.channels, form.width, stride, stride, padding=0, use_bias=not form.is_clip
         )
-        if form.has_class:
-            self.class_token = tokens(1)
+        self.class_token = tokens(1)
         if form.registers:
             self.registers = tokens(form.registers)
-        if not form.rotary:
-            self.positions = tokens(form.has_class + grid**2)
-        norm = partial(LayerNorm, form.width, epsilon=form.epsilon, rngs=layers.rngs)
-        if form.norm_first:
-            self.first_norm = norm()
+        self.positions = tokens(1 + grid**2)
+        if form.is_clip:
+            self.first_norm = layers.token_norm(form.width)
         self.blocks = nnx.List(_Block(form, layers) for _ in range(form.depth))
-        self.last_norm = norm()
-        if form.pool == "attention":
-            self.pooling = _Pooling(form, layers)
+        self.last_norm = layers.token_norm(form.width)
         self.head = layers.classifier(form.width, num_classes)
 
     def features(self, x: jax.Array, rngs: nnx.Rngs | None = None) -> jax.Array:
-        """The class token, the mean of patches, or the pooled tokens."""
+        """The class token."""
         form = self.form
         x = self.patches(jnp.repeat(x, form.channels // x.shape[-1], axis=-1))
-        (n, height, width, d), turn = x.shape, identity
-        x = x.reshape(n, height * width, d)
-        if form.has_class:
-            first = jnp.broadcast_to(self.class_token[...].astype(x.dtype)[None], (n, 1, d))
-            x = jnp.concatenate([first, x], axis=1)
-        if form.rotary:
-            size = d // form.heads
-            turn = partial(_rotated, *_angles(height, width, size, form.rotary))
-        else:
-            places = self.positions[...].astype(jnp.float32)
-            x = x + resized_positions(form, places, height, width).astype(x.dtype)[None]
+        n, height, width, d = x.shape
+
+        def repeated(tokens: nnx.Param) -> jax.Array:
+            return jnp.broadcast_to(tokens[...].astype(x.dtype)[None], (n, *tokens.shape))
+
+        places = resized_positions(form, self.positions[...].astype(jnp.float32), height, width)
+        x = jnp.concatenate([repeated(self.class_token), x.reshape(n, -1, d)], axis=1)
+        x = x + places.astype(x.dtype)[None]
         if form.registers:
-            extra = jnp.broadcast_to(
-                self.registers[...].astype(x.dtype)[None], (n, form.registers, d)
-            )
-            x = jnp.concatenate([x[:, :1], extra, x[:, 1:]], axis=1)
-        if form.norm_first:
+            x = jnp.concatenate([x[:, :1], repeated(self.registers), x[:, 1:]], axis=1)
+        if form.is_clip:
             x = self.first_norm(x)
         for block in self.blocks:
-            x = block(x, turn)
-        if form.pool == "class":
-            return self.last_norm(x[:, 0]).astype(jnp.float32)
-        x = self.last_norm(x)
-        if form.pool == "attention":
-            return self.pooling(x).astype(jnp.float32)
-        return jnp.mean(x[:, form.has_class + form.registers :], axis=1, dtype=jnp.float32)
-
-
-def _angles(height: int, width: int, size: int, base: float) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and sines [1, patches, 1, size] of DINOv3's rotary positions."""
-    places = np.meshgrid(
-        *((np.arange(n) + 0.5) / n * 2 - 1 for n in (height, width)), indexing="ij"
-    )
-    rates = 1 / base ** np.arange(0, 1, 4 / size)
-    angles = 2 * np.pi * np.stack(places, axis=-1).reshape(-1, 2, 1) * rates
-    angles = np.tile(angles.reshape(1, height * width, 1, -1), 2)
-    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-
-
-def _rotated(cosine: np.ndarray, sine: np.ndarray, x: jax.Array) -> jax.Array:
-    """Rotate the patches among tokens [n, t, heads, size]; class token and registers come first."""
-    before, patches = jnp.split(x, [x.shape[1] - cosine.shape[1]], axis=1)
-    first, second = jnp.split(patches, 2, axis=-1)
-    turned = jnp.concatenate([-second, first], axis=-1)
-    after = patches * cosine.astype(x.dtype) + turned * sine.astype(x.dtype)
-    return jnp.concatenate([before, after], axis=1)
+            x = block(x)
+        return self.last_norm(x[:, 0]).astype(jnp.float32)
 
 
 def resized_positions(form: Form, places: jax.Array, height: int, width: int) -> jax.Array:
-    """Positions of the class token, if any, and of height x width patches."""
+    """Positions of the class token and of height x width patches."""
     grid = form.image_size // form.patch
     if height == width == grid:
         return places
-    first, rest = places[: form.has_class], places[form.has_class :].reshape(grid, grid, -1)
+    first, rest = places[:1], places[1:].reshape(grid, grid, -1)
     if form.antialias:
         rest = jax.image.resize(rest, (height, width, rest.shape[-1]), "cubic")
     else:
-        rows, columns = _cubic(grid, height), _cubic(grid, width)
-        rest = jnp.einsum("hi,wj,ijd->hwd", rows, columns, rest)
+        rest = jnp.einsum("hi,wj,ijd->hwd", _cubic(grid, height), _cubic(grid, width), rest)
     return jnp.concatenate([first, rest.reshape(height * width, -1)])
 
 
@@ -316,80 +243,45 @@ def _cubic(old: int, new: int, a: float = -0.75) -> np.ndarray:
 
 def read_form(folder: str | Path) -> Form:
     """Read config.json. Raises a UsageError of one line: no such file, or another kind of model."""
-    given = _json(Path(folder))
+    given = _json(Path(folder), CONFIG)
     kind = given.get("model_type")
     if kind not in _DEFAULTS:
         allowed = ", ".join(_DEFAULTS)
-        raise UsageError(f"{folder}: model_type={kind!r} cannot be read; readable: {allowed}")
+        raise UsageError(f"model_type={kind!r} cannot be read; readable: {allowed}")
     own = _DEFAULTS[kind] | given.get("vision_config", given)
     sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size", "image_size")
-    width, depth, heads, patch, image = (
-        one[0] if isinstance(one := own[key], list) and len(set(one)) == 1 else one for key in sizes
-    )
-    hidden, is_gated, act = own["intermediate_size"], False, own["hidden_act"]
+    width, depth, heads, patch, image = (own[key] for key in sizes)
+    hidden, act = own["intermediate_size"], own["hidden_act"]
     if kind.startswith("dinov2"):
-        hidden, is_gated = int(width * own["mlp_ratio"]), own["use_swiglu_ffn"]
-        if is_gated:
-            hidden, act = (int(hidden * 2 / 3) + 7) // 8 * 8, "silu"
-    is_gated = is_gated or own.get("use_gated_mlp", False)
+        hidden = int(width * own["mlp_ratio"])
+        act = "swiglu" if own.get("use_swiglu_ffn") else act
     numbers = (width, depth, heads, hidden, patch, image, own["num_channels"])
     if not all(isinstance(one, int) and one > 0 for one in numbers) or act not in _ACTIVATIONS:
-        raise UsageError(f"{folder}: sizes {numbers} and hidden_act={act!r} cannot be read")
-    if width % heads or (kind == "dinov3_vit" and width % (4 * heads)) or image < patch:
-        raise UsageError(
-            f"{folder}: {heads} heads, width {width}, patches {patch} of {image} do not fit"
-        )
-    siglip = "siglip" in kind
-    pool: Pool = "mean" if kind == "vit_mae" or siglip else "class"
-    biases = [own.get(f"{name}_bias", own["qkv_bias"]) for name in _QKV]
+        raise UsageError(f"sizes {numbers} and hidden_act={act!r} cannot be read")
+    if width % heads or image < patch:
+        raise UsageError(f"{heads} heads, width {width}, patches {patch} of {image} do not fit")
     return Form(
         *numbers,
         activation=act,
         epsilon=own["layer_norm_eps"],
-        pool="attention" if siglip and own["vision_use_head"] else pool,
-        has_class=not siglip,
         registers=own.get("num_register_tokens", 0),
-        rotary=own.get("rope_theta", 0.0),
+        qkv_bias=own["qkv_bias"],
         antialias=kind == "dinov2_with_registers",
         layer_scale="dino" in kind,
-        norm_first="clip" in kind,
-        is_gated=is_gated,
-        patch_bias="clip" not in kind,
-        biases=(*biases, own.get("proj_bias", True), own.get("mlp_bias", True)),
+        is_clip="clip" in kind,
     )
 
 
-# Layer=tensor of a file, `blocks` before those of a block; a whole model's file has a prefix ("vit.").
-_DINOV2 = """patches=embeddings.patch_embeddings.projection class_token=embeddings.cls_token
-    registers=embeddings.register_tokens positions=embeddings.position_embeddings last_norm=layernorm
-    blocks=encoder.layer query=attention.attention.query key=attention.attention.key
-    value=attention.attention.value out=attention.output.dense norm1=norm1 norm2=norm2 up=mlp.fc1 down=mlp.fc2
-    scale1=layer_scale1.lambda1 scale2=layer_scale2.lambda1"""
-_TABLES = {
-    "dinov2": _DINOV2,
-    "vit": f"""{_DINOV2} norm1=layernorm_before norm2=layernorm_after up=intermediate.dense
-        down=output.dense""",
-    "dinov3": f"""{_DINOV2} patches=embeddings.patch_embeddings last_norm=norm blocks=layer
-        query=attention.q_proj key=attention.k_proj value=attention.v_proj out=attention.o_proj
-        gate=mlp.gate_proj up=mlp.up_proj down=mlp.down_proj""",
-    "clip": """patches=embeddings.patch_embedding class_token=embeddings.class_embedding
-        positions=embeddings.position_embedding.weight first_norm=pre_layrnorm last_norm=post_layernorm
-        blocks=encoder.layers query=self_attn.q_proj key=self_attn.k_proj value=self_attn.v_proj
-        out=self_attn.out_proj norm1=layer_norm1 norm2=layer_norm2 up=mlp.fc1 down=mlp.fc2
-        pooling.probe=head.probe pooling.out=head.attention.out_proj pooling.norm=head.layernorm
-        pooling.up=head.mlp.fc1 pooling.down=head.mlp.fc2""",
-}
-_NAMES = {
-    family: dict(entry.split("=") for entry in table.split()) for family, table in _TABLES.items()
-}
-_ENDINGS = {"kernel": ".weight", "scale": ".weight", "bias": ".bias"}
-_QKV = ("query", "key", "value")
+def names_of(form: Form) -> dict[str, str]:
+    """Return layer -> its name in the file of a folder of this form."""
+    table = _OF_CLIP if form.is_clip else _OF_DINOV2 if form.layer_scale else _OF_VIT
+    return dict(entry.split("=") for entry in table.split())
 
 
 def read_state(folder: str | Path, template: nnx.State, *, new_head: bool = False) -> nnx.State:
     """Read the weights of a folder, as float32.
 
-    Tensors of a text tower, a decoder or a classifier are left out.
+    Tensors of a text tower or a classifier are left out.
 
     Args:
         folder: with config.json and model.safetensors, of any float dtype.
@@ -399,47 +291,26 @@ def read_state(folder: str | Path, template: nnx.State, *, new_head: bool = Fals
     Raises:
         UsageError: no such file; a tensor is missing or has another shape.
     """
-    path, form, family = Path(folder) / WEIGHTS, read_form(folder), family_of(folder)
-    leaves = [leaf for leaf, _ in nnx.to_flat_state(template)]
-    wanted = {
-        leaf: _tensor(leaf, family, form) for leaf in leaves if not (new_head and leaf[0] == "head")
-    }
-    return read_tensors(path, template, wanted, prefix_of=f"{_NAMES[family]['patches']}.weight")
+    names = names_of(read_form(folder))
+    return read_tensors(
+        Path(folder) / WEIGHTS,
+        template,
+        names,
+        without="head" if new_head else "",
+        prefix_of=f"{names['patches']}.weight",
+    )
 
 
-def family_of(folder: str | Path) -> str:
-    """Return the key of the names of a folder's tensors."""
-    kind = _json(Path(folder))["model_type"]
-    return next((name for name in ("dinov3", "dinov2", "vit") if kind.startswith(name)), "clip")
-
-
-def _tensor(leaf: tuple[Any, ...], family: str, form: Form) -> Tensor:
-    """Return the tensor of a leaf: ("blocks", 3, "norm1", "scale") -> "encoder.layer.3.norm1.weight"."""
-    first, variable, names = leaf[0], str(leaf[-1]), _NAMES[family]
-    end = _ENDINGS.get(variable, "")
-    layer = str(leaf[-2]) if end else variable
-    if first == "pooling" and layer in _QKV:
-        return Tensor(f"head.attention.in_proj{end.replace('.', '_')}", _QKV.index(layer), 3)
-    if first != "blocks":
-        return Tensor(names[f"pooling.{layer}" if first == "pooling" else layer] + end)
-    block = f"{names['blocks']}.{leaf[1]}"
-    if family == "dinov2" and form.is_gated and layer in ("gate", "up", "down"):
-        is_last = layer == "down"
-        name = f"mlp.weights_{'out' if is_last else 'in'}"
-        return Tensor(f"{block}.{name}{end}", int(layer == "up"), 2 - is_last)
-    return Tensor(f"{block}.{names[layer]}{end}")
-
-
-def _json(folder: Path, name: str = CONFIG) -> dict[str, Any]:
+def _json(folder: Path, name: str) -> dict[str, Any]:
     try:
         found = json.loads((folder / name).read_text())
     except FileNotFoundError as error:
         needed = f"{CONFIG}, {WEIGHTS} and {PREPROCESSOR}"
-        raise UsageError(f"{folder}: has no {name}; use a folder with {needed}") from error
+        raise UsageError(f"has no {name}; use a folder with {needed}") from error
     except (OSError, ValueError) as error:
-        raise UsageError(f"{folder / name}: cannot be read: {error}") from error
+        raise UsageError(f"{name}: cannot be read: {error}") from error
     if not isinstance(found, dict):
-        raise UsageError(f"{folder / name}: is no object of keys and values")
+        raise UsageError(f"{name}: is no object of keys and values")
     return found
 
 
@@ -450,13 +321,12 @@ class Images(NamedTuple):
     """Preparation of images by preprocessor_config.json.
 
     size: height and width, or the shorter side alone; () leaves images as they are. crop: height and width of
-    the middle, () for none. Mean and deviation are of values times `factor`.
+    the middle, () for none. Mean and deviation are of values from 0 to 1.
     """
 
     size: tuple[int, ...]
     crop: tuple[int, ...]
     method: str
-    factor: float
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
 
@@ -486,27 +356,24 @@ class Images(NamedTuple):
         mean, deviation = (
             np.asarray(of, np.float32).reshape(1, 1, 1, -1) for of in (self.mean, self.deviation)
         )
-        return (x * np.float32(self.factor) - mean) / deviation
+        return (x * np.float32(1 / 255) - mean) / deviation
 
 
 def read_images(folder: str | Path) -> Images:
     """Read preprocessor_config.json. Raises a UsageError of one line."""
     given = _json(Path(folder), PREPROCESSOR)
     try:
+        if not (given.get("do_rescale", True) and given.get("do_normalize", True)):
+            raise ValueError("images that are not scaled and normalized")
         crop = _sides(given.get("crop_size", 224)) if given.get("do_center_crop") else ()
         size = _sides(given["size"]) if given.get("do_resize", True) else ()
         if crop and isinstance(given["size"], int):
             size = size[:1]  # earlier files of CLIP: the shorter side
-        normalizes = given.get("do_normalize", True)
-        mean = tuple(map(float, given["image_mean"])) if normalizes else (0.0,)
-        deviation = tuple(map(float, given["image_std"])) if normalizes else (1.0,)
-        factor = given.get("rescale_factor", 1 / 255) if given.get("do_rescale", True) else 1.0
-        return Images(
-            size, crop, _METHODS[given.get("resample", 2)], float(factor), mean, deviation
-        )
+        mean, deviation = (tuple(map(float, given[f"image_{of}"])) for of in ("mean", "std"))
+        return Images(size, crop, _METHODS[given.get("resample", 2)], mean, deviation)
     except (KeyError, TypeError, ValueError) as error:
         wrong = f"{type(error).__name__} {error}"
-        raise UsageError(f"{Path(folder) / PREPROCESSOR}: cannot be read: {wrong}") from error
+        raise UsageError(f"{PREPROCESSOR}: cannot be read: {wrong}") from error
 
 
 def _sides(size: int | Mapping[str, int]) -> tuple[int, ...]:

@@ -45,7 +45,7 @@ def stability_bound(num_public: int, rate: float, delta: float) -> int:
         rate: e, in [0, 1].
         delta: its probability of failure, at most 1/2.
     """
-    # Imported here, as in `jaxfed.privacy.gaussian`.
+    # Imported here, as in `jaxfed.privacy.composition`.
     from scipy.special import ndtri
 
     quantile, mean = -float(ndtri(delta)), num_public * rate

@@ -10,31 +10,24 @@ Gap (Yeom et al., CSF 2018; the baseline of Choquette-Choo et al., ICML 2021) ne
 
     score(x) = 1[f(x) = y],     AUC = 1/2 + (accuracy on members - accuracy on others) / 2      exactly
 
-It measures the leakage of a client that shares hard labels of examples, for any learner.
-
 Loss threshold (Yeom, Giacomelli, Fredrikson, Jha, CSF 2018): members are fitted better.
 
     score(x) = -loss(f(x), y),     member where loss <= threshold
 
-There is one threshold for all examples; the authors use the mean training loss. An example that is hard for
-every model looks like a non-member; attacks by references correct this.
+An example that is hard for every model looks like a non-member; attacks by references correct this.
 
-Population (attack P of Ye, Maddi, Murakonda, Bindschaedler, Shokri, CCS 2022): the same scores, converted to
-ranks in a population Z of non-members.
+Population (attack P of Ye, Maddi, Murakonda, Bindschaedler, Shokri, CCS 2022): the same scores, as ranks in a
+population Z of non-members, so that a threshold has a known false positive rate.
 
     score(x) = share of Z with loss(z) > loss(x),    ties half
-    member where score >= 1 - alpha, that is where the loss is below the alpha-quantile of Z's: FPR alpha
-
-The curve is that of the loss threshold, up to examples between which no z lies. The gain is a threshold with
-a known false positive rate.
+    member where score >= 1 - alpha: FPR alpha
 
 Gradient norm, with white-box access: training on x makes the gradient at x small.
 
     score(x) = -|grad_w loss(f_w(x), y)|
 
 (After Nasr, Shokri, Houmansadr, S&P 2019, whose attack learns from gradients of all layers; this one uses
-their norm.) Any party with the parameters can compute it: the server and the other clients if models are
-averaged, no other party if labels are shared.
+their norm.)
 
 References
 ----------
@@ -47,27 +40,25 @@ evidence.
 
 Difficulty calibration is by Watson, Guo, Cormode, Sablayrolles, ICLR 2022; reference is attack R of Ye et
 al., CCS 2022. The loss is arbitrary; with 1[f(x) != y], for label-only models, a correct answer counts more
-the rarer it is. With R references there are at most 2 R + 1 distinct reference scores.
+the rarer it is.
 
 LiRA, the likelihood ratio attack (Carlini, Chien, Nasr, Song, Terzis, Tramer, S&P 2022), has log-odds of an
 example's class,
 
     phi = log p / (1 - p) = z_y - log sum_{c != y} exp z_c          p = p_y(x), logits z
 
-which are nearly normal over models, unlike p. Computed from logits they keep their precision where p rounds
-to 1. They are modeled as normal over models, separately for training with and without x:
+which are nearly normal over models, unlike p, and keep their precision where p rounds to 1. They are modeled
+as normal over models, separately for training with and without x:
 
     online     score(x) = log N(phi; mu_in, sd_in) - log N(phi; mu_out, sd_out)
     offline    score(x) = (phi - mu_out) / sd_out
 
 "online" is the likelihood ratio (the paper's Lambda). "offline" is a one-sided test that needs no model
-trained on x. It uses the number of deviations in place of P(Z < phi), Z ~ N(mu_out, sd_out): the order is the
+trained on x, by the number of deviations in place of P(Z < phi), Z ~ N(mu_out, sd_out): the order is the
 same, without saturation at 1. Means are per example, over the reference models of each kind. The deviation is
 one for all examples, of values about their example's mean: better with few references (below 64 according to
 the paper) than a deviation per example. (The authors' code takes the deviation of all values about a single
-mean, so the spread between examples widens both normals.) Offline, x above all references is a member. If the
-target is less confident than references that never saw x, the score must be low, so a two-sided test would be
-wrong.
+mean, so the spread between examples widens both normals.)
 
 RMIA, the robust membership inference attack (Zarifzadeh, Liu, Shokri, ICML 2024):
 
@@ -75,8 +66,7 @@ RMIA, the robust membership inference attack (Zarifzadeh, Liu, Shokri, ICML 2024
     online     P(x) = (mean over references with x  +  mean over references without) / 2
     offline    P(x) = ( (1 + a) mean over references without x  +  (1 - a) ) / 2
 
-p is the target's probability of the example's class, P its mean over models with and without x. x is compared
-with the same model's outputs for non-members: what all models, or this one, find easy cancels. Offline, the
+p is the target's probability of the example's class, P its mean over models with and without x. Offline, the
 first mean is replaced by the line a P_out + (1 - a): references trained on x have a larger probability than
 those without, at most 1. a in [0, 1] is tuned with reference models as targets, whose members are known
 (`tuned_a`); the default of the authors' code is 0.3. Their code counts > 1 where the paper has >=. The two
@@ -97,8 +87,8 @@ The interval is DeLong's (Biometrics 44, 1988): with the placements
     v_i = 1/n sum_j (1[s_i > t_j] + 1[s_i = t_j] / 2),    w_j = 1/m sum_i (...),    AUC = mean v = mean w
     Var(AUC) = var(v) / m + var(w) / n,      AUC +- z sd, inside [0, 1]
 
-It needs no resampling. It treats examples, not models, as independent: it covers other examples of the same
-model, not other trainings. At an AUC of 0 or 1 it has no width.
+It treats examples, not models, as independent: it covers other examples of the same model, not other
+trainings. At an AUC of 0 or 1 it has no width.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ import hashlib
 import math
 import secrets
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 
 import jax
 import jax.numpy as jnp
@@ -81,7 +81,8 @@ def from_key(key: jax.Array) -> DrawUniform:
     """Words from a typed key: a row's words are the same in every call, independent of other rows."""
 
     def draw(rows: range, num_words: int) -> jax.Array:
-        return _words(key, jnp.arange(rows.start, rows.stop, dtype=jnp.uint32), num_words)
+        numbers = jnp.arange(rows.start, rows.stop, dtype=jnp.uint32)
+        return _words(key, numbers[:, None], num_words)
 
     return draw
 
@@ -92,30 +93,25 @@ def from_content(key: jax.Array, codes: np.ndarray) -> DrawUniform:
     Different rows have independent words, except for collisions of 64-bit digests.
     """
     digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in np.asarray(codes)]
-    numbers = np.array([np.frombuffer(own, "<u4") for own in digests], np.uint32).reshape(-1, 2)
+    numbers = np.frombuffer(b"".join(digests), "<u4").reshape(-1, 2)
 
     def draw(rows: range, num_words: int) -> jax.Array:
         own = np.zeros((len(rows), 2), np.uint32)  # a block may end beyond the last row
         known = numbers[rows.start : rows.stop]
         own[: len(known)] = known
-        return _words_of(key, jnp.asarray(own), num_words)
+        return _words(key, jnp.asarray(own), num_words)
 
     return draw
 
 
 @partial(jax.jit, static_argnames="num_words")
-def _words_of(key: jax.Array, numbers: jax.Array, num_words: int) -> jax.Array:
+def _words(key: jax.Array, numbers: jax.Array, num_words: int) -> jax.Array:
+    """uint32 [rows, words], of numbers uint32 [rows, k] that are folded into the key one by one."""
+
     def words(own: jax.Array) -> jax.Array:
-        return jax.random.bits(
-            jax.random.fold_in(jax.random.fold_in(key, own[0]), own[1]), (num_words,)
-        )
+        return jax.random.bits(reduce(jax.random.fold_in, own, key), (num_words,))
 
     return jax.vmap(words)(numbers)
-
-
-@partial(jax.jit, static_argnames="num_words")
-def _words(key: jax.Array, rows: jax.Array, num_words: int) -> jax.Array:
-    return jax.vmap(lambda row: jax.random.bits(jax.random.fold_in(key, row), (num_words,)))(rows)
 
 
 def threshold(epsilon: float, num_classes: int, word_bits: int) -> int:

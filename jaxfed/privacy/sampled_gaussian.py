@@ -5,7 +5,7 @@ on every number; z is the noise multiplier. R adaptive releases with independent
 (epsilon, delta)-private against an observer of all releases that does not know the draws:
 
     draw                 neighbors                    changes sum by  epsilon
-    EVERYTHING           one contribution more, less  C               exact: `jaxfed.privacy.gaussian`
+    EVERYTHING           one contribution more, less  C               exact: `jaxfed.privacy.composition`
     Poisson(q)           one contribution more, less  C, if in        privacy loss distribution, or Renyi
     WithoutReplacement   one in place of another      2 C, if in      Renyi (Wang, Balle, K., 2019)
 
@@ -26,34 +26,28 @@ integers a
 
 For draws without replacement rho(a) is a bound, or a / (2 (z / 2)^2), that of a contribution that is always
 in, if it is smaller. The bound helps with much noise and few contributions in a sum, not with little noise.
-Poisson's epsilon is far better throughout. Both assume an observer that does not know the draws: if it knows
-that a contribution is in, EVERYTHING's epsilon applies.
+Poisson's epsilon is far better throughout. If an observer knows that a contribution is in, the epsilon of
+EVERYTHING applies.
 
-Both are from the package dp-accounting (requirements-privacy.txt). JAX Privacy is not needed: version 2.0
-uses dp-accounting too. It also clips, adds noise and draws batches, but
-`jaxfed.algorithms.dp_fedavg_records` does this inside a round's program. It would add chex
-and pydantic, and no TensorFlow.
+Both are from the package dp-accounting (requirements-privacy.txt).
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.privacy import gaussian
+from jaxfed.privacy.composition import gaussian_epsilon
 
 MOST_NOISE = 1e6  # above, rounding errors dominate the divergences
 _LEAST_NOISE = 0.05  # below, divergences overflow
 _GRID = 1e-3  # width of the privacy loss distribution's cells
-_LARGEST_BY_PLD = (
-    200.0  # above this Renyi epsilon the grid is too large, and the guarantee is worthless
-)
+_LARGEST_BY_PLD = 200.0  # above this Renyi epsilon the grid is too large, the guarantee worthless
 _PRECISION = 1e-3  # relative, of the noise in a search
 # Small orders matter for a large epsilon, large ones for a tiny one; a costs a^2 without replacement.
 _ORDERS = np.array([*(1 + x / 10 for x in range(1, 30)), *range(4, 65), 512, 1024])
@@ -72,12 +66,8 @@ class WithoutReplacement(NamedTuple):
     population: int
 
 
-class _Everything(NamedTuple):
-    """All are in."""
-
-
-Subsampling = Poisson | WithoutReplacement | _Everything
-EVERYTHING = _Everything()
+Subsampling = Poisson | WithoutReplacement | None
+EVERYTHING = None  # all are in
 
 
 def epsilon_of(delta: float, noise_multiplier: float, releases: int, draw: Subsampling) -> float:
@@ -101,8 +91,8 @@ def epsilon_of(delta: float, noise_multiplier: float, releases: int, draw: Subsa
         )
     if not releases:
         return 0.0
-    if isinstance(draw, _Everything):
-        return gaussian.epsilon_of(delta, 1.0, noise_multiplier, releases)
+    if draw is None:
+        return gaussian_epsilon(delta, 1.0, noise_multiplier, releases)
     by_renyi = renyi_epsilon_of(delta, noise_multiplier, releases, draw)
     if not isinstance(draw, Poisson) or by_renyi > _LARGEST_BY_PLD:
         return by_renyi
@@ -110,11 +100,11 @@ def epsilon_of(delta: float, noise_multiplier: float, releases: int, draw: Subsa
 
 
 def renyi_epsilon_of(
-    delta: float, noise_multiplier: float, releases: int, draw: Subsampling
+    delta: float, noise_multiplier: float, releases: int, draw: Poisson | WithoutReplacement
 ) -> float:
     """Bound on epsilon by Renyi divergences; arguments as `epsilon_of`, with one or more releases."""
     divergences = releases * _divergences(noise_multiplier, draw)
-    return float(_accounting().rdp.compute_epsilon(_ORDERS, divergences, delta)[0])
+    return float(accounting().rdp.compute_epsilon(_ORDERS, divergences, delta)[0])
 
 
 @lru_cache(maxsize=1024)
@@ -127,7 +117,7 @@ def _pld_epsilon_of(delta: float, noise_multiplier: float, releases: int, draw: 
 @lru_cache(maxsize=8)
 def _loss_distribution(noise_multiplier: float, draw: Poisson) -> Any:
     """Pessimistic privacy loss distribution of one release."""
-    return _accounting().pld.privacy_loss_distribution.from_gaussian_mechanism(
+    return accounting().pld.privacy_loss_distribution.from_gaussian_mechanism(
         noise_multiplier,
         sampling_prob=draw.share,
         value_discretization_interval=_GRID,
@@ -169,37 +159,25 @@ def noise_multiplier_of(epsilon: float, delta: float, releases: int, draw: Subsa
 
 
 @lru_cache(maxsize=128)
-def _divergences(noise_multiplier: float, draw: Subsampling) -> np.ndarray:
+def _divergences(noise_multiplier: float, draw: Poisson | WithoutReplacement) -> np.ndarray:
     """rho(a) of one release, for all orders."""
+    library, noise, always_in = accounting(), noise_multiplier, np.full(len(_ORDERS), np.inf)
     if isinstance(draw, Poisson):
-        return _of_library(
-            "ADD_OR_REMOVE_ONE",
-            lambda library: library.PoissonSampledDpEvent(
-                draw.share, library.GaussianDpEvent(noise_multiplier)
-            ),
-        )
-    assert isinstance(draw, WithoutReplacement)
-    noise = noise_multiplier / 2  # relative to the change by a replacement
-    bound = _of_library(
-        "REPLACE_ONE",
-        lambda library: library.SampledWithoutReplacementDpEvent(
+        relation = library.NeighboringRelation.ADD_OR_REMOVE_ONE
+        event = library.PoissonSampledDpEvent(draw.share, library.GaussianDpEvent(noise))
+    else:
+        noise /= 2  # relative to the change by a replacement
+        relation, always_in = library.NeighboringRelation.REPLACE_ONE, _ORDERS / (2 * noise**2)
+        event = library.SampledWithoutReplacementDpEvent(
             draw.population, draw.size, library.GaussianDpEvent(noise)
-        ),
-    )
-    return np.minimum(bound, _ORDERS / (2 * noise**2))
-
-
-def _of_library(relation: str, event: Callable[[Any], Any]) -> np.ndarray:
-    library = _accounting()
-    relations = library.NeighboringRelation
-    accountant = library.rdp.RdpAccountant(_ORDERS, relations[relation])
-    log = logging.getLogger("absl")
+        )
+    accountant, log = library.rdp.RdpAccountant(_ORDERS, relation), logging.getLogger("absl")
     log.addFilter(_is_no_series)
     try:
-        accountant.compose(event(library))
+        accountant.compose(event)
     finally:
         log.removeFilter(_is_no_series)
-    return np.maximum(accountant.rdp, 0)  # rounding may give less
+    return np.minimum(np.maximum(accountant.rdp, 0), always_in)  # rounding may give less than 0
 
 
 def _is_no_series(record: logging.LogRecord) -> bool:
@@ -207,17 +185,8 @@ def _is_no_series(record: logging.LogRecord) -> bool:
     return "failed to converge" not in str(record.msg)
 
 
-def check_installed(draw: Subsampling) -> None:
-    """Check that the package that accounts for this draw is installed.
-
-    Raises:
-        UsageError: it is not installed.
-    """
-    if not isinstance(draw, _Everything):
-        _accounting()
-
-
-def _accounting() -> Any:
+def accounting() -> Any:
+    """Return the package that accounts for draws. Raises a UsageError if it is not installed."""
     try:
         import dp_accounting
         import dp_accounting.pld.privacy_loss_distribution

@@ -1,30 +1,24 @@
 """An audit from a config to its tables: what is written, resumed, shared and refused."""
 
 import csv
-import io
 import json
 import shutil
 from importlib import import_module
 from itertools import product
 
-import numpy as np
 import pytest
-from invoking import invoke
 from rich.console import Console
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.api.conduct import conduct, present
+from jaxfed.api.conduct import conduct
 from jaxfed.audit.audit import Audit
-from jaxfed.audit.observations import AuditFiles
-from jaxfed.audit.report import parts_of, vulnerability_table
+from jaxfed.audit.report import parts_of
 from jaxfed.audit.shadows import AuditShadows
 from jaxfed.config import check
 from jaxfed.config import file as config_file
-from jaxfed.config.data import simulation
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.progress import RunProgress
-from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.host.interruption import Interruption
 from jaxfed.reports.report import write_report
 
@@ -142,21 +136,6 @@ def test_methods_have_accuracy_and_vulnerability(audited_in_full):
 
 
 @pytest.mark.slow
-def test_the_gap_in_the_table_is_the_methods_own(audited_in_full):
-    """AUC 1/2 + (train - test accuracy) / 2, where everybody held out is asked about."""
-    place = audited_in_full
-    with (place / "audit" / "attacks.csv").open() as stream:
-        rows = [
-            row
-            for row in csv.DictReader(stream)
-            if (row["method"], row["attack"], row["round"]) == ("local_learning", "gap", "2")
-        ]
-    summary = json.loads((place / "summary.json").read_text())
-    told = summary["algorithms"]["local_learning"]["gap_vulnerability"]["mean"]
-    assert float(rows[0]["auc"]) == pytest.approx(told, abs=0.06)
-
-
-@pytest.mark.slow
 def test_an_audit_resumes_from_what_it_has_seen(audited, tmp_path):
     config, place = audited
     again = tmp_path / "run"
@@ -184,73 +163,6 @@ def test_cohorts_that_differ_between_audited_rounds(tmp_path):
         rows = {int(r["round"]): r for r in csv.DictReader(stream) if r["attack"] == "loss"}
     in_one, in_another, over_both = (int(rows[number]["members"]) for number in (1, 2, 0))
     assert max(in_one, in_another) < over_both <= in_one + in_another
-
-
-def test_a_message_of_clients_without_targets_is_named_and_not_judged(audited, tmp_path):
-    config, place = audited
-    again = tmp_path / "run"
-    shutil.copytree(place, again)
-    files = AuditFiles(again / "audit")
-    for repeat, (number, seen) in product((0, 1), files.observations("local_learning", 0).items()):
-        of_nobody = [one._replace(client=np.full_like(one.client, 99)) for one in seen]
-        files.save_observations(("local_learning", repeat, number), of_nobody)
-    with io.StringIO() as stream:
-        with RunProgress(config.to_dict(), Console(file=stream, width=300)) as progress:
-            results = Audit(config, Simulation(config), Workdir(again), progress).results({})
-        text = stream.getvalue()
-    assert "audit: local_learning, repeat 1: attacks on own model of round 1" in text
-    rows = {row["method"]: row for row in results["methods"]}
-    assert "auc" not in rows["local_learning"]
-    table = vulnerability_table(results["methods"])
-    assert "| – | too few targets to judge an attack |" in table
-    assert rows["fedct"]["auc"] == next(
-        r["auc"] for r in found(place)["methods"] if r["method"] == "fedct"
-    )
-
-
-def test_a_strongest_attack_that_cannot_be_judged_is_noted(audited, monkeypatch):
-    config, place = audited
-    monkeypatch.setattr("jaxfed.audit.audit.strongest", lambda *_: None)
-    with io.StringIO() as stream:
-        with RunProgress(config.to_dict(), Console(file=stream, width=300)) as progress:
-            results = Audit(config, Simulation(config), Workdir(place), progress).results({})
-        text = stream.getvalue()
-    assert "repeat 2: too few targets to judge the strongest attack on own model" in text
-    assert "to judge the strongest attack on messages that server has" in text
-    assert results["messages"] == []
-    assert results["attacks"]
-
-
-def test_the_entry_shows_what_it_found(audited, tmp_path, monkeypatch):
-    from launch import audit
-
-    _, place = audited
-    again = tmp_path / "run"
-    shutil.copytree(place, again)
-    (again / "summary.json").unlink()
-    shown = []
-    monkeypatch.setattr("jaxfed.audit.audit.show_audit", lambda _, run: shown.append(run))
-    arguments = [SPEC, f"--workdir={again}", *(f"--config.{setting}" for setting in ONE_ROUND)]
-    assert invoke(arguments, main=audit.main)[0] == 0
-    assert [run.workdir for run in shown] == [again]
-
-
-def test_the_console_table(audited):
-    _, place = audited
-    with io.StringIO() as stream:
-        console = Console(file=stream, width=200)
-        progress = RunProgress({"num_repeats": 1, "rounds": 1, "baselines": ()}, console)
-        Audit.present(progress, present(progress, place))
-        text = stream.getvalue().partition("strongest attack")[2]
-    assert f"the audit is in {place / 'audit'}" in text
-    assert "† Of a method that is tested on nothing held out" in text
-    for row in found(place)["methods"]:
-        if row["method"] in ("fedct", "xclp"):
-            name = {"fedct": "FedCT", "xclp": "XCLP"}[row["method"]]
-            cells = f" {100 * row['accuracy']:.1f} ± ", f" {row['auc']:.3f} "
-            own = [line for line in text.splitlines() if line.strip().startswith(f"{name}  ")]
-            (line,) = [line for line in own if all(cell in line for cell in cells)]
-            assert ("†" in line) == (row["method"] == "xclp")
 
 
 def test_the_report_shows_it(audited, tmp_path):
@@ -303,22 +215,6 @@ def test_shadows_follow_what_a_method_trains():
     assert of["fedct"].training() == (4, 3)
     assert of["pate"].training()[0] == 1  # of teachers
     assert of["pate"].identity() != of["fedct"].identity()
-
-
-def test_the_first_repeat_is_dealt_out_once_before_the_workdir(tmp_path, monkeypatch):
-    """For the audit's targets, the clients and the methods; and each repeat for the room of its clients."""
-    seeds, deal = [], simulation.dealt
-    monkeypatch.setattr(simulation, "dealt", lambda *given: seeds.append(given[2]) or deal(*given))
-
-    def stop(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("jaxfed.api.conduct.open_for_all", stop)
-    with pytest.raises(KeyboardInterrupt):
-        run(config_of(*TREES), tmp_path, attach=Audit)
-    assert sorted(seeds) == [0, 0, 1]
-    with pytest.raises(UsageError, match=r"audit\.population=5000"):
-        run(config_of(*TREES, "audit.population=5000"), tmp_path, attach=Audit)
 
 
 def test_looking_changes_no_round(audited, tmp_path, monkeypatch):

@@ -62,8 +62,3 @@ def test_answers_under_noise_are_unbiased_and_others_for_each_labeling(label_mat
     monkeypatch.setattr(randomized_response, "randomize_labels", lambda labels, *_: labels)
     together = simulated_scores(points(), labelings(), slice(20, 33), p)
     np.testing.assert_allclose(together, one_by_one(p), rtol=1e-4, atol=1e-5)
-
-
-def test_systems_that_are_given_up_are_told_of():
-    with pytest.warns(RuntimeWarning, match="label propagation stopped"):
-        simulated_scores(points(), labelings(), slice(20, 33), settings(max_steps=1))

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import nnx
 from float64_training import cross_entropy, gradient, logits, softmax, weights_of
 from shown_methods import shown
 from small_training import KEY, RATE, federation_of, training_of
@@ -123,14 +122,3 @@ def test_gradient_norms_are_of_all_numbers_of_the_message(name):
     else:
         assert np.isfinite(norms).all()
         assert (norms > 0).all()
-
-
-def test_views_change_nothing():
-    algorithm = made("fedavg")
-    before, after, cohort, key = played(algorithm, None)
-    for view in algorithm.views(before, after, cohort, key):
-        view.answers(X)
-    again, _ = algorithm.round(before, cohort, key)
-    jax.tree.map(
-        np.testing.assert_array_equal, nnx.to_pure_dict(after.model), nnx.to_pure_dict(again.model)
-    )

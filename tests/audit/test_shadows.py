@@ -28,13 +28,6 @@ def test_half_of_the_models_have_seen_an_example():
     assert (is_in[0] != is_in[2]).any()
 
 
-def test_models_of_one_client_have_seen_few():
-    is_in = shadow_memberships(40, 6, 24, seed=1)
-    assert (is_in.sum(axis=1) == 6).all()
-    assert (is_in[:6].sum(axis=0) <= 1).all()
-    assert is_in.sum(axis=0).min() >= 1
-
-
 @pytest.mark.parametrize("size", [0, 40])
 def test_sizes_that_leave_nobody_out_are_refused(size):
     with pytest.raises(UsageError, match="use 1 to 39"):

@@ -124,12 +124,6 @@ def test_votes_counts_and_the_student(gamma):
     np.testing.assert_allclose(student.answers(X)[0], method.predict(after, X), atol=1e-6)
 
 
-def test_before_the_vote_nothing_is_seen():
-    method = shown(pate, **PUBLIC, server_learner=toy(), steps=2, teacher_rounds=2)
-    assert seen_of(method)[1] == []
-    assert len(seen_of(method, rounds=2)[1]) == 3
-
-
 def test_points_of_reference():
     _, (own,) = seen_of(shown(local_learning, learner=toy(), num_classes=NUM_CLASSES, steps=2))
     assert own.adversary == NOBODY
@@ -138,13 +132,6 @@ def test_points_of_reference():
     assert pooled.client.tolist() == [-1]
     np.testing.assert_allclose(pooled.answers(X)[0], method.predict(after, X), atol=1e-6)
     assert shown(per_client_lp, **GRAPH).views is None
-
-
-def test_labels_alone_are_marks_where_a_learner_has_no_more():
-    learner = toy(has_probabilities=False)
-    _, (own,) = seen_of(shown(local_learning, learner=learner, num_classes=NUM_CLASSES, steps=2))
-    assert own.kind == "labels"
-    assert own.adversary == NOBODY
 
 
 GRAPHS = {

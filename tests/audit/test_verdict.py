@@ -54,11 +54,6 @@ def test_targets_that_an_attack_scores_are_halved_among_themselves(seed):
     assert strongest([], MEMBER, seed) is None
 
 
-def test_halves_of_targets_that_all_attacks_score_stay_as_they_were():
-    verdict = strongest([attack("a", 1.0)], MEMBER, seed=3)
-    assert verdict.area.auc == pytest.approx(0.73435, abs=1e-12)
-
-
 def test_repeats_are_averaged():
     verdicts = [strongest([attack("a", 1.0, seed=s)], MEMBER, seed=s) for s in range(3)]
     mean = over_repeats(verdicts)

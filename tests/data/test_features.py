@@ -7,8 +7,7 @@ from jaxfed.data import features as module
 from jaxfed.data.features import pretrained_features
 from jaxfed.errors import UsageError
 from jaxfed.models import efficientnet as networks
-from jaxfed.models.efficientnet import NETWORKS, efficientnet, prepare
-from jaxfed.models.pretrained import read_weights
+from jaxfed.models.efficientnet import NETWORKS, efficientnet, prepare, read_weights
 
 NETWORK = "efficientnet_lite0"
 SIZE = 32

@@ -115,20 +115,6 @@ def test_what_goes_wrong_is_said_in_one_line(monkeypatch, how, why):
     assert fitted_or_why(task._replace(x=spoiled)) == why
 
 
-def test_warnings_are_kept_with_the_model():
-    model = fitted(task_of(recipe_of("estimator", estimator=LINEAR, max_iter=1)))
-    (warning,) = model.warnings
-    assert warning.startswith("lbfgs failed to converge")
-
-
-def test_rules_are_fitted_without_a_warning():
-    """Of scikit-learn 1.8 and 1.9, that it understands imodels' old name of the L1 penalty."""
-    pytest.importorskip("imodels")
-    model = fitted(task_of(recipe_of("rulefit", max_rules=10)))
-    assert model.fit_accuracy > 0.6
-    assert model.warnings == ()
-
-
 def test_worker_processes_import_no_jax():
     code = "import sys, jaxfed.estimators.client_model; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

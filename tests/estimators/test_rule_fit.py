@@ -1,7 +1,5 @@
 """RuleFit's rules and penalty against imodels' own, which goes through the whole grid."""
 
-import warnings
-
 import numpy as np
 import pytest
 
@@ -89,13 +87,6 @@ def test_rules_hold_where_pandas_says_so():
     assert 0 < expected.mean() < 1
     np.testing.assert_array_equal(ours.transform(NEW, rules), expected)
     np.testing.assert_array_equal(ours.transform(NEW, []), np.zeros((60, 0)))
-
-
-def test_nothing_is_warned_of_the_search():
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        models(max_rules=10)
-    assert not [line for line in told if "max_rules" in str(line.message)]
 
 
 def test_trees_of_examples_that_are_all_alike_split_nothing():

@@ -14,7 +14,7 @@ from jaxfed.data import load
 from jaxfed.host import safe_files
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.location import file_to_write, folder_to_write, location
-from jaxfed.models.pretrained import find_weights
+from jaxfed.models.efficientnet import find_weights
 from jaxfed.reports.report import write_report
 
 

@@ -105,12 +105,3 @@ def test_nothing_is_left_of_a_leading_eigenvector(parts):
     graph, _ = parts
     v = graph.root_degrees[:, None]
     np.testing.assert_allclose(without_leading(graph, components(graph), v), 0, atol=1e-6)
-
-
-def test_what_rounding_leaves_of_a_large_one_is_taken_off_too(parts):
-    graph, w = parts
-    _, leading = dense_leading(w, graph)
-    rest = np.random.default_rng(1).standard_normal((len(w), 2))
-    y = (1e4 * np.asarray(graph.root_degrees)[:, None] + rest).astype(np.float32)
-    left = np.asarray(without_leading(graph, components(graph), y), np.float64)
-    np.testing.assert_allclose(leading @ left, 0, atol=2e-5)

@@ -55,16 +55,6 @@ def assert_equal(found, expected):
         np.testing.assert_array_equal(one, other)
 
 
-def test_oracle_by_hand():
-    bits = np.array([[0b0], [0b1], [0b11], [0b10], [0b0]], np.uint32)
-    indices, distances = reference.hamming_knn(bits, 3)
-    assert indices.tolist() == [[4, 1, 3], [0, 2, 4], [1, 3, 0], [0, 2, 4], [0, 1, 3]]
-    assert distances.tolist() == [[0, 1, 1], [1, 1, 1], [1, 1, 2], [1, 1, 1], [0, 1, 1]]
-    indices, distances = reference.hamming_knn(bits, 3, [True, False, True, False, True])
-    assert indices.tolist() == [[4, 2, -1], [-1] * 3, [0, 4, -1], [-1] * 3, [0, 2, -1]]
-    assert distances[0].tolist() == [0, 2, 33]
-
-
 def test_the_two_oracles_agree():
     bits, valid = tied_codes(60, 2), np.random.default_rng(0).random(60) < 0.7
     assert_equal(fast_oracle(bits, 9, valid), reference.hamming_knn(bits, 9, valid))
@@ -161,12 +151,6 @@ def test_long_codes(num_words):
         assert indices.tolist() == [[2, 1, -1], [0, 2, -1], [0, 1, -1]]
         far, missing = num_words * 32, num_words * 32 + 1
         assert distances.tolist() == [[0, far, missing], [far, far, missing], [0, far, missing]]
-
-
-def test_compiled_again_the_result_is_the_same():
-    bits = tied_codes(40, 1)
-    again = jax.jit(lambda x: knn.hamming_knn(x, 7))
-    assert_equal(again(bits), knn.hamming_knn(bits, 7))
 
 
 @pytest.mark.parametrize("backend", [*BACKENDS, "auto"])
@@ -271,14 +255,3 @@ def test_cosine_under_vmap():
 def test_cosine_lowers_at_full_precision(platform):
     traced = jax.jit(lambda x: knn.cosine_knn(x, 3)).trace(jnp.ones((40, 5)))
     assert "HIGHEST" in traced.lower(lowering_platforms=(platform,)).as_text()
-
-
-@pytest.mark.slow  # of codes test_lsh has it, of neighbors the oracles above
-def test_lsh_codes_approach_exact_cosine_neighbors():
-    """cos(pi h / L) of the neighbors found is near the best possible cosines."""
-    vectors = distinct_vectors(400, 12)
-    bits = lsh.project_bits(vectors, jax.random.key(0), 8192)
-    _, distances = knn.hamming_knn(bits, 5)
-    _, similarities = knn.cosine_knn(vectors, 5)
-    estimates = np.cos(np.pi * np.asarray(distances) / 8192)
-    assert np.abs(estimates - np.asarray(similarities)).mean() < 0.02

@@ -16,7 +16,6 @@ from jaxfed.kernels.convolution.direct_conv import direct_conv
 from jaxfed.kernels.convolution.winograd import winograd_conv
 from jaxfed.kernels.devices import points_mesh
 from jaxfed.kernels.graph import normalized_graph
-from jaxfed.kernels.nn_descent import approximate_hamming_knn
 from jaxfed.kernels.ring_product import ring_product
 
 CODES, KEY = np.ones((3, 2), np.uint32), jax.random.key(0)
@@ -99,7 +98,7 @@ NEIGHBORS = {
     "...[n, d], got shape (3,)": bits(np.ones(3)),
     "...vectors must be real, got dtype complex": bits(COMPLEX),
     "...vectors must be real, got dtype": jax.jit(lambda v=COMPLEX: bits(v)()),
-    "...num_neighbors must be at least 1": partial(approximate_hamming_knn, CODES, 0),
+    "...num_neighbors must be at least 1": partial(knn.hamming_knn, CODES, 0),
     "num_devices=-1: use 0 ": devices(-1),
     f"num_devices={MANY + 1}: use 0 (all) and 1 to": devices(MANY + 1),
     f"num_devices={MANY + 1}: use 0 (all) and {MANY} to {MANY}": devices(MANY + 1, 2),

@@ -10,7 +10,7 @@ import pytest
 import reference_kernels as reference
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels import conjugate_gradient, edges
+from jaxfed.kernels import conjugate_gradient
 from jaxfed.kernels.components import components
 from jaxfed.kernels.conjugate_gradient import propagate, propagate_centered
 from jaxfed.kernels.devices import ROWS, by_rows, everywhere, mesh_of, points_mesh, spread
@@ -76,17 +76,6 @@ def test_is_the_graph_of_one_device(num_devices):
     is_own = whole.overflow_neighbors == whole.overflow_rows[:, None]
     assert is_own[whole.overflow_weights == 0].all()
     np.testing.assert_allclose(product_of(whole, eye), product, atol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("num_devices", DEVICES)
-def test_edges_of_other_devices_are_out_of_the_order_of_every_digit(num_devices, monkeypatch):
-    """Their rows have numbers below 0 or beyond the last here. Digits are of one bit, as of many points."""
-    n = 72
-    monkeypatch.setattr(edges, "_WORD_BITS", (4 * n - 1).bit_length() + 1)
-    there, _ = graph_over(num_devices, n)
-    product = product_of(there, np.eye(n, dtype=np.float32))
-    np.testing.assert_allclose(product, reference.normalized_graph(*lists(n, 4)), atol=1e-6)
 
 
 @pytest.mark.parametrize("num_devices", DEVICES)

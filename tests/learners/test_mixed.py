@@ -5,12 +5,11 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from small_training import KEY, federation_of, training_of
+from small_training import KEY, federation_of
 
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS, Fitted, Learner, Taught, mixed
 from jaxfed.testing.method_checks import assert_equal, padded
-from jaxfed.training.local.batches import Batches
 
 FEDERATION = federation_of([12, 9, 7, 8, 10])
 U = FEDERATION.x[FEDERATION.test]
@@ -70,19 +69,6 @@ def test_order_and_padding_change_nothing():
     wider = padded(cohort, 7.0)
     wider = type(cohort)(*(field[order] for field in wider))
     assert_equal(state, made.fit(start, wider, taught, KEY, 1).state)
-
-
-@pytest.mark.slow
-def test_networks_beside_trees():
-    training = training_of(Batches("joint", 4, 1))
-    made = mixed([LEARNERS["network"](training=training), estimator("decision_tree")])
-    start = made.init(KEY, FEDERATION)
-    state, failed, metrics = made.fit(start, FEDERATION.cohort(), None, KEY, 3)
-    assert not failed
-    assert metrics.keys() == {"clients", "train_loss", "fit_accuracy"}
-    votes = made.predict(state, ORDER, U)
-    assert (votes[[0, 1, 3]] >= 0).all()
-    assert made.predict_proba(state, ORDER, U).shape == (4, len(U), 3)
 
 
 def broken(key, federation):

@@ -9,14 +9,12 @@ import numpy as np
 import optax
 import pytest
 from float64_training import cross_entropy, gradient, weights_of
-from small_training import KEY, RATE, assert_close, federation_of, training_of
+from small_training import KEY, RATE, federation_of, training_of
 
-from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.client_map import core_each
-from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners.learner import Taught
 from jaxfed.learners.networks import network
-from jaxfed.testing.method_checks import assert_equal, padded
+from jaxfed.testing.method_checks import assert_equal
 from jaxfed.training.local.batches import Batches
 
 FEDERATION = federation_of([10, 7, 5])
@@ -102,39 +100,6 @@ def test_rounds_by_hand():
 
 
 @pytest.mark.slow
-def test_who_else_takes_part_and_in_which_order_changes_nothing():
-    made = learner(SMALL, batch_norm=True)
-    taught = taught_of()
-    together, _ = fitted(made, taught=taught)
-    backwards = Cohort(*(field[::-1] for field in FEDERATION.cohort()))
-    assert_equal(together, fitted(made, cohort=backwards, taught=taught)[0])
-    nobody = np.array([2, -1, 0], np.int32)
-    cohort = FEDERATION.cohort([2, 1, 0])._replace(client_id=nobody)
-    some, _ = fitted(made, cohort=cohort, taught=taught)
-    assert_equal(row(together, 2), row(some, 2))
-    assert_equal(row(some, 1), row(made.init(KEY, FEDERATION), 1))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", [pytest.param("vmap", marks=pytest.mark.slow), "shard_map"])
-def test_strategies_agree_and_padding_is_inert(strategy):
-    """Padding of a cohort, or that of three clients to two devices."""
-    cohort, taught = FEDERATION.cohort(), taught_of()
-    one_by_one, _ = fitted(learner(SMALL, batch_norm=True), taught=taught_of())
-    if strategy == "vmap":
-        cohort = padded(cohort, 7.0)
-    made = learner(SMALL, strategy=strategy, batch_norm=True)
-    state, metrics = fitted(made, cohort=cohort, taught=taught)
-    assert_close(
-        (one_by_one.model, one_by_one.steps), (state.model, state.steps), rtol=1e-4, atol=1e-5
-    )
-    assert metrics["clients"] == 3
-    ids = np.array([2, -1, 0], np.int32)
-    for predict in (made.predict_proba, made.scores):
-        assert_close(predict(state, ids, U)[[0, 2]], predict(state, np.array([2, 0]), U))
-
-
-@pytest.mark.slow
 def test_a_core_each_gives_the_same_bits():
     """Clients that their cohort has in another order, too, and one that is not there."""
     apart = learner(SMALL, batch_norm=True, map_apart=core_each)
@@ -165,20 +130,6 @@ def test_soft_targets():
     state, _ = fitted(made, cohort=nobody, taught=taught, steps=800, num_fits=1)
     found = made.predict_proba(state, np.arange(3), U)
     np.testing.assert_allclose(found, np.stack([z] * 3), atol=0.02)
-
-
-@pytest.mark.slow
-def test_resumed_equals_uninterrupted(tmp_path):
-    made = learner(SMALL, batch_norm=True)
-    whole, _ = fitted(made, num_fits=3, taught=taught_of())
-    Checkpoints(tmp_path).save(2, fitted(made, taught=taught_of())[0], {})
-    again = learner.__wrapped__(SMALL, batch_norm=True)
-    saved = Checkpoints(tmp_path).latest().state(template=again.init(KEY, FEDERATION))
-    resumed, _ = fitted(again, num_fits=1, taught=taught_of(), state=saved, first=2)
-    assert_equal(whole, resumed)
-    np.testing.assert_array_equal(
-        again.predict(resumed, np.arange(3), U), made.predict(whole, np.arange(3), U)
-    )
 
 
 def test_all_may_start_from_one_network():

@@ -69,7 +69,3 @@ def test_rounds_go_on_where_the_last_one_ended():
 def test_unlabeled_examples_between_change_nothing():
     apart = batches(data(4, gap=5), 3, [5])
     assert [[row // 5 for row in rows] for rows in apart] == batches(data(4), 3, [5])
-
-
-def test_without_labels_no_row_counts():
-    assert batches(data(0), 3, [2]) == [[], []]

@@ -117,19 +117,3 @@ def test_a_missing_part_adds_nothing_and_is_seen_by_no_statistics():
     taught, _ = value_and_seen(public, batch, size=6000)
     assert value == pytest.approx(taught - own, rel=1e-5)
     assert {tuple(x) for x in seen} <= {tuple(x) for x in np.asarray(public.x)}
-
-
-def test_public_examples_are_shared_by_clients_not_copied():
-    """Three clients at once: nothing in their program is as large as three times U."""
-    num, public = 1237, public_of(1237)
-    batch = own_batch(4, used=4)
-
-    def one(label):
-        mine = public._replace(label=label, weight=jnp.ones(num), soft=None)
-        drawn = batch._replace(beside=public_rows(mine, batch_size=5)(KEY))
-        loss = taught_loss(MODEL, mine, pseudo_weight=1.0)
-        return loss(nnx.State({}), nnx.State({}), drawn, KEY)[0]
-
-    program = str(jax.make_jaxpr(jax.vmap(one))(jnp.zeros((3, num), jnp.int32)))
-    assert f"i32[3,{num}]" in program
-    assert f"[3,{num},{C}]" not in program

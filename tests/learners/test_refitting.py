@@ -104,27 +104,6 @@ def test_labels_of_many_clients_are_tables_with_the_bits_of_arrays(monkeypatch):
         np.testing.assert_array_equal(made.predict(one, ALL, U), made.predict(other, ALL, U))
 
 
-def test_the_next_round_forgets_labels_that_are_no_longer_taught():
-    made = learner()
-    first = fitted(made, taught_of()).state
-    alone = fitted(made, None, state=first).state
-    assert (alone.lesson.label == -1).all()
-    before = fitted(learner(), None)
-    np.testing.assert_array_equal(
-        made.predict(alone, ALL, U), learner_votes(learner(), before.state)
-    )
-    empty = FEDERATION.cohort()
-    empty.y[:] = -1
-    state, failed, metrics = fitted(made, None, empty, first)
-    assert_equal(state, first)
-    assert (failed, metrics) == ({}, {"clients": 0})
-
-
-def learner_votes(made, state):
-    made.init(KEY, FEDERATION)
-    return made.predict(state, ALL, U)
-
-
 @pytest.mark.parametrize(
     ("name", "quickly_copied"),
     [
@@ -162,26 +141,6 @@ def counted(monkeypatch):
     fit = refitting.fitted_or_why
     monkeypatch.setattr(refitting, "fitted_or_why", lambda task: tasks.append(task) or fit(task))
     return tasks
-
-
-def test_models_in_use_are_kept(counted):
-    """One client's labels change in every round, which is more models than are kept."""
-    made, taught = learner(), taught_of()
-    state = fitted(made, taught).state
-    for number in range(8):
-        taught.label[number] = (taught.label[number] + 1) % 3
-        taught.weight[number] = 1
-        state = fitted(made, taught, FEDERATION.cohort([1]), state).state
-        made.predict(state, ALL, U)
-    assert len(counted) == 4 + 8
-
-
-def test_the_seed_is_part_of_a_lesson():
-    made = learner("random_forest", num_trees=2)
-    state = fitted(made, taught_of()).state
-    other = state._replace(lesson=state.lesson._replace(seed=state.lesson.seed + 1))
-    spread = [made.predict_proba(one, ALL, U) for one in (state, other)]
-    assert (spread[0] != spread[1]).any()
 
 
 def test_the_same_lesson_is_not_fitted_twice(counted):

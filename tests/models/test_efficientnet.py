@@ -9,8 +9,13 @@ from flax import nnx
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 
-from jaxfed.models.efficientnet import NETWORKS, efficientnet, prepare
-from jaxfed.models.pretrained import find_weights, read_weights
+from jaxfed.models.efficientnet import (
+    NETWORKS,
+    efficientnet,
+    find_weights,
+    prepare,
+    read_weights,
+)
 
 NUM_PARAMETERS = {  # as in the paper's released networks
     "efficientnet_b0": 5_288_548,

@@ -53,23 +53,18 @@ def transformers_features(torch, kind, folder):
     import transformers
 
     name = kind.partition("_")[0]
-    of_a_pair = {"clip": "CLIPVisionModel", "siglip": "SiglipVisionModel"}
-    model_class = getattr(transformers, of_a_pair.get(name, "AutoModel"))
-    options = {"mask_ratio": 0.0} if kind == "vit_mae" else {}
-    model, report = model_class.from_pretrained(folder, output_loading_info=True, **options)
+    model_class = getattr(transformers, "CLIPVisionModel" if name == "clip" else "AutoModel")
+    model, report = model_class.from_pretrained(folder, output_loading_info=True)
     allowed = ("mask_token", "register_tokens", "pooler.dense.weight", "pooler.dense.bias")
     assert all(key.endswith(allowed) for key in report["missing_keys"])
     assert not report["unexpected_keys"]
-    options = {} if name in ("dinov2", "dinov3") else {"interpolate_pos_encoding": True}
+    options = {} if name == "dinov2" else {"interpolate_pos_encoding": True}
     for size in SIZES:
         with torch.no_grad():
             pixels = torch.tensor(images(size).transpose(0, 3, 1, 2))
             out = model.eval()(pixels, **options)
         tokens = out.last_hidden_state
-        if kind == "vit_mae":
-            yield tokens[:, 1:].mean(1).numpy()
-        else:
-            yield (tokens[:, 0] if kind == "vit" else out.pooler_output).numpy()
+        yield (tokens[:, 0] if kind == "vit" else out.pooler_output).numpy()
 
 
 PREPARED = {
@@ -80,7 +75,7 @@ PREPARED = {
         "do_center_crop": False,
     },
     "grown": {"size": {"shortest_edge": 64}, "crop_size": {"height": 56, "width": 56}},
-    "no normalization": {"do_normalize": False, "resample": 1},
+    "lanczos": {"resample": 1},
     "as they are": {"do_resize": False, "do_center_crop": False},
 }
 
@@ -103,13 +98,10 @@ def test_images_are_prepared_as_the_file_says(case, tmp_path):
         wanted = given["crop_size"]["height"]
         top, left = ((side - wanted) // 2 for side in expected.shape[:2])
         expected = expected[top : top + wanted, left : left + wanted]
-    expected, unit = expected / 255, 1 / 255
-    if given["do_normalize"]:
-        expected = (expected - given["image_mean"]) / given["image_std"]
-        unit = 1 / 255 / 0.22
+    expected = (expected / 255 - given["image_mean"]) / given["image_std"]
     write_encoder(tmp_path, "dinov2", **PREPARED[case])
     found = read_images(tmp_path).prepared(pixels[None])[0]
-    np.testing.assert_allclose(found, expected, atol=1.01 * unit)
+    np.testing.assert_allclose(found, expected, atol=1.01 / 255 / 0.22)
     assert np.mean(np.abs(found - expected) > 1e-4) < 0.1
 
 
@@ -180,42 +172,56 @@ def tensors(**changes):
 
 PREPARING = "preprocessor_config.json"
 NORM = "encoder.layer.1.norm2.weight"
+FOLDER = "config.preprocessing.network='own': "
 test_refused = refusals.table(
     {
-        "config.preprocessing.network='own': has no model.safetensors": broken(
+        f"{FOLDER}has no model.safetensors": broken(
             lambda folder: (folder / "model.safetensors").unlink()
         ),
-        "own: has no config.json; use a folder with config.json, model.safetensors and": lambda: (
+        f"{FOLDER}its weights are in several files": broken(
+            lambda folder: (folder / "model.safetensors").rename(
+                folder / "model.safetensors.index.json"
+            )
+        ),
+        "config.model.folder='own': has no config.json; use a folder with config.json, ": lambda: (
             MODELS["vit"]((8, 8, 3), 3, folder="own")
         ),
-        "own: model_type='bert' cannot be read; readable: vit, ": broken(
+        f"{FOLDER}model_type='bert' cannot be read; readable: vit, ": broken(
             configured(model_type="bert")
         ),
-        "own/config.json: cannot be read: ": broken(
+        f"{FOLDER}config.json: cannot be read: ": broken(
             lambda folder: (folder / "config.json").write_text("{")
         ),
-        "own: sizes ... and hidden_act='relu' cannot be read": broken(
+        f"{FOLDER}sizes ... and hidden_act='relu' cannot be read": broken(
             configured(hidden_act="relu")
         ),
-        "own: sizes (8, 2, 2, 16, -7, 28, 3)": broken(configured(patch_size=-7)),
-        "own: 3 heads, width 8": broken(configured(num_attention_heads=3)),
-        f"own/model.safetensors has 1 missing tensors for this network, first {NORM}": broken(
+        f"{FOLDER}sizes ... and hidden_act='swiglu' cannot be read": broken(
+            configured(use_swiglu_ffn=True)
+        ),
+        f"{FOLDER}sizes (8, 2, 2, 16, -7, 28, 3)": broken(configured(patch_size=-7)),
+        f"{FOLDER}3 heads, width 8": broken(configured(num_attention_heads=3)),
+        f"{FOLDER}own/model.safetensors has 1 missing tensors for this network, first {NORM}": broken(
             tensors(**{NORM: None})
         ),
-        f"own/model.safetensors: {NORM} has shape (9,), expected (8,)": broken(
+        f"{FOLDER}own/model.safetensors: {NORM} has shape (9,), expected (8,)": broken(
             tensors(**{NORM: np.zeros(9, np.float32)})
         ),
-        "own/model.safetensors has ... missing tensors": broken(configured(model_type="vit")),
-        "own/model.safetensors is not a readable safetensors file": broken(
+        f"{FOLDER}own/model.safetensors has ... missing tensors": broken(
+            configured(model_type="vit")
+        ),
+        f"{FOLDER}own/model.safetensors is not a readable safetensors file": broken(
             lambda folder: (folder / "model.safetensors").write_bytes(b"{}")
         ),
-        "own/preprocessor_config.json: cannot be read: KeyError 'image_mean'": broken(
+        f"{FOLDER}preprocessor_config.json: cannot be read: KeyError 'image_mean'": broken(
             lambda folder: (folder / PREPARING).write_text('{"size": 28}')
         ),
-        "preprocessor_config.json: crop (99, 99) is larger than": broken(
+        f"{FOLDER}preprocessor_config.json: cannot be read: ValueError images that are": broken(
+            configured(PREPARING, do_normalize=False)
+        ),
+        f"{FOLDER}preprocessor_config.json: crop (99, 99) is larger than": broken(
             configured(PREPARING, crop_size=99)
         ),
-        "config.preprocessing.network='...own': images of 5 x 5 are smaller than a patch (7)": broken(
+        f"{FOLDER}images of 5 x 5 are smaller than a patch (7)": broken(
             configured(PREPARING, crop_size=5)
         ),
         "width=6: vit takes a multiple of 2 heads=8": lambda: MODELS["vit"]((8, 8, 3), 3, width=6),

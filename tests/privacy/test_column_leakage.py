@@ -81,16 +81,3 @@ def test_figures_of_the_threat_model(row, monkeypatch):
     others = (edges | edges.T)[num_own:, num_own:][between]
     scores = edge_scores(columns)[num_own:, num_own:][between]
     assert roc_auc_score(others, scores) == pytest.approx(auc, abs=0.006)
-
-
-def test_by_hand():
-    """Two components share nothing; a class with more labels has no more say."""
-    columns = np.array([[4.0, 0, 0], [2, 0, 0], [0, 3, 1], [0, 3, 3]])
-    labels = np.array([1, 0, 2])
-    np.testing.assert_array_equal(classes_from_columns(columns, labels, 3), [1, 1, 0, 0])
-    scores = edge_scores(columns)
-    np.testing.assert_allclose(scores[0], [1, 1, 0, 0])
-    assert scores[2, 3] == pytest.approx(12 / np.sqrt(10 * 18))
-    twice = np.array([[1.0, 1.0, 1.5]])
-    assert classes_from_columns(twice, np.array([0, 0, 1]), 2).tolist() == [1]
-    assert edge_scores(np.zeros((2, 1))).tolist() == [[0, 0], [0, 0]]

@@ -30,22 +30,6 @@ def test_the_promise_is_attained_and_nowhere_more(epsilon, rows, num_classes):
     assert ratio[differ <= rows].max() == pytest.approx(epsilon)
 
 
-def test_answers_and_counts():
-    labels = np.tile([0, 0, 1, -1], 5000)
-    answered = rr.randomize_labels(labels, rr.from_key(jax.random.key(0)), 3, 6.0 / 4)
-    assert (answered[labels < 0] == -1).all()
-    keep, _ = rr.answer_probabilities(6.0 / 4, 3)
-    hits = int(np.sum(answered[labels == 1] == 1))
-    assert stats.binomtest(hits, 5000, keep).pvalue > 1e-6
-    histogram = np.sum(answered[:, None] == np.arange(3), axis=0)
-    counts = rr.unbiased(histogram[None], 3, 6.0 / 4)[0]
-    deviation = math.sqrt(15_000 * 0.25) / (keep - (1 - keep) / 2)
-    assert np.abs(counts - [10_000, 5000, 0]).max() < 6 * deviation
-    assert (
-        rr.randomize_labels(labels, rr.from_system, 3, 6.0 / 4) != answered
-    ).any()  # the system's noise
-
-
 def test_releases_add_up():
     """By enumeration of two answers: the ratio of both is the product."""
     keep, _ = rr.answer_probabilities(1.0, 2)

@@ -70,35 +70,6 @@ def test_noise_is_the_systems_or_a_keys(monkeypatch):
     assert len(np.unique(ours, axis=0)) > 100
 
 
-def test_words_at_the_threshold():
-    """The least flip probability that is drawn keeps the promise, whatever epsilon is."""
-    limit = rr.threshold(0.5, 2, 32)
-    words = np.array([[limit - 1, limit]], np.uint32)
-    flipped = rr.randomize_marks(np.zeros((1, 2), bool), lambda rows, number: words, 0.5)
-    np.testing.assert_array_equal(flipped, [[True, False]])
-
-
-def test_counts_are_unbiased_with_the_stated_deviation():
-    """3 of 5 clients say 0, 1 says 1 and one nothing, many times over."""
-    examples, epsilon, sensitivity = 20_000, 8.0, 8
-    p = xor.flip_probability(epsilon, sensitivity, 3)
-    own = [np.full(examples, vote) for vote in (0, 0, 0, 1, -1)]
-    sums = sum(
-        xor.release(
-            xor.one_hot(votes, 3), epsilon, sensitivity, rr.from_key(jax.random.key(k))
-        ).astype(int)
-        for k, votes in enumerate(own)
-    )
-    estimates = xor.unbiased_counts(sums, 5, p)
-    deviation = math.sqrt(5 * p * (1 - p)) / (1 - 2 * p)
-    for column, truth in zip(estimates.T, (3, 1, 0), strict=True):
-        z = (column.mean() - truth) / (deviation / math.sqrt(examples))
-        assert 2 * stats.norm.sf(abs(z)) > SIGNIFICANCE
-        chi2 = np.sum(np.square(column - truth)) / deviation**2
-        # A sum of five bits is no normal number: its fourth moment is a little smaller.
-        assert abs(chi2 / examples - 1) < 6 * math.sqrt(2 / examples)
-
-
 def test_expected_counts_by_enumeration():
     p = 0.2
     expected = sum(
@@ -106,19 +77,6 @@ def test_expected_counts_by_enumeration():
         for m in itertools.product((0, 1), repeat=3)
     )
     assert expected == pytest.approx(2)
-
-
-@pytest.mark.parametrize(("p", "summed", "voted"), [(0.3, 0.62, 0.23), (0.1, 0.99, 0.73)])
-def test_summed_bits_tell_more_than_first_votes(p, summed, voted):
-    """Five clients that all say the truth, 10 classes."""
-    truth = np.random.default_rng(0).integers(10, size=5000)
-    marks, epsilon = xor.one_hot(truth, 10), math.log((1 - p) / p)
-    bits = [xor.release(marks, epsilon, 1, rr.from_key(jax.random.key(k))) for k in range(5)]
-    by_sums = np.sum(bits, axis=0).argmax(axis=1)
-    votes = np.stack([xor.one_hot(each.argmax(axis=1), 10) for each in bits])
-    by_votes = votes.sum(axis=0).argmax(axis=1)
-    assert np.mean(by_sums == truth) == pytest.approx(summed, abs=0.03)
-    assert np.mean(by_votes == truth) == pytest.approx(voted, abs=0.03)
 
 
 def test_no_label_is_a_row_of_zeros():

@@ -60,7 +60,6 @@ PARAMETERS = {
     "xclp.alpha=0.999999999999: use numbers from 0.01 to 0.9999999": p(alpha=0.999999999999),
     "xclp.num_bits=100: use multiples of 32": p(num_bits=100),
     "xclp.hamming='magic'...'plaintext'": p(hamming="magic"),
-    "xclp.neighbors='approximate'...masked": p(neighbors="approximate", hamming="masked"),
     "...relative_confidence=True: ...; set": p(confidence="calibrated", relative_confidence=True),
     "...relative_confidence=True: the server would see": p(**MASKED, relative_confidence=True),
     "xclp.head='ridge': the head has answers...leave out client_prior, or": p(
@@ -82,9 +81,6 @@ PARAMETERS = {
         num_classes=2, late_fraction=0.5, hamming="masked"
     ),
     "xclp.compared_clients=1: use multiples of 4, 0 is all": p(compared_clients=1),
-    "xclp.compared_clients=4: neighbors='approximate' compares ... set neighbors='exact'": p(
-        compared_clients=4, neighbors="approximate"
-    ),
     "...late_fraction=1.5: use numbers from 0 to 1": lambda: xclp(num_classes=2, late_fraction=1.5),
     "xclp.alpha=0.49: leave-one-out is not exact": p(alpha=0.49, confidence="calibrated"),
     "xclp.alpha=0.49: leave-one-out is not exact  select": p(alpha=0.49, select=("label_matrix",)),

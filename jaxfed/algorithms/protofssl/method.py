@@ -64,7 +64,7 @@ the experiment's seed: it measures the cost of noise, and does not protect from 
 The paper does not bound how far one example moves a prototype. With `clip` B, given the network f, replacing
 one example by another of its class moves one prototype, a mean of n_k embeddings of length up to B, by
 Delta = 2 B / n_k, n_k >= `min_labels`. So R releases with N(0, sigma^2) on every number are together
-(epsilon, delta)-private (`jaxfed.privacy.gaussian`); a round's metrics have the `prototype_epsilon` of a
+(epsilon, delta)-private (`jaxfed.privacy.composition`); a round's metrics have the `prototype_epsilon` of a
 client that took part in all rounds so far. The guarantee rests on the condition "given the network". It
 covers what prototypes reveal to somebody who has all networks, including the client's own, which was trained
 on that example and is sent without noise. Without this condition the example moves f, hence every embedding,
@@ -105,7 +105,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.method import method
-from jaxfed.privacy.gaussian import epsilon_of, mean_sensitivity
+from jaxfed.privacy.composition import gaussian_epsilon, mean_sensitivity
 from jaxfed.random_streams import Stream
 from jaxfed.settings import NotNegative
 from jaxfed.training import server_state
@@ -222,7 +222,7 @@ def _with_epsilon(algorithm: FederatedAlgorithm, shown: Shown) -> FederatedAlgor
     @wraps(algorithm.round)
     def round(state: Any, cohort: Cohort, key: jax.Array) -> tuple[Any, Metrics]:
         after, metrics = algorithm.round(state, cohort, key)
-        epsilon = epsilon_of(shown.delta, sensitivity, shown.noise, releases=int(after.round))
+        epsilon = gaussian_epsilon(shown.delta, sensitivity, shown.noise, releases=int(after.round))
         return after, {**metrics, "prototype_epsilon": epsilon}
 
     return algorithm._replace(round=round, sides=None)

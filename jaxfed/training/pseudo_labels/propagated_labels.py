@@ -33,13 +33,12 @@ from jaxfed.federation.cohort import Cohort, Ragged, own_examples
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.client_map import MapClients, jitted
 from jaxfed.federation.execution.settings import HERE, Execution
-from jaxfed.kernels import lsh
+from jaxfed.kernels import knn, lsh
 from jaxfed.kernels.conjugate_gradient import Convergence
 from jaxfed.training.pseudo_labels.prototypes import class_means
 from jaxfed.training.pseudo_labels.pseudo_label import Embed, PseudoLabel, PseudoLabels, completed
 from jaxfed.training.server_state import ServerState
 from jaxfed.xclp.one_shot.cosine_propagation import label_each, propagate_over_cosines
-from jaxfed.xclp.settings.parameters import NEIGHBORS
 from jaxfed.xclp.steps.propagation_matrix import (
     PropagationMatrix,
     SolverAccuracy,
@@ -177,7 +176,7 @@ class _InOneProgram:
         # Over several devices, padded with empty rows to a multiple of their number.
         codes = execution.spread(lsh.project_bits(vectors, key, p.num_bits))
         inside = execution.spread(valid, fill=False)
-        found = NEIGHBORS[p.neighbors](codes, p.num_neighbors, valid=inside)
+        found = knn.hamming_knn(codes, p.num_neighbors, valid=inside)
         graph = xclp.server_graph(*found, p)
         y = jnp.pad(y, (0, len(codes) - num_points), constant_values=UNLABELED)
         one_hot = jax.nn.one_hot(y, p.num_classes, dtype=jnp.float32)

@@ -74,12 +74,6 @@ HAMMING: Registry[Callable[..., Neighbors]] = _table(
     plaintext=_step("hamming", "plaintext_hamming"),
     **{name: _step("hamming", "secure_hamming", protocol=name) for name in _PROTOCOLS},
 )
-# Search over codes in the clear: (codes, k, valid=...) -> (indices, distances).
-NEIGHBORS: Registry[Callable[..., tuple[jax.Array, jax.Array]]] = _table(
-    "neighbors",
-    exact=Place("jaxfed.kernels.knn", "hamming_knn"),
-    approximate=Place("jaxfed.kernels.nn_descent", "approximate_hamming_knn"),
-)
 # Lines 10 to 13: the server's matrix and the clients' labels -> `Contributions`.
 INFLUENCE: Registry[Callable[..., Any]] = _table(
     "influence",
@@ -305,8 +299,6 @@ class Parameters(Propagation):
         hamming: computation of distances between codes: "plaintext" sends the codes to the server. "phe"
             (Paillier encryption), "ot" (oblivious transfer) and "masked" are protocols that show it only the
             distances (Algorithm 1, line 5).
-        neighbors: search for nearest neighbors: "exact" compares all pairs of points. "approximate" is faster
-            for many points, misses some neighbors, and needs `hamming="plaintext"` (Algorithm 1, line 7).
         compared_clients: number of other clients, at most, with whose points a client's points are compared,
             a multiple of 4; 0, or the number of others and more: all. Among many clients, fewer save time and
             bytes, and cost accuracy (Algorithm 1, line 5).
@@ -342,10 +334,6 @@ class Parameters(Propagation):
     `bit_epsilon` and `label_epsilon` comes from the operating system if a step is a protocol, else from
     `seed`.
 
-    Approximate search (`jaxfed.kernels.nn_descent`) takes time that grows with n instead of n^2, and labels
-    differ a little. With plaintext codes the server learns nothing new by it. In a protocol, the server would
-    choose pairs to compare by the distances it has seen, and so reveal distances to the clients.
-
     Privacy. `label_matrix` and `client_prior` use the cohort's labels. Except for "plain" without a prior,
     the clients learn the cohort's number of labels of each class; the server learns it if `row_sums` is
     plaintext. `select` and `confidence="calibrated"` need leave-one-out, which
@@ -356,7 +344,6 @@ class Parameters(Propagation):
     seed: _Seed = 0
     projection: Annotated[str, OneOf(PROJECTIONS)] = "seed"
     hamming: Annotated[str, OneOf(HAMMING)] = "plaintext"
-    neighbors: Annotated[str, OneOf(NEIGHBORS)] = "exact"
     compared_clients: _Compared = 0
     compared_by: Annotated[Literal["random", "neighbors"], when("compared_clients", Gt(0))] = (
         "random"
@@ -377,7 +364,6 @@ class Parameters(Propagation):
     def __post_init__(self) -> None:
         """Reject invalid settings with a one-line error that names the setting."""
         super().__post_init__()
-        compares_all = self.neighbors == "exact"
         numbers = ("client_prior", "relative_confidence", "bit_epsilon", "label_epsilon")
         beside_head = [key for key in numbers if getattr(self, key)]  # these do not go with a head
         beside_head += ["select='client_prior'"] * fits("client_prior", self.select)
@@ -388,18 +374,6 @@ class Parameters(Propagation):
                 self.projection == "group_secret" and self.hamming == "plaintext",
                 "with hamming='plaintext' clients have no secret from the server",
                 "choose a protocol in hamming",
-            ),
-            (
-                "neighbors",
-                not compares_all and self.hamming != "plaintext",
-                f"hamming={self.hamming!r} is a protocol, which compares all pairs",
-                "use 'exact'",
-            ),
-            (
-                "compared_clients",
-                self.compared_clients and not compares_all,
-                f"neighbors={self.neighbors!r} compares points of all clients",
-                "set neighbors='exact', or use 0",
             ),
             (
                 "head",

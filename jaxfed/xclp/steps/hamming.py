@@ -31,7 +31,7 @@ from jaxfed.kernels import knn
 from jaxfed.kernels.devices import everywhere, in_batches, padded_rows
 from jaxfed.kernels.neighbors.distances import no_distance
 from jaxfed.random_streams import Stream
-from jaxfed.xclp.settings.parameters import NEIGHBORS, Neighbors
+from jaxfed.xclp.settings.parameters import Neighbors
 from jaxfed.xclp.steps.codes import rows_of
 
 if TYPE_CHECKING:
@@ -124,14 +124,13 @@ def plaintext_hamming(
     execution: Execution,
     *,
     num_neighbors: int,
-    neighbors: str,
     key_bits: int,
     choices: Sequence[ChoosePairs] = (),
 ) -> Neighbors:
     """Lines 5 and 7 with codes in the clear, as in the authors' experiments: each point's k nearest others.
 
-    `choices`: turns that choose the pairs of clients to compare; all if left out. The approximate search and
-    that among chosen pairs run on one device of each process.
+    `choices`: turns that choose the pairs of clients to compare; all if left out. The search among chosen
+    pairs runs on one device of each process.
     """
     del session, key_bits
     if choices:
@@ -141,11 +140,8 @@ def plaintext_hamming(
     joint = np.concatenate(codes)
     bits = padded_rows(joint)
     is_point = np.arange(len(bits)) < len(joint)
-    if neighbors == "exact":
-        points = execution.spread(bits), execution.spread(is_point, fill=False)
-    else:
-        points = jnp.asarray(bits), jnp.asarray(is_point)
-    found = execution.once(NEIGHBORS[neighbors], points[0], num_neighbors, valid=points[1])
+    valid = execution.spread(is_point, fill=False)
+    found = execution.once(knn.hamming_knn, execution.spread(bits), num_neighbors, valid=valid)
     indices, distances = (np.asarray(values)[: len(joint)] for values in everywhere(found))
     return list(range(len(codes))), indices, distances
 
@@ -226,7 +222,6 @@ def secure_hamming(
     *,
     protocol: str,
     num_neighbors: int,
-    neighbors: str,
     key_bits: int,
     choices: Sequence[ChoosePairs] = (),
 ) -> Neighbors:
@@ -235,7 +230,6 @@ def secure_hamming(
     from jaxfed.secure.hamming import protocols
 
     assert session is not None
-    assert neighbors == "exact"  # `Parameters` has checked it
     return cross_steps.nearest_others(
         session,
         dict(enumerate(codes)),

@@ -82,7 +82,6 @@ class KnnGraphs:
                 self._session,
                 self._execution,
                 num_neighbors=p.num_neighbors,
-                neighbors=p.neighbors,
                 key_bits=p.key_bits,
                 choices=choices,
             )

@@ -73,20 +73,6 @@ def test_it_is_for_many_channels_and_whole_tiles(change, saves):
     assert not winograd._saves(images.astype(jnp.bfloat16), kernel, ((1, 1), (1, 1)))
 
 
-@pytest.mark.parametrize("settings", [{"feature_group_count": 4}, {"window_strides": (2, 2)}])
-def test_groups_and_strides_are_left_to_the_definition(settings, any_size):
-    images, kernel = _operands(channels=(4, 4))
-    groups = settings.get("feature_group_count", 1)
-    settings = {"window_strides": (1, 1), "padding": "SAME", **settings}
-    kernel = kernel[:, :, : 4 // groups]
-    np.testing.assert_allclose(
-        winograd_conv(images, kernel, **settings),
-        lax.conv_general_dilated(images, kernel, dimension_numbers=LAYOUT, **settings),
-        rtol=1e-5,
-        atol=1e-4,
-    )
-
-
 def test_clients_with_kernels_of_their_own_need_no_convolution(any_size):
     assert_clients_need_no_convolution(winograd_conv, *_operands(clients=(3,)), atol=1e-2)
 

@@ -26,11 +26,6 @@ def test_lengths_are_few_and_near(n):
     assert padded_length(n + 1) >= length
 
 
-def test_an_octave_has_sixteen_lengths():
-    assert len({padded_length(n) for n in range(16_385, 32_769)}) == 16
-    assert padded_length(60_000) == 61_440
-
-
 def test_rows_are_filled_up():
     filled = padded_rows(np.ones((3, 2), np.int32), fill=-1)
     assert (filled.shape, filled.dtype) == ((256, 2), np.int32)
@@ -87,30 +82,6 @@ def test_padding_changes_no_label(monkeypatch, switches):
         np.testing.assert_allclose(ours.scores, theirs.scores, rtol=1e-4, atol=1e-4)
 
 
-def labeled_by(name, cohort):
-    """The labels of a round of a one-shot method."""
-    section = {"num_bits": 256} if name == "xclp" else {}
-    algorithm = ALGORITHMS[name](num_classes=CLASSES, num_neighbors=4, **section)
-
-    class Clients:
-        num_clients, capacity = cohort.mask.shape
-        server = ()
-
-    key = jax.random.key(0)
-    state, _ = algorithm.round(algorithm.init(key, Clients), cohort, key)
-    return state.label
-
-
-@pytest.mark.parametrize("name", ["xclp", "pooled_lp"])
-@pytest.mark.sample(1)
-def test_methods_of_one_round_label_alike_without_padding(monkeypatch, name):
-    cohort = cohort_of([30, 11, 64], capacity=64)
-    padded = labeled_by(name, cohort)
-    without_padding(monkeypatch)
-    np.testing.assert_array_equal(labeled_by(name, cohort), padded)
-    assert np.mean(padded[cohort.mask] >= 0) > 0.9
-
-
 @pytest.mark.parametrize("name", ["xclp", "pooled_lp", "per_client_lp"])
 def test_groups_of_any_size_share_programs(name):
     sizes = [[60, 13, 20], [31, 64, 2], [5, 5, 44], [64, 64, 64], [50]]
@@ -144,14 +115,3 @@ def test_batches_are_of_one_shape_and_change_nothing(n):
     np.testing.assert_array_equal(doubled, 2 * x)
     np.testing.assert_array_equal(sums, x.sum(axis=1))
     assert set(shapes) == {(4, 3)}
-
-
-@pytest.mark.parametrize(("backend", "rows"), [("cpu", 100), ("gpu", 500)])
-def test_a_network_answers_by_what_a_cpu_keeps_in_its_caches(monkeypatch, backend, rows):
-    monkeypatch.setattr(devices.jax, "default_backend", lambda: backend)
-    seen = []
-    answers = devices.in_batches(
-        lambda x: seen.append(len(x)) or 2 * x, np.arange(250.0), devices.rows_at_once()
-    )
-    np.testing.assert_array_equal(answers, 2 * np.arange(250.0))
-    assert set(seen) == {rows}

@@ -51,7 +51,7 @@ def assert_equal(found, expected):
 def test_four_devices_pass_too():
     others = [
         str(Path(__file__).parents[1] / name)
-        for name in ("test_spread_graph.py", "neighbors/test_pairs_once.py")
+        for name in ("test_spread_graph.py", "neighbors/test_symmetric_knn.py")
     ]
     flags = "--xla_force_host_platform_device_count=4"
     done = subprocess.run(
@@ -114,19 +114,6 @@ def test_what_one_device_has_all_hear_of(num_devices, place):
     found = by_rows(told, mesh if num_devices > 1 else None)(spread(x, mesh))
     expected = [True], [False], [True], [3]
     assert_equal(everywhere(found), [one * num_devices for one in expected])
-
-
-def test_of_all_devices_the_largest_counts():
-    largest = by_rows(lambda rows: lambda x: rows.largest(x), points_mesh(2))
-    assert_equal(
-        [everywhere(largest(spread(np.array([1, -2, 3, -4]), points_mesh(2))))], [[3, -2] * 2]
-    )
-
-
-def test_of_several_processes_each_has_a_part(monkeypatch):
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    number = jax.device_count()
-    assert points_mesh().size == points_mesh(number).size == number
 
 
 # ---- nearest neighbors ----

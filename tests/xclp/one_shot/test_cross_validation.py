@@ -17,7 +17,6 @@ from jaxfed.kernels import knn
 from jaxfed.random_streams import Stream
 from jaxfed.xclp.one_shot.cross_validation import cross_validated, folds, recovered
 from jaxfed.xclp.one_shot.transduction import transductive
-from jaxfed.xclp.settings import parameters
 
 KEY = jax.random.key(3)
 PROPAGATING = ("xclp", "per_client_lp", "pooled_lp")
@@ -243,7 +242,6 @@ def test_neighbors_are_searched_once(name, search, times, monkeypatch):
         return exact(*arguments, **keywords)
 
     monkeypatch.setattr(knn, search, counted)
-    monkeypatch.setitem(parameters.NEIGHBORS, "exact", knn.hamming_knn)
     config = small(name, f"selection.candidates.{name}.alpha=0.3,0.9", "selection.folds=2")
     federation = Simulation(config).federation(0)
     method = make_algorithm(config, name, federation)
