@@ -44,20 +44,17 @@ from jaxfed.federation.execution.settings import HERE, Execution, digest_of
 from jaxfed.host.parallel.workers import Mapped, worker_processes
 from jaxfed.host.row_table import RowTable
 from jaxfed.learners.learner import SPOILED, Fitted, Learner, Taught, check_classes
-from jaxfed.settings import Count, Ge, Note, NotNegative, Positive, hinted
+from jaxfed.settings import Count, Ge, Note, NotNegative, hinted
 from jaxfed.training.server_state import rows_for
 
 _KEPT_PER_CLIENT = 2  # the newest model, and that of an older state
-
-
-_Depth = Annotated[int, Ge(0), Note("0 is no bound")]
 
 
 @hinted
 def decision_tree(
     *,
     num_classes: int,
-    max_depth: _Depth = 0,
+    max_depth: Annotated[int, Ge(0), Note("0 is no bound")] = 0,
     pseudo_weight: NotNegative = 1.0,
     execution: Execution = HERE,
 ) -> Learner:
@@ -77,7 +74,6 @@ def random_forest(
     *,
     num_classes: int,
     num_trees: Count = 100,
-    max_depth: _Depth = 0,
     pseudo_weight: NotNegative = 1.0,
     execution: Execution = HERE,
 ) -> Learner:
@@ -85,10 +81,9 @@ def random_forest(
 
     Args:
         num_trees: number of trees.
-        max_depth: largest depth; 0: no bound.
         pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
     """
-    settings = {"n_estimators": num_trees, "max_depth": max_depth or None}
+    settings = {"n_estimators": num_trees, "max_depth": None}
     recipe = Recipe("random_forest", "sklearn.ensemble.RandomForestClassifier", settings)
     return refitting(recipe, num_classes, pseudo_weight, execution)
 
@@ -98,8 +93,6 @@ def xgboost(
     *,
     num_classes: int,
     num_trees: Count = 100,
-    max_depth: Count = 6,
-    learning_rate: Positive = 0.3,
     pseudo_weight: NotNegative = 1.0,
     execution: Execution = HERE,
 ) -> Learner:
@@ -110,11 +103,9 @@ def xgboost(
 
     Args:
         num_trees: number of boosting rounds.
-        max_depth: largest depth of a tree.
-        learning_rate: shrinkage of each tree.
         pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
     """
-    settings = {"n_estimators": num_trees, "max_depth": max_depth, "learning_rate": learning_rate}
+    settings = {"n_estimators": num_trees, "max_depth": 6, "learning_rate": 0.3}
     recipe = Recipe("xgboost", "xgboost.XGBClassifier", settings)
     return refitting(recipe, num_classes, pseudo_weight, execution)
 

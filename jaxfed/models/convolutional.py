@@ -8,7 +8,9 @@
     fedct_*           FedCT's Tables 8 (CIFAR-10), 10 and 11 (scans), 12 (SVHN); Table 9's is `mlp`
 
 Arguments of all: `input_shape` (H, W, c); `num_classes` C, None leaves out the classifier, as methods of
-prototypes do. A `UsageError` refuses inputs that are no images or too small ones, and unknown options.
+prototypes do. `norm` is "batch", "group" (32 groups) or "none"; `momentum` is that of the running statistics,
+where 0 keeps the last batch's (ProtoFSSL's "sBN" in code). A `UsageError` refuses inputs that are no images,
+too small ones, and unknown options.
 """
 
 from __future__ import annotations
@@ -66,16 +68,10 @@ def cnn(
     norm: Norm = "none",
     momentum: Share = 0.9,
 ) -> Model:
-    """Convolution, norm, ReLU and max-pool 2 for each of `channels`; a dense ReLU layer of features, or none.
+    """Convolution, norm, ReLU and max-pool 2 for each of `channels`; a dense ReLU layer of D = `hidden`.
 
-    Args:
-        input_shape: (H, W, c), 2^len(channels) pixels a side or more.
-        num_classes: C or None.
-        channels: of the convolutions.
-        hidden: D, size of the dense layer and length of the feature vector; 0: no such layer, features are
-            the last pooled convolution's.
-        norm: "none", "batch" or "group", of 8 groups.
-        momentum: of the running statistics; 0 keeps the last batch's (ProtoFSSL's "sBN" in code).
+    Images have 2^len(channels) pixels a side or more. Without a dense layer (`hidden` 0) features are the
+    last pooled convolution's. "group" has 8 groups.
 
     Cost: 206,922 parameters and 1.2e6 multiply-adds for an image of 28 x 28 and 10 classes.
     """
@@ -137,12 +133,8 @@ def cnn13(
         256 x (3 x 3) three times, max-pool 2, dropout
         512 x (3 x 3, no padding), 256 x (1 x 1), 128 x (1 x 1), mean over pixels: the features, D = 128
 
-    Args:
-        input_shape: (H, W, c), H and W at least 12; (32, 32, 3) in the paper.
-        num_classes: C or None.
-        normalize_features: divide features by their norm, also on their way to the classifier, as in
-            the authors' code (`isL2`). The paper's text has no such step.
-        norm: "batch" as in the paper, "group" (32 groups) or "none".
+    H and W are at least 12, 32 in the paper. `normalize_features` divides features by their norm, also on
+    their way to the classifier, as in the authors' code (`isL2`). The paper's text has no such step.
 
     Cost: 3,125,908 parameters for 10 classes and 0.73e9 multiply-adds for an image of 32 x 32. Biases before
     BatchNorm have no effect; the authors' network has them.
@@ -198,12 +190,8 @@ def resnet9(
     6,568,640 parameters for 10 classes, and 6,563,520 in ResNet-8, which has no dense layer: Table 6.
     ProtoFSSL's code has biases; its table and FedMatch have none.
 
-    Args:
-        input_shape: (H, W, c); (32, 32, 3) in the papers.
-        num_classes: C or None.
-        norm: "none" as in FedMatch and ProtoFSSL's Table 3, "batch" or "group" as in its Table 4.
-        momentum: of the running statistics; 0 keeps the last batch's (ProtoFSSL's "sBN" in code).
-        pools: sides of the four pools. STL-10 of 96 x 96 takes (3, 2, 4, 4) in ProtoFSSL's code.
+    `norm` is "none" in FedMatch and ProtoFSSL's Table 3, "batch" or "group" in its Table 4. `pools` are the
+    sides of the four pools: STL-10 of 96 x 96 takes (3, 2, 4, 4) in ProtoFSSL's code.
 
     Cost: 0.38e9 multiply-adds for an image of 32 x 32.
     """
@@ -276,18 +264,11 @@ def resnet18(
 
         y = relu(norm(conv(relu(norm(conv(x))))) + x),   x -> norm(conv 1 x 1 (x)) where shapes differ
 
-    XCLP trains it on Mini-ImageNet of 84 x 84 with the ImageNet stem (A.2; D = 512). ProtoFSSL's
-    ResNet-18, and its ResNet-17 without the last layer, have the CIFAR stem and a 4 x 4 max-pool at the
-    end. All else is from ProtoFSSL's code, as the paper does not specify it.
-
-    Args:
-        input_shape: (H, W, c), any H and W.
-        num_classes: C or None.
-        stem: "imagenet", 7 x 7 by 2 and an overlapping max-pool by 2; or "cifar", 3 x 3 by 1.
-        pool: over the last pixels: "mean", or "max" as in ProtoFSSL.
-        normalize_features: divide features by their norm, as in XCLP's code (`isL2`); not in its text.
-        norm: "batch" as in the papers, "group" or "none".
-        momentum: of the running statistics; 0 keeps the last batch's (ProtoFSSL's "sBN" in code).
+    XCLP trains it on Mini-ImageNet of 84 x 84 with the `stem` "imagenet" (A.2; D = 512): 7 x 7 by 2 and an
+    overlapping max-pool by 2. ProtoFSSL's ResNet-18, and its ResNet-17 without the last layer, have the stem
+    "cifar", 3 x 3 by 1, and the `pool` "max" over the last 4 x 4 pixels. All else is from ProtoFSSL's code,
+    as the paper does not specify it. `normalize_features` divides features by their norm, as in XCLP's code
+    (`isL2`); not in its text.
 
     Cost: 11.2e6 parameters; 0.56e9 multiply-adds an image of 32 x 32 with the CIFAR stem, 0.3e9 for
     84 x 84 with the other.
@@ -310,7 +291,7 @@ def cifar_resnet8(
 ) -> Model:
     """The ResNet-8 of SAGE (CVPR 2025) and ProxyFL: the CIFAR stem and blocks of 64, 128 and 256 channels.
 
-    `norm` as in `resnet18`. Cost: 1,227,594 parameters for RGB and ten classes; 0.20e9 multiply-adds an image
+    Cost: 1,227,594 parameters for RGB and ten classes; 0.20e9 multiply-adds an image
     of 32 x 32.
     """
     *_, channels = image_shape("cifar_resnet8", input_shape)
@@ -406,12 +387,6 @@ def _fedct(
     - CIFAR-10. Table 8 says Dropout, as here; the code drops whole channels.
     - SVHN. The code's network ends in a softmax, and its loss applies another one; the table has none, as
       here. The code never enters evaluation mode: its dropout and batch statistics stay on at test time.
-
-    Args:
-        plan: its layers.
-        input_shape: (H, W, c), of a pixel or more after all pools.
-        num_classes: C or None.
-        norm: "batch" as in the paper, "group" (32 groups) or "none".
     """
     scale = 2 ** len(plan.stages)
     height, width, channels = image_shape("this network", input_shape, smallest=scale)

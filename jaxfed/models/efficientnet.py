@@ -95,15 +95,7 @@ def prepare(images: jax.Array, network: Network, image_size: int = IMAGE_SIZE) -
 
     Grey images are repeated over RGB. The whole image is resized to a square (bicubic, antialiased
     where it shrinks). There is no center crop as in ImageNet evaluation, so small images keep their
-    borders.
-
-    Args:
-        images: [n, h, w, 1 or 3], uint8, or float in units of 0 to 255.
-        network: the network for these images.
-        image_size: pixels a side.
-
-    Returns:
-        float32 [n, image_size, image_size, 3].
+    borders. [n, h, w, 1 or 3], uint8, or float in units of 0 to 255 -> float32 [n, size, size, 3].
     """
     images = jnp.asarray(images, jnp.float32)
     shape = len(images), image_size, image_size, images.shape[-1]
@@ -119,15 +111,8 @@ def efficientnet(
 ) -> Model:
     """Build the network of that name, for images as `prepare` makes them, of any size.
 
-    In training there is dropout before the classifier, and stochastic depth.
-
-    Args:
-        name: a key of `NETWORKS`.
-        input_shape: (H, W, 3).
-        num_classes: outputs of the classifier; None leaves it out.
-
-    Raises:
-        UsageError: inputs that are no images of three channels.
+    In training there is dropout before the classifier, and stochastic depth. Without `num_classes` there is
+    no classifier. Raises a UsageError for inputs that are no images of three channels.
 
     Cost: Lite0 and B0 take 0.39e9 multiply-adds an image of 224 x 224.
     """
@@ -231,15 +216,7 @@ def find_weights(
 
     The file is `weights` itself if given. Otherwise it is the first of NETWORK.safetensors,
     weights/NETWORK.safetensors and ../weights/NETWORK.safetensors in the data root (`root`, else
-    $JAXFED_DATA).
-
-    Args:
-        network: a key of `NETWORKS`.
-        weights: path of the file.
-        root: data root.
-
-    Raises:
-        UsageError: no such file; names the places searched, and how to make the file.
+    $JAXFED_DATA). Without one, a UsageError names the places searched, and how to make the file.
     """
     if weights is not None:
         places = [location(weights, "config.preprocessing.weights")]
@@ -263,19 +240,9 @@ def find_weights(
 def read_weights(
     path: str | os.PathLike[str], template: nnx.State, *, new_head: bool = False
 ) -> nnx.State:
-    """Read a state from a safetensors file; every tensor of the file is used exactly once.
+    """Read a state like the template (`read_tensors`); every tensor of the file is used exactly once.
 
-    Args:
-        path: the file, named as in efficientnet-pytorch; OIHW kernels, any float dtype.
-        template: a state of the network; without `new_head` its shapes suffice, as in
-            `jax.eval_shape(init, key)`.
-        new_head: keep the template's classifier and ignore the file's, for other classes.
-
-    Returns:
-        A state like the template, float32.
-
-    Raises:
-        UsageError: not a readable safetensors file; a name missing or unexpected; a wrong shape.
+    `new_head` keeps the template's classifier and ignores the file's, for other classes.
     """
 
     def unread(name: str) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.errors
 import flax.linen
@@ -39,6 +39,10 @@ _MODES = {
     "deterministic": False,
     "use_running_average": False,
 }
+
+
+# Method, state, x, key -> output, state; the key is None in evaluation.
+_Call = Callable[[str, nnx.State, jax.Array, jax.Array | None], tuple[Any, nnx.State]]
 
 
 def from_flax(
@@ -70,56 +74,31 @@ def from_flax(
             f"from_flax({type(module).__name__}): use a Linen module, an NNX module, or a "
             "function that makes an NNX module from its nnx.Rngs"
         )
-    parts = _parts(module, tuple(input_shape))
-    model = _model(parts)
-    _check(model, parts.name, tuple(input_shape))
-    if parts.has_features and callable(parts.methods):
-        _check_features(model, parts, tuple(input_shape))
+    name, methods, init, call = _parts(module, tuple(input_shape))
+    # Methods of the class: a submodule named `features` may need other arguments.
+    has_features = all(callable(getattr(type(methods), n, None)) for n in ("features", "head"))
+    whole = "features" if has_features else "__call__"
+    model = compose(
+        init=init,
+        features=lambda state, x: call(whole, state, x, None)[0],
+        head=lambda state, found: call("head", state, found, None)[0] if has_features else found,
+        train_features=lambda state, x, key: call(whole, state, x, key),
+    )
+    _check(model, name, tuple(input_shape))
+    if has_features and callable(methods):
+        _check_features(model, call, name, tuple(input_shape))
     return model
-
-
-class _Parts(NamedTuple):
-    """A network's name, its own methods, initial state, and call: (method, state, x, key) -> (output, state).
-
-    `key` is None in evaluation.
-    """
-
-    name: str
-    methods: Any
-    init: Callable[[jax.Array], nnx.State]
-    call: Callable[..., tuple[jax.Array, nnx.State]]
-
-    @property
-    def has_features(self) -> bool:
-        # Methods of the class: a submodule named `features` may need other arguments.
-        return all(callable(getattr(type(self.methods), n, None)) for n in ("features", "head"))
-
-
-def _model(parts: _Parts) -> Model:
-    whole, last = ("features", "head") if parts.has_features else ("__call__", "")
-
-    def features(state: nnx.State, x: jax.Array) -> jax.Array:
-        return parts.call(whole, state, x, None)[0]
-
-    def head(state: nnx.State, features: jax.Array) -> jax.Array:
-        return parts.call(last, state, features, None)[0] if last else features
-
-    def train_features(
-        state: nnx.State, x: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
-        return parts.call(whole, state, x, key)
-
-    return compose(init=parts.init, features=features, head=head, train_features=train_features)
 
 
 def _parts(
     module: flax.linen.Module | nnx.Module | Callable[[nnx.Rngs], nnx.Module],
     input_shape: tuple[int, ...],
-) -> _Parts:
+) -> tuple[str, Any, Callable[[jax.Array], nnx.State], _Call]:
+    """A network's name, the object with its methods, its initial state, and its call."""
     name = getattr(module, "__name__", type(module).__name__)
     if flax.linen.Module in getattr(module, "__mro__", ()):
         raise UsageError(f"from_flax({name}): is a class; use a Linen module made from it")
-    linen = module if isinstance(module, flax.linen.Module) else None
+    is_linen = isinstance(module, flax.linen.Module)
 
     def build(rngs: nnx.Rngs) -> nnx.Module:
         if isinstance(module, flax.linen.Module):
@@ -128,16 +107,14 @@ def _parts(
             return wrapped.lazy_init(example, **_mode(name, module.__call__, None))
         return module if isinstance(module, nnx.Module) else module(rngs)
 
-    doing = (
-        f"does not take examples of {input_shape}" if linen else "cannot be made from its nnx.Rngs"
-    )
-    with _naming(name, doing):
+    taken = f"does not take examples of {input_shape}"
+    with _naming(name, taken if is_linen else "cannot be made from its nnx.Rngs"):
         shapes = nnx.eval_shape(lambda: build(nnx.Rngs(0)))
     if not isinstance(shapes, nnx.Module):
         raise UsageError(
             f"from_flax: {module!r} makes a {type(shapes).__name__}; use an nnx.Module"
         )
-    methods = linen or shapes
+    methods = module if is_linen else shapes
     name = type(methods).__name__
     graph, *states = nnx.split(shapes, (nnx.Param, nnx.BatchStat), nnx.RngState, ...)
     _, streams, rest = states
@@ -157,8 +134,8 @@ def _parts(
     ) -> tuple[jax.Array, nnx.State]:
         network = nnx.merge(graph, state, streams, copy=True)  # the caller's state must not change
         rngs = None if key is None else nnx.Rngs(key)
-        mode = _mode(name, getattr(methods if linen else network, method), rngs)
-        if linen:
+        mode = _mode(name, getattr(methods if is_linen else network, method), rngs)
+        if is_linen:
             mode |= {"rngs": {}} if rngs is None else {"mutable": ["batch_stats"]}
         if rngs is None:
             network.eval()
@@ -170,7 +147,7 @@ def _parts(
         output = getattr(network, method)(x, **mode)
         return output, nnx.state(network, (nnx.Param, nnx.BatchStat))
 
-    return _Parts(name, methods, init, call)
+    return name, methods, init, call
 
 
 def _mode(name: str, function: Callable[..., Any], rngs: nnx.Rngs | None) -> dict[str, Any]:
@@ -226,15 +203,15 @@ def _check(model: Model, name: str, input_shape: tuple[int, ...]) -> None:
         raise UsageError(f"{name}: has other variables after a training step than before")
 
 
-def _check_features(model: Model, parts: _Parts, input_shape: tuple[int, ...]) -> None:
+def _check_features(model: Model, call: _Call, name: str, input_shape: tuple[int, ...]) -> None:
     """Check on two examples that `head(features(x))`, which is trained, is the network's output."""
     key = jax.random.key(0)
     state, x = model.init(key), jax.random.uniform(key, (2, *input_shape))
     parted = jax.jit(model.apply)(state, x)
-    whole = jax.jit(lambda state, x: parts.call("__call__", state, x, None)[0])(state, x)
+    whole = jax.jit(lambda state, x: call("__call__", state, x, None)[0])(state, x)
     if np.shape(parted) != np.shape(whole) or not np.allclose(parted, whole, rtol=1e-3, atol=1e-3):
         raise UsageError(
-            f"{parts.name}: head(features(x)) differs from __call__(x); make them equal, or rename the two "
+            f"{name}: head(features(x)) differs from __call__(x); make them equal, or rename the two "
             "methods"
         )
 

@@ -30,14 +30,10 @@ class DenseHead(NamedTuple):
 
 
 def head_paths(model: Model, method: str) -> frozenset[Path]:
-    """Return the paths of the parameters that the head reads.
-
-    Args:
-        model: the network; its head is traced without computing.
-        method: the method that needs it, for the error.
+    """Return the paths of the parameters that the head reads; it is traced without computing.
 
     Raises:
-        UsageError: the network has no head, or nothing below it.
+        UsageError: `method` needs a head and a body, and the network lacks one.
     """
     found = read_by_head(model)
     if not found or len(found) == len(nnx.to_flat_state(_template(model))):
@@ -52,12 +48,8 @@ def head_paths(model: Model, method: str) -> frozenset[Path]:
 def dense_head(model: Model, method: str) -> DenseHead:
     """Return the path and sizes of a dense head.
 
-    Args:
-        model: the network.
-        method: the method that needs it, for the error.
-
     Raises:
-        UsageError: the head is missing, or is not exactly one dense layer.
+        UsageError: the head that `method` needs is missing, or is not exactly one dense layer.
     """
     paths = head_paths(model, method)
     kernels = [path for path in paths if path[-1] == "kernel"]

@@ -1,4 +1,7 @@
-"""Dense networks: FedCT's for Fashion-MNIST, and XCLP's two-layer linear one."""
+"""Dense networks: FedCT's for Fashion-MNIST, and XCLP's two-layer linear one.
+
+Inputs (d,) or (H, W, c) are flattened. Without `num_classes` there is no classifier.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,8 @@ def mlp(
 ) -> Model:
     """Dense layers with a ReLU after each; features are the last hidden layer.
 
-    784-512-512-10 is FedCT's network for Fashion-MNIST (Table 9; 669,706 parameters).
-
-    Args:
-        input_shape: (d,) or (H, W, c), flattened.
-        num_classes: C; None leaves out the classifier.
-        hidden: sizes of the hidden layers; () is logistic regression.
+    784-512-512-10 is FedCT's network for Fashion-MNIST (Table 9; 669,706 parameters). `hidden` () is logistic
+    regression.
     """
     return _dense(input_shape, num_classes, hidden, jax.nn.relu)
 
@@ -41,12 +40,7 @@ def linear_mlp(
     """logits = W (V x + v) + w: the two-layer linear MLP of XCLP's B.1; features are V x + v.
 
     Trained by FedAvg, its first layer is the linear embedding of FEMNIST's Table 6. The paper does not
-    give the size of the embedding.
-
-    Args:
-        input_shape: (d,) or (H, W, c), flattened.
-        num_classes: C.
-        embedding: D.
+    give D, the `embedding`.
     """
     return _dense(input_shape, num_classes, (embedding,), identity)
 
@@ -58,11 +52,7 @@ def _dense(
     activation: Activation,
 ) -> Model:
     sizes = (math.prod(input_shape), *hidden)
-
-    def build(rngs: nnx.Rngs) -> _Dense:
-        return _Dense(Layers(rngs), sizes, num_classes, activation)
-
-    return from_module(build)
+    return from_module(lambda rngs: _Dense(Layers(rngs), sizes, num_classes, activation))
 
 
 class _Dense(nnx.Module):

@@ -30,7 +30,7 @@ features once (`jaxfed.data.features`) and train a head on them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -42,14 +42,6 @@ from jaxfed.models.model import Model, compose
 
 Trainable = Literal["all", "head", "norms", "lora"]
 LoraFactors = Literal["both", "b"]
-
-
-class _Split(NamedTuple):
-    """Names of the leaves of w that v has; dense kernel's name -> A; the factor of A B."""
-
-    chosen: frozenset[Path]
-    factors: dict[Path, jax.Array]
-    scale: float
 
 
 def partly_trained(
@@ -130,7 +122,8 @@ def _split(
     rank: int,
     alpha: float,
     key: jax.Array | None,
-) -> _Split:
+) -> tuple[frozenset[Path], dict[Path, jax.Array], float]:
+    """Names of the leaves of w that v has; dense kernel's name -> A; the factor of A B."""
     head = (
         head_paths(model, f"trainable={trainable!r}")
         if trainable == "head"
@@ -148,7 +141,7 @@ def _split(
         wrong, other = f"the network has no {what}", "use another part, or 'all'"
         raise UsageError(wrong, key="trainable", value=trainable, allowed=other)
     if trainable != "lora":
-        return _Split(head | found, {}, 1.0)
+        return head | found, {}, 1.0
     key, draw = jax.random.key(0) if key is None else key, jax.nn.initializers.orthogonal()
     if rank > (least := min(leaves[name].shape[0] for name in found)):
         wrong = f"a dense layer has {least} inputs"
@@ -157,4 +150,4 @@ def _split(
         name: draw(jax.random.fold_in(key, number), (leaves[name].shape[0], rank), jnp.float32)
         for number, name in enumerate(sorted(found, key=str))
     }
-    return _Split(head, factors, alpha / rank)
+    return head, factors, alpha / rank

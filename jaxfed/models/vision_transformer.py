@@ -106,14 +106,8 @@ def vit(
 
     `training.initial_model='pretrained'` starts from the folder's weights.
 
-    Args:
-        input_shape: (H, W, c), of a patch or more; one channel is repeated over RGB with a folder.
-        num_classes: C or None.
-        folder: as Hugging Face lays it out; its sizes come before the ones that follow.
-        patch_size: pixels a side of a patch.
-        width: D, a multiple of twice the heads.
-        depth: number of blocks.
-        heads: of the attention.
+    Images have a patch or more; one channel is repeated over RGB with a folder, whose sizes come before the
+    options. `width` is D, a multiple of twice the `heads`; `depth` is the number of blocks.
     """
     form = None
     if folder:
@@ -279,17 +273,9 @@ def names_of(form: Form) -> dict[str, str]:
 
 
 def read_state(folder: str | Path, template: nnx.State, *, new_head: bool = False) -> nnx.State:
-    """Read the weights of a folder, as float32.
+    """Read the weights of a folder into a state like the template (`read_tensors`).
 
-    Tensors of a text tower or a classifier are left out.
-
-    Args:
-        folder: with config.json and model.safetensors, of any float dtype.
-        template: a state of the network of this folder; without a head its shapes suffice.
-        new_head: keep the template's head.
-
-    Raises:
-        UsageError: no such file; a tensor is missing or has another shape.
+    Tensors of a text tower or a classifier are left out. `new_head` keeps the template's head.
     """
     names = names_of(read_form(folder))
     return read_tensors(

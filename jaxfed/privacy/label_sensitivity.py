@@ -21,8 +21,8 @@ It assumes more than the paper states:
   * It is a quantile over random neighbors, not the supremum that pure differential privacy requires: with
     probability delta more labels change, and for a chosen data set nothing holds.
 
-`estimate` does what the paper's experiments do: it trains on D and on neighbors drawn at random, and takes
-the largest difference. The next neighbor may change more. An epsilon computed from it is not a guarantee.
+`estimate` does what the paper's experiments do: it trains on D and on neighbors drawn at random. The next
+neighbor may change more than all of them. An epsilon computed from it is not a guarantee.
 """
 
 from __future__ import annotations
@@ -38,13 +38,7 @@ BITS_A_ROW = 2  # of one-hot rows: the old label's and the new one's
 
 
 def stability_bound(num_public: int, rate: float, delta: float) -> int:
-    """r by Proposition 2, of a learner with this rate; never above |U|.
-
-    Args:
-        num_public: |U|.
-        rate: e, in [0, 1].
-        delta: its probability of failure, at most 1/2.
-    """
+    """r by Proposition 2 with |U|, the rate e in [0, 1] and delta up to 1/2; never above |U|."""
     # Imported here, as in `jaxfed.privacy.composition`.
     from scipy.special import ndtri
 

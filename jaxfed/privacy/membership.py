@@ -178,15 +178,9 @@ class Evidence(NamedTuple):
 def rmia_offline(
     examples: Evidence, is_in: np.ndarray, population: Evidence, a: float = DEFAULT_A
 ) -> np.ndarray:
-    """RMIA's scores by references that were not trained on the example.
+    """RMIA's scores by references that were not trained on the example: is_in bool [R, n] says which were.
 
-    Args:
-        examples: n of them.
-        is_in: bool [R, n], True if the reference was trained on the example.
-        population: m others, which no model was trained on.
-        a: slope of the line above.
-
-    Cost: (n + m) log m + R (n + m).
+    The population are m others, which no model was trained on. Cost: (n + m) log m + R (n + m).
     """
 
     def marginal(of: Evidence, is_out: np.ndarray) -> np.ndarray:
@@ -217,14 +211,8 @@ def _shares_below(
 def tuned_a(reference: np.ndarray, is_in: np.ndarray, population: np.ndarray) -> float:
     """The a of `GRID` with the largest mean AUC when each reference in turn is attacked by the others.
 
-    Ties go to the first.
-
-    Args:
-        reference: probabilities [R, n], R >= 3; each was trained on some examples and not on others.
-        is_in: bool [R, n].
-        population: probabilities [R, m].
-
-    Cost: R times that of `rmia_offline` for each value.
+    Probabilities are [R, n], R >= 3, and [R, m]; each reference was trained on some of the n examples and not
+    on others. Ties go to the first. Cost: R times that of `rmia_offline` for each value.
     """
 
     def area_against(row: int, a: float) -> float:

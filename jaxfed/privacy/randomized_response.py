@@ -156,18 +156,7 @@ def _flips(words: jax.Array, limit: jax.Array) -> jax.Array:
 
 
 def randomize_marks(marks: np.ndarray, draw: DrawUniform, epsilon: float) -> np.ndarray:
-    """Flip every mark with probability q, independently: `randomize_bits` for unpacked bits.
-
-    Args:
-        marks: bool [n, m].
-        draw: source of the noise.
-        epsilon: per mark, positive.
-
-    Returns:
-        bool [n, m].
-
-    Cost: a word a mark.
-    """
+    """`randomize_bits` for unpacked bits, bool [n, m]. Cost: a word a mark."""
     limit = np.uint32(threshold(epsilon, 2, _BIT_WORD))
     block = max(1, _MARKS // max(1, marks.shape[1]))
     released = np.array(marks, bool)
@@ -178,15 +167,9 @@ def randomize_marks(marks: np.ndarray, draw: DrawUniform, epsilon: float) -> np.
 
 
 def unbiased_distances(distances: jax.Array, num_bits: int, epsilon: float) -> jax.Array:
-    """h_hat, the unbiased estimates of the distances before both codes were randomized.
+    """h_hat float32 [...], from distances h' between randomized codes, integers [...].
 
-    Args:
-        distances: h' between randomized codes, integers [...].
-        num_bits: L.
-        epsilon: per bit, as given to `randomize_bits`.
-
-    Returns:
-        float32 [...]; may be below 0 or above L, as for any unbiased estimate.
+    As any unbiased estimate it may be below 0 or above L.
     """
     q = flip_probability(epsilon)
     s = 2 * q * (1 - q)
@@ -242,14 +225,8 @@ def answers(labels: np.ndarray, words: np.ndarray, num_classes: int, epsilon: fl
 def unbiased(answered: np.ndarray, num_classes: int, epsilon: float) -> np.ndarray:
     """(A - p_0 A 1 1^T) / (p_1 - p_0): its mean over `randomize_labels` is the value for true labels.
 
-    Args:
-        answered: A, real [..., C], any linear function of the answers' one-hot rows: the rows themselves
-            (zero for unlabeled points), their sums over points, or S times them.
-        num_classes: C.
-        epsilon: of a label, as given to `randomize_labels`.
-
-    Returns:
-        The shape of A. Rows keep their sum and may have negative entries.
+    A, real [..., C], is any linear function of the answers' one-hot rows: the rows themselves (zero for
+    unlabeled points), their sums over points, or S times them. Rows keep their sum; entries may be negative.
     """
     keep, other = answer_probabilities(epsilon, num_classes)
     return (answered - other * answered.sum(axis=-1, keepdims=True)) / (keep - other)

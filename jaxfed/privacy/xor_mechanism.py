@@ -28,11 +28,8 @@ Utility. For B_uc = sum_k M^(k)_uc over K clients,
     E[B_uc] = K p + (1 - 2 p) n_uc,    n_hat_uc = (B_uc - K p) / (1 - 2 p),    Var = K p (1 - p) / (1 - 2 p)^2
 
 with n_uc the number of clients with label c. A consensus of B and one of n_hat have the same winner. The
-authors' code takes the first largest entry of each client's row as its vote. This loses more, and as ties go
-to the smallest class, it is biased toward it.
-
-Randomized response on labels (`jaxfed.privacy.randomized_response`) spends the same eps on whole labels.
-docs/threat-model.md has both measured.
+authors' code takes the first largest entry of each client's row as its vote, which loses more and is biased
+toward small classes. docs/threat-model.md has both measured, and randomized response on whole labels.
 """
 
 from __future__ import annotations
@@ -51,12 +48,10 @@ def flip_probability(
     epsilon: float, sensitivity: int, num_classes: int, condition: Condition = "exact"
 ) -> float:
     """p of bits that differ in at most `sensitivity` places between neighbors."""
-    return rr.flip_probability(bit_epsilon(epsilon, sensitivity, num_classes, condition))
+    return rr.flip_probability(_bit_epsilon(epsilon, sensitivity, num_classes, condition))
 
 
-def bit_epsilon(
-    epsilon: float, sensitivity: int, num_classes: int, condition: Condition = "exact"
-) -> float:
+def _bit_epsilon(epsilon: float, sensitivity: int, num_classes: int, condition: Condition) -> float:
     """|theta|: the budget of one of `sensitivity` bits, 1 or more."""
     norm = {"exact": 1.0, "paper": math.sqrt(num_classes)}[condition]
     return epsilon / (sensitivity * norm)
@@ -80,9 +75,8 @@ def release(
     B comes from the operating system, or in experiments from `randomized_response.from_key`. Raises a
     UsageError for an epsilon that is not positive and finite.
     """
-    return rr.randomize_marks(
-        marks, draw, bit_epsilon(epsilon, sensitivity, marks.shape[1], condition)
-    )
+    own = _bit_epsilon(epsilon, sensitivity, marks.shape[1], condition)
+    return rr.randomize_marks(marks, draw, own)
 
 
 def unbiased_counts(sums: np.ndarray, num_clients: int, flip_probability: float) -> np.ndarray:

@@ -200,19 +200,6 @@ def test_a_client_is_asked_about_its_own_targets():
     assert (verdict.members, verdict.others) == (60, 60)
 
 
-def test_probabilities_that_round_to_one_keep_their_order():
-    seen, label, _ = world(0, shadows=0)
-    number = len(TARGETS.example)
-    tiny = np.geomspace(1e-30, 1e-9, number).astype(np.float32)
-    answers = np.zeros_like(seen.answers)
-    rows = np.arange(number)
-    answers[:, rows, label[:number]] = 1
-    answers[:, rows, (label[:number] + 1) % CLASSES] = tiny
-    answers[:, number:] = 1 / CLASSES
-    scores = observation_scores(seen._replace(answers=answers), TARGETS, label, None)
-    assert (np.diff(scores["loss"]) < 0).all()
-
-
 def test_the_mean_over_rounds_is_of_the_rounds_that_score_a_target():
     """Client 0 takes part in rounds 1 and 2, client 1 in round 2, client 2 in none."""
     targets = drawn(clients=3)

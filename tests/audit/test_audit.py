@@ -12,7 +12,6 @@ from rich.console import Console
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.api.conduct import conduct
 from jaxfed.audit.audit import Audit
-from jaxfed.audit.report import parts_of
 from jaxfed.audit.shadows import AuditShadows
 from jaxfed.config import check
 from jaxfed.config import file as config_file
@@ -20,7 +19,6 @@ from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.host.interruption import Interruption
-from jaxfed.reports.report import write_report
 
 SPEC = "--config=ml_collections_configs/audit.py:smoke"
 TREES = (
@@ -110,28 +108,10 @@ def test_methods_have_accuracy_and_vulnerability(audited_in_full):
     with (place / "audit" / "attacks.csv").open() as stream:
         attacks = list(csv.DictReader(stream))
     of_fedct = {(row["attack"], row["round"]) for row in attacks if row["method"] == "fedct"}
-    perturbed = ("label_translations", "label_noise")
-    names = ("gap", "difficulty", "reference", *perturbed)
-    assert of_fedct == {(a, r) for a in names for r in ("1", "2")}
-    by = {(row["attack"], row["shadows"]) for row in attacks if row["method"] == "fedct"}
-    assert by == {
-        *product(("gap", *perturbed), ("",)),
-        *product(("difficulty", "reference"), ("own_labels",)),
-    }
-    of_xclp = [row for row in attacks if row["method"] == "xclp"]
-    assert {row["shadows"] for row in of_xclp} == {"", "played"}
-    assert {row["attack"] for row in of_xclp if row["message"] == "labels"} == {
-        *("gap", "difficulty", "reference", *perturbed),
-    }
-    best = {
-        kind: max(
-            float(r["auc"])
-            for r in of_xclp
-            if (r["shadows"], r["adversary"]) == (kind, "one more client")
-        )
-        for kind in ("", "played")
-    }
-    assert best["played"] > best[""] + 0.05
+    names = ("gap", "difficulty", "reference", "label_translations", "label_noise")
+    assert of_fedct == set(product(names, ("1", "2")))
+    shadows = {row["shadows"] for row in attacks if row["method"] == "xclp"}
+    assert shadows == {"", "played"}
     assert (place / "audit" / "vulnerability.png").stat().st_size > 1000
 
 
@@ -163,20 +143,6 @@ def test_cohorts_that_differ_between_audited_rounds(tmp_path):
         rows = {int(r["round"]): r for r in csv.DictReader(stream) if r["attack"] == "loss"}
     in_one, in_another, over_both = (int(rows[number]["members"]) for number in (1, 2, 0))
     assert max(in_one, in_another) < over_both <= in_one + in_another
-
-
-def test_the_report_shows_it(audited, tmp_path):
-    _, place = audited
-    text = write_report([place], tmp_path, added=parts_of).with_name("report.md").read_text()
-    auc = next(row["auc"] for row in found(place)["methods"] if row["method"] == "fedct")
-    assert "### run: membership inference" in text
-    assert f"| {auc:.3f} |" in text
-    assert "(plots/run-audit.png)" in text
-    assert (tmp_path / "plots" / "run-audit.png").is_file()
-    with (tmp_path / "tables" / "run-audit.csv").open() as stream:
-        aucs = {row["method"]: row["auc"] for row in csv.DictReader(stream)}
-    assert float(aucs["fedct"]) == auc
-    assert aucs["client_knn"] == ""
 
 
 def test_methods_share_shadows(audited):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from jaxfed.audit import extra_client
 from jaxfed.audit.extra_client import simulated_scores
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp import Parameters, cross_client_label_propagation
@@ -41,15 +40,6 @@ def test_together_is_one_by_one(label_matrix):
     together = simulated_scores(points(), labelings(), slice(20, 33), p)
     assert together.shape == (LABELINGS, SIZES[1], CLASSES)
     np.testing.assert_allclose(together, one_by_one(p), rtol=1e-4, atol=1e-5)
-
-
-def test_blocks_change_nothing(monkeypatch):
-    p, rows = settings(label_matrix="class_balanced"), slice(20, 33)
-    whole = simulated_scores(points(), labelings(), rows, p)
-    monkeypatch.setattr(extra_client, "_ENTRIES", 1)
-    np.testing.assert_allclose(
-        simulated_scores(points(), labelings(), rows, p), whole, rtol=1e-4, atol=1e-5
-    )
 
 
 @pytest.mark.parametrize("label_matrix", ["plain", "class_balanced"])

@@ -11,7 +11,6 @@ from toy_learner import NUM_CLASSES, NUM_CLIENTS, clients, toy
 
 from jaxfed.algorithms.centralized import centralized
 from jaxfed.algorithms.distributed_distillation import distributed_distillation
-from jaxfed.algorithms.dsfl import dsfl, sharpened_by_softmax
 from jaxfed.algorithms.fedct import fedct
 from jaxfed.algorithms.fedmd import fedmd
 from jaxfed.algorithms.local_learning import local_learning
@@ -55,12 +54,6 @@ def test_labels_are_those_that_clients_agree_on():
     np.testing.assert_array_equal(marks.sum(axis=0).argmax(axis=1), after.label)
 
 
-def test_a_forged_set_of_any_size_is_answered():
-    _, (view,) = seen_of(shown(fedct, **PUBLIC, steps=2), cohort=FEDERATION.cohort([2, 0]))
-    assert view.client.tolist() == [0, 2]
-    assert view.answers(X).shape == (2, len(X), NUM_CLASSES)
-
-
 @pytest.mark.parametrize(
     "sensitivity", [{"rows": 20}, {"sensitivity": "estimated", "neighbors": 3}]
 )
@@ -90,15 +83,6 @@ def test_distillation_shows_probabilities():
     _, (summed,) = seen_of(shown(distributed_distillation, **method, sums="masked"))
     assert summed.client.tolist() == [-1]
     np.testing.assert_allclose(summed.answers(X)[0], view.answers(X).mean(axis=0), atol=1e-6)
-
-
-def test_dsfl_shows_what_is_sharpened():
-    """Probabilities before distillation: the mean of all of them is the one that the round sharpens."""
-    method = {"network": networks, "public": U, "num_classes": NUM_CLASSES, "steps": 2}
-    method |= {"distill_steps": 1, "subset": 0}
-    after, (view,) = seen_of(shown(dsfl, **method))
-    mean = view.answers(U).mean(axis=0)
-    np.testing.assert_allclose(sharpened_by_softmax(mean, 0.1), after.soft, atol=1e-6)
 
 
 def test_scores_show_their_softmax():

@@ -40,16 +40,6 @@ def test_half_are_members_and_classes_say_nothing():
     assert not np.isin(every, unlabeled).any()
 
 
-def test_draws_follow_the_seed_and_members_may_be_fewer():
-    clients = federation()
-    first, again, other = (
-        drawn_targets(clients, members=4, population=5, seed=s) for s in (1, 1, 2)
-    )
-    assert np.bincount(first.client).tolist() == [8, 8]
-    np.testing.assert_array_equal(first.examples, again.examples)
-    assert first.examples.tolist() != other.examples.tolist()
-
-
 @pytest.mark.parametrize(
     ("clients", "settings", "line"),
     [

@@ -7,7 +7,7 @@ pytest.importorskip("imodels")
 
 from imodels import RuleFitClassifier
 
-from jaxfed.estimators.rule_fit import _PENALTIES, BinaryRuleFit, RuleFit
+from jaxfed.estimators.rule_fit import BinaryRuleFit, RuleFit
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((150, 4)).astype(np.float32)
@@ -69,17 +69,6 @@ def test_fits_are_few(monkeypatch, max_rules):
     assert model.alpha is None  # it is no setting of the next fit
 
 
-def test_trees_with_few_rules_are_fitted_once(monkeypatch):
-    tried = []
-    monkeypatch.setattr(
-        BinaryRuleFit,
-        "_penalized",
-        lambda self, X, y, rules, penalty: tried.append(penalty) or ([], [], 0),
-    )
-    models(max_rules=500)
-    assert tried == [_PENALTIES[-1]]
-
-
 def test_rules_hold_where_pandas_says_so():
     ours, _ = models(max_rules=25)
     rules = [str(rule) for rule in ours.rules_without_feature_names_]
@@ -87,12 +76,6 @@ def test_rules_hold_where_pandas_says_so():
     assert 0 < expected.mean() < 1
     np.testing.assert_array_equal(ours.transform(NEW, rules), expected)
     np.testing.assert_array_equal(ours.transform(NEW, []), np.zeros((60, 0)))
-
-
-def test_trees_of_examples_that_are_all_alike_split_nothing():
-    x, y = np.ones((20, 2), np.float32), np.arange(20) % 2
-    model = BinaryRuleFit(n_estimators=3, include_linear=False, random_state=0).fit(x, y)
-    np.testing.assert_allclose(model.predict_proba(x), 0.5)
 
 
 def test_two_classes_are_one_model_and_more_are_one_against_the_rest():

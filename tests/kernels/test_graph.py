@@ -211,24 +211,6 @@ def test_columns_do_not_depend_on_their_companions(monkeypatch):
     np.testing.assert_allclose(blocked, together, atol=3e-5 * float(together.max()))
 
 
-def test_few_programs_solve_many_numbers_of_columns(monkeypatch):
-    """One for 9 to 16, another for 17 to 32; what is padded is not in what comes back."""
-    widths = []
-    solve = conjugate_gradient._propagate
-
-    def counted(graph, y, *settings, **block):
-        widths.append(y.shape[1])
-        return solve(graph, y, *settings, **block)
-
-    monkeypatch.setattr(conjugate_gradient, "_propagate", counted)
-    graph, y = normalized_graph(*knn_lists(40, 4)), one_hot(40, 20)
-    for count in (8, 9, 16, 20):
-        z, info = propagate(graph, y[:, :count], 0.9)
-        assert z.shape == (len(y), count)
-        assert {values.shape for values in info} == {(count,)}
-    assert widths == [8, 16, 16, 32]
-
-
 def test_the_largest_labels_and_a_power_of_two_change_nothing_else():
     indices, weights = knn_lists(40, 4)
     graph = normalized_graph(indices, np.abs(weights))

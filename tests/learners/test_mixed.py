@@ -9,7 +9,7 @@ from small_training import KEY, federation_of
 
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS, Fitted, Learner, Taught, mixed
-from jaxfed.testing.method_checks import assert_equal, padded
+from jaxfed.testing.method_checks import assert_equal
 
 FEDERATION = federation_of([12, 9, 7, 8, 10])
 U = FEDERATION.x[FEDERATION.test]
@@ -58,17 +58,6 @@ def test_each_client_is_as_among_its_like(tmp_path):
     Checkpoints(tmp_path).save(1, state, {})
     saved = Checkpoints(tmp_path).latest().state(template=start)
     np.testing.assert_array_equal(made.predict(saved, ORDER, U), votes)
-
-
-def test_order_and_padding_change_nothing():
-    made = mixed([estimator(name) for name in NAMES])
-    start, taught = made.init(KEY, FEDERATION), taught_of()
-    cohort = FEDERATION.cohort([0, 3, 4])
-    state = made.fit(start, cohort, taught, KEY, 1).state
-    order = np.array([2, 3, 0, 1])
-    wider = padded(cohort, 7.0)
-    wider = type(cohort)(*(field[order] for field in wider))
-    assert_equal(state, made.fit(start, wider, taught, KEY, 1).state)
 
 
 def broken(key, federation):

@@ -11,7 +11,6 @@ import pytest
 from float64_training import cross_entropy, gradient, weights_of
 from small_training import KEY, RATE, federation_of, training_of
 
-from jaxfed.federation.execution.client_map import core_each
 from jaxfed.learners.learner import Taught
 from jaxfed.learners.networks import network
 from jaxfed.testing.method_checks import assert_equal
@@ -99,19 +98,6 @@ def test_rounds_by_hand():
     np.testing.assert_array_equal(state.fits, [2, 2, 2])
 
 
-@pytest.mark.slow
-def test_a_core_each_gives_the_same_bits():
-    """Clients that their cohort has in another order, too, and one that is not there."""
-    apart = learner(SMALL, batch_norm=True, map_apart=core_each)
-    together = learner(SMALL, batch_norm=True)
-    for ids in ([0, 1, 2], [2, 0]):
-        cohort = FEDERATION.cohort(np.array(ids))
-        ours, metrics = fitted(apart, cohort=cohort, taught=taught_of())
-        expected, same = fitted(together, cohort=cohort, taught=taught_of())
-        assert_equal(ours, expected)
-        assert metrics == same
-
-
 def test_two_rounds_are_one_of_twice_the_steps():
     """At one rate, with a kept optimizer: batches go on, each client's in an order of its own."""
     made = learner(SMALL, batch_norm=True, learning_rate=CONSTANT)
@@ -119,17 +105,6 @@ def test_two_rounds_are_one_of_twice_the_steps():
     twice, _ = fitted(made, num_fits=2, steps=3)
     assert_equal((once.model, once.optimizer), (twice.model, twice.optimizer))
     assert len({*map(tuple, jax.random.key_data(once.order).tolist())}) == 3
-
-
-def test_soft_targets():
-    """Taught probabilities and nothing else, clients come to say them."""
-    z = np.tile(np.float32([[0.6, 0.3, 0.1]]), (len(U), 1))
-    nobody = FEDERATION.cohort()._replace(y=np.full_like(FEDERATION.cohort().y, -1))
-    made = learner(public_loss="soft_cross_entropy")
-    taught = taught_of(rows=[])._replace(soft=z)
-    state, _ = fitted(made, cohort=nobody, taught=taught, steps=800, num_fits=1)
-    found = made.predict_proba(state, np.arange(3), U)
-    np.testing.assert_allclose(found, np.stack([z] * 3), atol=0.02)
 
 
 def test_all_may_start_from_one_network():

@@ -64,8 +64,3 @@ def test_an_epoch_takes_every_example_once_and_the_next_takes_another_order(coun
 def test_rounds_go_on_where_the_last_one_ended():
     client = data(7)
     assert batches(client, 3, [2, 1, 4, 1]) == batches(client, 3, [8])
-
-
-def test_unlabeled_examples_between_change_nothing():
-    apart = batches(data(4, gap=5), 3, [5])
-    assert [[row // 5 for row in rows] for rows in apart] == batches(data(4), 3, [5])

@@ -13,7 +13,6 @@ from small_training import KEY, federation_of
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.host.checkpoint import Checkpoints
-from jaxfed.host.row_table import RowTable
 from jaxfed.learners import LEARNERS, Taught, refitting
 from jaxfed.learners.learner import SPOILED
 from jaxfed.testing.method_checks import assert_equal, padded
@@ -83,25 +82,6 @@ def test_who_else_takes_part_padding_and_order_change_nothing():
     np.testing.assert_array_equal(votes[rows], made.predict(together, ALL, U)[rows])
     assert (votes[[1, 3]] == -1).all()
     assert not made.predict_proba(some, ALL, U)[[1, 3]].any()
-
-
-def test_labels_of_many_clients_are_tables_with_the_bits_of_arrays(monkeypatch):
-    cohorts = [FEDERATION.cohort([1, 3]), FEDERATION.cohort([3, 0])]
-
-    def played(made):
-        states = [made.init(KEY, FEDERATION)]
-        for number, cohort in enumerate(cohorts):
-            states.append(fitted(made, taught_of(number), cohort, states[-1]).state)
-        return states
-
-    arrays = played(learner())
-    monkeypatch.setattr(server_state, "COPIED_ON_CPU", 0)
-    made = learner()
-    tables = played(made)
-    assert isinstance(tables[-1].lesson.label, RowTable)
-    for one, other in zip(tables, arrays, strict=True):  # an older state as well
-        assert_equal(jax.tree.map(np.asarray, one), other)
-        np.testing.assert_array_equal(made.predict(one, ALL, U), made.predict(other, ALL, U))
 
 
 @pytest.mark.parametrize(
@@ -220,7 +200,7 @@ def test_a_client_without_a_valid_answer_is_named_and_the_others_answer(monkeypa
 @pytest.mark.parametrize(
     ("name", "package", "keywords"),
     [
-        ("xgboost", "xgboost", {"num_trees": 5, "max_depth": 3}),
+        ("xgboost", "xgboost", {"num_trees": 5}),
         ("rulefit", "imodels", {"max_rules": 10}),
     ],
 )

@@ -24,39 +24,14 @@ from jaxfed.models import MODELS
 # name, input shape, classes, options, parameters, statistics, where the number is from
 COUNTS = [
     ("mlp", GREY, 10, {}, 401_920 + 262_656 + 5_130, 0, "FedCT Table 9"),
-    ("mlp", (30,), 2, {"hidden": ()}, 62, 0, "logistic regression: 30 * 2 + 2"),
-    ("linear_mlp", GREY, 62, {}, 785 * 128 + 129 * 62, 0, "XCLP B.1, without a size: ours"),
-    ("cnn", GREY, 10, {}, 160 + 4_640 + 1_569 * 128 + 1_290, 0, "ours"),
-    (
-        "cnn",
-        CIFAR,
-        10,
-        {"channels": (32, 64), "hidden": 0},
-        896 + 18_496 + 4_097 * 10,
-        0,
-        "28 * 32 + 289 * 64, 8 * 8 pixels",
-    ),
     ("resnet9", CIFAR, 10, {}, 6_568_640, 0, "ProtoFSSL Table 6, FedMatch"),
     ("resnet9", CIFAR, None, {}, 6_563_520, 0, "ProtoFSSL Table 6"),
-    ("resnet9", (96, 96, 3), 10, {"pools": (3, 2, 4, 4)}, 6_568_640, 0, "the same on STL-10"),
     ("resnet9", CIFAR, None, {"norm": "batch"}, 6_563_520 + 4_480, 4_480, "Table 6, 2 a channel"),
     ("resnet18", (224, 224, 3), 1000, {}, 11_689_512, 9_600, "He et al., as published since"),
-    ("resnet18", MINI, 100, {}, 11_689_512 - 900 * 513, 9_600, "the same, 100 classes"),
     ("resnet18", CIFAR, 10, {"stem": "cifar"}, 11_173_962, 9_600, "CIFAR stem, as published since"),
-    (
-        "resnet18",
-        CIFAR,
-        None,
-        {"stem": "cifar"},
-        11_173_962 - 5_130,
-        9_600,
-        "without the last layer",
-    ),
     ("cifar_resnet8", CIFAR, 10, {}, 1_227_594, 2_688, "SAGE's and ProxyFL's released code"),
-    ("cifar_resnet8", CIFAR, 100, {}, 1_227_594 + 90 * 257, 2_688, "the same, 100 classes"),
     # Convolutions and classifier 3,117,696; biases and gains 2 * 2,058; norms 2 * 2,048. No paper's.
     ("cnn13", CIFAR, 10, {}, 3_117_696 + 4_116 + 4_096, 4_096, "layer by layer"),
-    ("cnn13", CIFAR, 100, {}, 3_125_908 + 90 * 130, 4_096, "layer by layer"),
     # The table's BatchNorms count statistics too: its sum is 552,874.
     ("fedct_cifar10", CIFAR, 10, {}, 552_874 - 1_152, 1_152, "FedCT Table 8"),
     # The table's sum with 18,496 for its misprint 18,464.
@@ -87,21 +62,12 @@ SMALL = [
     ("fedct_mri", (10, 7, 3), {}, fedct, {"every_norm": True, "norm_last": False}),
 ]
 MORE = [
-    ("cnn13", (14, 13, 3), {}, cnn13, {}),
-    ("resnet9", (12, 12, 3), {"pools": (3, 2, 1, 2)}, resnet9, {"pools": (3, 2, 1, 2)}),
-    (
-        "resnet18",
-        (9, 8, 3),
-        {"stem": "cifar", "normalize_features": True},
-        resnet18,
-        {"stem": "cifar", "normalize_features": True},
-    ),
     (
         "resnet18",
         (16, 16, 3),
-        {"stem": "cifar", "pool": "max"},
+        {"stem": "cifar", "pool": "max", "normalize_features": True},
         resnet18,
-        {"stem": "cifar", "pool": "max"},
+        {"stem": "cifar", "pool": "max", "normalize_features": True},
     ),
     ("fedct_svhn", (8, 8, 3), {}, fedct, {"every_norm": False, "norm_last": True}),
 ]
@@ -214,22 +180,8 @@ def test_clients_with_weights_of_their_own_need_no_convolution(small):
         assert np.abs(leaf[...]).max() > 0 or "bias" in path
 
 
-# --- what is refused -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_every_factory_is_called_in_one_way(name):
     first, second, *options = inspect.signature(MODELS[name]).parameters.values()
     assert (first.name, second.name) == ("input_shape", "num_classes")
     assert {o.kind for o in options} <= {inspect.Parameter.KEYWORD_ONLY}
-
-
-def test_init_is_repeatable_and_of_the_promised_spread():
-    model = MODELS["cnn"]((12, 12, 3), NUM_CLASSES)
-    one, same, other = (jax.jit(model.init)(jax.random.key(k)) for k in (0, 0, 1))
-    jax.tree.map(np.testing.assert_array_equal, one, same)
-    for path, leaf in nnx.to_flat_state(one):
-        if path[-1] == "kernel":
-            assert not np.array_equal(leaf[...], dict(nnx.to_flat_state(other))[path][...])
-            fan_in = np.prod(leaf.shape[:-1])
-            np.testing.assert_allclose(np.std(leaf[...]), np.sqrt(1 / 3 / fan_in), rtol=0.1)

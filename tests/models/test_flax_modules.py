@@ -2,7 +2,6 @@
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -90,63 +89,11 @@ def test_evaluation_is_by_running_statistics_one_example_at_a_time(model):
     np.testing.assert_array_equal(by_parts(state), together)
 
 
-@pytest.mark.sample(2)
-def test_every_parameter_has_a_gradient(model):
-    parameters, statistics = nnx.split_state(model.init(KEY), nnx.Param, ...)
-
-    @jax.jit
-    def gradient(parameters):
-        def loss(parameters):
-            logits, _ = model.train_apply(nnx.merge_state(parameters, statistics), X, KEY)
-            return jnp.sum(jnp.square(logits - 1))
-
-        return jax.grad(loss)(parameters)
-
-    last = [np.abs(leaf).max() for leaf in jax.tree.leaves(gradient(parameters))]
-    assert sum(size > 1e-6 for size in last) >= len(last) - 1  # a bias before BatchNorm has none
-
-
-def test_seeds_differ_but_a_module_starts_from_its_own_weights():
-    drawn = from_flax(Net, (4,))
-    assert not np.array_equal(*(drawn.init(jax.random.key(s))["first"]["kernel"] for s in (0, 1)))
-    module = Net(nnx.Rngs(7))
-    given = from_flax(module, (4,))
-    for seed in (0, 1):
-        kernel = given.init(jax.random.key(seed))["first"]["kernel"][...]
-        np.testing.assert_array_equal(kernel, module.first.kernel[...])
-
-
 def test_features_are_the_networks_own_or_its_logits():
     state = (own := from_flax(WithFeatures, (4,))).init(KEY)
     assert own.features(state, X).shape == (6, 8)
     plain = from_flax(Net, (4,))
     np.testing.assert_array_equal(plain.features(state, X), plain.apply(state, X))
-
-
-def test_bytes_are_read_as_0_to_1():
-    model = from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), (4,))
-    state = model.init(KEY)
-    pixels = np.arange(24, dtype=np.uint8).reshape(6, 4)
-    np.testing.assert_allclose(
-        model.apply(state, pixels), model.apply(state, pixels.astype(np.float32) / 255), rtol=1e-6
-    )
-
-
-class PartsOfThatName(nnx.Module):
-    """Calls its submodules `features` and `head` in a way that only `__call__` knows."""
-
-    def __init__(self, rngs):
-        self.features = nnx.Linear(4, 8, rngs=rngs)
-        self.head = nnx.Linear(8, 3, rngs=rngs)
-
-    def __call__(self, x):
-        return self.head(nnx.relu(self.features(x)))
-
-
-def test_submodules_named_features_and_head_are_called_by_the_network():
-    module = PartsOfThatName(nnx.Rngs(0))
-    model = from_flax(module, (4,))
-    np.testing.assert_allclose(model.apply(model.init(KEY), X), module(X), rtol=1e-6)
 
 
 class Noisy(nn.Module):

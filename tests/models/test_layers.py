@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from flax import nnx
 from float64_networks import convolved, pooled
-from small_networks import BATCH, CIFAR, NUM_CLASSES, inputs_of, random_state, template
+from small_networks import BATCH, NUM_CLASSES, inputs_of, random_state
 
 from jaxfed.models import MODELS
 from jaxfed.models.layers import (
     Layers,
     WeightNorm,
-    dropout,
     max_pool,
     narrow_product,
     overlapping_max_pool,
@@ -35,17 +34,6 @@ def test_batch_norm_moves_by_its_momentum_towards_the_batch():
     for statistic, value in (("mean", batch.mean((0, 1, 2))), ("var", batch.var((0, 1, 2)))):
         old, new = (np.asarray(s["stem"]["norm"][statistic][...]) for s in (state, moved))
         np.testing.assert_allclose(new, 0.75 * old + 0.25 * value, rtol=1e-4, atol=1e-5)
-
-
-def test_momentum_0_keeps_the_last_batch_whatever_came_before():
-    model = MODELS["cnn"]((8, 8, 3), NUM_CLASSES, norm="batch", momentum=0.0)
-    parameters, statistics = nnx.split_state(random_state(model), nnx.Param, ...)
-    x, train = inputs_of((8, 8, 3)), jax.jit(model.train_apply)
-    one, other = (
-        train(nnx.merge_state(parameters, before), x, jax.random.key(0))[1]
-        for before in (statistics, jax.tree.map(lambda r: 3 * r, statistics))
-    )
-    jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 def test_the_gradient_of_few_columns_is_a_product_of_rows():
@@ -97,18 +85,6 @@ def derived(function, *arguments):
     return out, *pull(jnp.cos(1 + jnp.arange(out.size, dtype=out.dtype)).reshape(out.shape))
 
 
-def test_dropout_of_channels_zeroes_whole_maps():
-    x = jnp.ones((50, 3, 3, 20))
-    maps, points = (
-        np.asarray(dropout(x, 0.25, nnx.Rngs(0), channels=channels)) for channels in (True, False)
-    )
-    np.testing.assert_array_equal(maps, np.broadcast_to(maps[:, :1, :1], x.shape))
-    np.testing.assert_allclose(np.mean(maps == 0), 0.25, atol=0.05)
-    np.testing.assert_allclose(np.max(maps), 1 / 0.75, rtol=1e-6)
-    assert 0 < np.mean(points[:, 0, 0] != maps[:, 0, 0]) < 1
-    assert dropout(x, 0.25, None) is x
-
-
 @pytest.mark.parametrize(("height", "width", "size"), [(6, 6, 2), (7, 9, 2), (9, 8, 3), (4, 4, 4)])
 def test_max_pool(height, width, size):
     x = inputs_of((height, width, 2))
@@ -157,35 +133,6 @@ def test_unit_vectors_of_zero_are_zero_with_a_finite_gradient():
     assert np.all(np.isfinite(jax.grad(lambda x: jnp.sum(unit_vectors(x)))(x)))
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("cnn13", {"normalize_features": True}),
-        ("cnn", {"norm": "group"}),
-        ("resnet9", {}),
-        ("resnet18", {}),
-        ("fedct_cifar10", {}),
-        ("efficientnet_b0", {}),
-        ("mlp", {}),
-    ],
-)
-@pytest.mark.slow
-def test_bfloat16_reaches_every_layer_but_no_result(name, options):
-    short = in_precision(MODELS[name](CIFAR, NUM_CLASSES, **options), jnp.bfloat16)
-    inputs = template(short), jax.ShapeDtypeStruct((BATCH, *CIFAR), jnp.float32)
-    traced, out = jax.make_jaxpr(short.train_features, return_shape=True)(
-        *inputs, jax.random.key(0)
-    )
-    dtypes = {
-        operand.aval.dtype
-        for equation in _equations(traced.jaxpr)
-        if equation.primitive.name in ("conv_general_dilated", "dot_general")
-        for operand in equation.invars
-    }
-    assert dtypes == {jnp.dtype(jnp.bfloat16)}
-    assert {leaf.dtype for leaf in jax.tree.leaves(out)} == {jnp.dtype(jnp.float32)}
-
-
 def test_bfloat16_is_near_float32_and_leaves_the_parameters_alone():
     model = MODELS["cnn"]((8, 8, 3), NUM_CLASSES, norm="batch")
     short, state, x = in_precision(model, jnp.bfloat16), random_state(model), inputs_of((8, 8, 3))
@@ -195,14 +142,6 @@ def test_bfloat16_is_near_float32_and_leaves_the_parameters_alone():
     np.testing.assert_allclose(logits, exact, atol=0.03 * np.abs(exact).max())
     parameters, same = (nnx.split_state(s, nnx.Param, ...)[0] for s in (state, moved))
     jax.tree.map(np.testing.assert_array_equal, parameters, same)
-
-
-def _equations(jaxpr):
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in jax.tree.leaves(list(equation.params.values())):
-            if hasattr(inner, "jaxpr"):
-                yield from _equations(inner.jaxpr)
 
 
 def test_normalized_reads_bytes_and_floats_alike():

@@ -5,13 +5,11 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import network_in_process
 import numpy as np
 import optax
 import pytest
 import refusals
 from flax import nnx
-from on_demand import on_demand
 from small_training import federation_of, training_of
 
 from jaxfed.algorithms.fedavg import fedavg
@@ -56,7 +54,6 @@ def names(state):
     return {".".join(map(str, path)) for path, _ in nnx.to_flat_state(state)}
 
 
-AVERAGING = ["fedprox", "feddyn", "fedbuff", "fixmatch", "dp_fedavg"]
 PARTS = {
     "head": {"head.kernel", "head.bias"},
     "norms": {f"units.{i}.norm.{leaf}" for i in (0, 1) for leaf in ("scale", "bias", "mean", "var")}
@@ -167,22 +164,6 @@ def test_a_run_resumes_bit_for_bit(tmp_path):
         for one, start in ((algorithm, state), (again, saved))
     )
     assert_equal(expected, found)
-
-
-def test_a_network_gives_the_numbers_of_the_simulation():
-    state, far, expected, found, _ = network_in_process.both("scaffold", [2, 3, 5], LORA, rounds=2)
-    jax.tree.map(
-        np.testing.assert_array_equal, *map(network_in_process.as_numpy, (state.model, far.model))
-    )
-    assert found["communication"] == expected["communication"]
-
-
-@pytest.mark.parametrize("method", on_demand(AVERAGING, at_once=["dp_fedavg"]))
-def test_methods_that_average_train_the_part(method):
-    config, federation, algorithm = arranged(method, settings=LORA)
-    state = started(algorithm, federation)
-    after = played(algorithm, config, federation, state, 1, 3)
-    assert num_bytes_of(state.model) == num_bytes_of(after.model) == NUM_LORA
 
 
 def made(name, shape, trainable, **options):

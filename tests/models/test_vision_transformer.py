@@ -1,7 +1,8 @@
 """Vision Transformers from folders: the numbers of `transformers`, images as it prepares them, bad folders.
 
-`vision_transformers.json` has features by `transformers` of the folders that `hf_encoders` writes. Where it
-is installed (requirements-peers.txt), a test computes them again.
+`vision_transformers.json` has features by `transformers` 5.20 of the folders that `hf_encoders` writes:
+`AutoModel` (`CLIPVisionModel` for CLIP) with `interpolate_pos_encoding`, its `pooler_output` (of ViT the class
+token).
 """
 
 import json
@@ -37,34 +38,6 @@ def test_features_are_those_of_transformers(kind, tmp_path):
     for size, expected in zip(SIZES, json.loads(TABLE.read_text())[kind], strict=True):
         found = jax.jit(model.features)(state, images(size))
         np.testing.assert_allclose(found, expected, atol=1e-4)
-
-
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_transformers_has_the_numbers_of_the_table(kind, tmp_path):
-    pytest.importorskip("transformers")
-    torch = pytest.importorskip("torch")
-    found = transformers_features(torch, kind, write_encoder(tmp_path, kind))
-    for one, expected in zip(found, json.loads(TABLE.read_text())[kind], strict=True):
-        np.testing.assert_allclose(one, expected, atol=1e-5)
-
-
-def transformers_features(torch, kind, folder):
-    """Features of each size; what weights a folder lacks, no feature depends on."""
-    import transformers
-
-    name = kind.partition("_")[0]
-    model_class = getattr(transformers, "CLIPVisionModel" if name == "clip" else "AutoModel")
-    model, report = model_class.from_pretrained(folder, output_loading_info=True)
-    allowed = ("mask_token", "register_tokens", "pooler.dense.weight", "pooler.dense.bias")
-    assert all(key.endswith(allowed) for key in report["missing_keys"])
-    assert not report["unexpected_keys"]
-    options = {} if name == "dinov2" else {"interpolate_pos_encoding": True}
-    for size in SIZES:
-        with torch.no_grad():
-            pixels = torch.tensor(images(size).transpose(0, 3, 1, 2))
-            out = model.eval()(pixels, **options)
-        tokens = out.last_hidden_state
-        yield (tokens[:, 0] if kind == "vit" else out.pooler_output).numpy()
 
 
 PREPARED = {
@@ -192,9 +165,6 @@ test_refused = refusals.table(
         f"{FOLDER}config.json: cannot be read: ": broken(
             lambda folder: (folder / "config.json").write_text("{")
         ),
-        f"{FOLDER}sizes ... and hidden_act='relu' cannot be read": broken(
-            configured(hidden_act="relu")
-        ),
         f"{FOLDER}sizes ... and hidden_act='swiglu' cannot be read": broken(
             configured(use_swiglu_ffn=True)
         ),
@@ -206,23 +176,14 @@ test_refused = refusals.table(
         f"{FOLDER}own/model.safetensors: {NORM} has shape (9,), expected (8,)": broken(
             tensors(**{NORM: np.zeros(9, np.float32)})
         ),
-        f"{FOLDER}own/model.safetensors has ... missing tensors": broken(
-            configured(model_type="vit")
-        ),
         f"{FOLDER}own/model.safetensors is not a readable safetensors file": broken(
             lambda folder: (folder / "model.safetensors").write_bytes(b"{}")
-        ),
-        f"{FOLDER}preprocessor_config.json: cannot be read: KeyError 'image_mean'": broken(
-            lambda folder: (folder / PREPARING).write_text('{"size": 28}')
         ),
         f"{FOLDER}preprocessor_config.json: cannot be read: ValueError images that are": broken(
             configured(PREPARING, do_normalize=False)
         ),
         f"{FOLDER}preprocessor_config.json: crop (99, 99) is larger than": broken(
             configured(PREPARING, crop_size=99)
-        ),
-        f"{FOLDER}images of 5 x 5 are smaller than a patch (7)": broken(
-            configured(PREPARING, crop_size=5)
         ),
         "width=6: vit takes a multiple of 2 heads=8": lambda: MODELS["vit"]((8, 8, 3), 3, width=6),
     }

@@ -49,17 +49,6 @@ def test_difficulty_is_a_mean_over_references_without_the_example():
     assert difficulty_scores(np.zeros(2), wrong, nobody).tolist() == pytest.approx([1, 1 / 3])
 
 
-def test_the_gap_attack_has_the_auc_that_accuracies_give():
-    rng = np.random.default_rng(0)
-    label, predicted = rng.integers(5, size=(2, 400))
-    member = np.arange(400) < 150
-    predicted = np.where(rng.random(400) < np.where(member, 0.7, 0.2), label, predicted)
-    right = predicted == label
-    expected = membership.gap_auc(right[member].mean(), right[~member].mean())
-    assert auc(right.astype(float), member) == pytest.approx(expected, abs=1e-12)
-    assert 0.6 < expected < 0.9
-
-
 def test_population_scores_are_shares():
     rng = np.random.default_rng(0)
     loss, others = (np.round(rng.gamma(1, size=number), 1) for number in (60, 25))
@@ -144,14 +133,6 @@ def test_rmia_example_after_example():
         halves = [p[1:, x][is_in[1:, x] == side].mean() for side in (True, False)]
         ratio = p[0, x] / np.mean(halves)
         assert scores[x] == pytest.approx(np.mean(ratio / (q[0] / q[1:].mean(axis=0)) >= 1))
-
-
-def test_rmia_wants_as_much_at_least():
-    """x beside itself is large enough."""
-    p = np.array([0.5, 0.7, 0.9])
-    same = Evidence(p, np.full((2, 3), 0.5))
-    nobody = np.zeros((2, 3), bool)
-    np.testing.assert_allclose(membership.rmia_offline(same, nobody, same), np.arange(1, 4) / 3)
 
 
 def test_a_is_tuned_on_the_references():

@@ -250,9 +250,3 @@ def test_all_bits_of_the_seed_count(bit):
     )
     one, other = (np.asarray(jax.random.key_data(xclp.setup(seed))) for seed in (5, 5 ^ 1 << bit))
     assert (one != other).any()
-
-
-def test_a_drawn_seed_has_all_bits_of_the_key():
-    seeds = [xclp.drawn_seed(jax.random.key(number)) for number in range(200)]
-    assert all(any(seed >> bit & 1 for seed in seeds) for bit in range(64))
-    assert len(set(seeds)) == 200

@@ -1,16 +1,12 @@
 """Lengths in steps, and that labels of one-shot methods know nothing of the rows that fill them up."""
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxfed.algorithms import ALGORITHMS
-from jaxfed.federation.cohort import Cohort
 from jaxfed.kernels import devices
 from jaxfed.kernels.devices import in_batches, padded_length, padded_rows
-from jaxfed.testing.method_checks import num_compilations
 from jaxfed.xclp import propagate_labels
 
 CLASSES = 3
@@ -45,16 +41,6 @@ def clients_of(sizes, seed=0):
     return [v.astype(np.float32) for v in vectors], labels
 
 
-def cohort_of(sizes, capacity, seed=0):
-    vectors, labels = clients_of(sizes, seed)
-    x = np.zeros((len(sizes), capacity, 12), np.float32)
-    y = np.full(x.shape[:2], -1, np.int32)
-    mask = np.zeros(x.shape[:2], bool)
-    for row, size in enumerate(sizes):
-        x[row, :size], y[row, :size], mask[row, :size] = vectors[row], labels[row], True
-    return Cohort(np.arange(len(sizes), dtype=np.int32), x, y, mask)
-
-
 def without_padding(monkeypatch):
     monkeypatch.setattr(devices, "padded_length", lambda n: n)
 
@@ -80,26 +66,6 @@ def test_padding_changes_no_label(monkeypatch, switches):
         np.testing.assert_array_equal(ours.labels, theirs.labels)
         np.testing.assert_allclose(ours.confidences, theirs.confidences, atol=1e-5)
         np.testing.assert_allclose(ours.scores, theirs.scores, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", ["xclp", "pooled_lp", "per_client_lp"])
-def test_groups_of_any_size_share_programs(name):
-    sizes = [[60, 13, 20], [31, 64, 2], [5, 5, 44], [64, 64, 64], [50]]
-    section = {"num_bits": 256} if name == "xclp" else {}
-    algorithm = ALGORITHMS[name](num_classes=CLASSES, num_neighbors=4, **section)
-
-    class Clients:
-        num_clients, capacity, server = 3, 64, ()
-
-    key = jax.random.key(0)
-    state = algorithm.init(key, Clients)
-    counts = []
-    for number, group in enumerate(sizes):
-        before = num_compilations()
-        state, _ = algorithm.round(state, cohort_of(group, 64, number), key)
-        counts.append(num_compilations() - before)
-    # How many overflow rows a graph needs is a matter of the data: a second such program may come.
-    assert sum(counts[1:]) <= 4, counts
 
 
 @pytest.mark.parametrize("n", [0, 1, 4, 8, 11])
