@@ -1,8 +1,8 @@
 """Vision Transformers from folders: the numbers of `transformers`, images as it prepares them, bad folders.
 
 `vision_transformers.json` has features by `transformers` 5.20 of the folders that `hf_encoders` writes:
-`AutoModel` (`CLIPVisionModel` for CLIP) with `interpolate_pos_encoding`, its `pooler_output` (of ViT the class
-token).
+`AutoModel` (for CLIP `CLIPVisionModel`) with `interpolate_pos_encoding`, its `pooler_output`, of ViT the
+class token.
 """
 
 import json
