@@ -8,7 +8,6 @@ from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels import knn
 from jaxfed.kernels.devices import mesh_of, points_mesh
 from jaxfed.xclp import Parameters, cross_client_label_propagation
-from jaxfed.xclp.settings import parameters
 from jaxfed.xclp.steps import propagation_matrix
 
 SIZES = (40, 0, 25, 61)
@@ -33,7 +32,7 @@ def meshes(monkeypatch):
         return watching
 
     search = watched(knn.hamming_knn, found["search"], lambda x: x)
-    monkeypatch.setitem(parameters.NEIGHBORS, "exact", search)
+    monkeypatch.setattr(knn, "hamming_knn", search)
     solve = watched(propagation_matrix.propagate, found["system"], lambda graph: graph.neighbors)
     monkeypatch.setattr(propagation_matrix, "propagate", solve)
     return found

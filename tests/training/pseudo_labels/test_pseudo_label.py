@@ -16,13 +16,14 @@ from jaxfed.federation.cohort import Cohort, stacked
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.client_map import client_map
 from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.kernels import knn
 from jaxfed.kernels.devices import mesh_of
 from jaxfed.models.mlp import mlp
 from jaxfed.training.pseudo_labels import propagated_labels, pseudo_label
 from jaxfed.training.pseudo_labels.propagated_labels import all_examples
 from jaxfed.training.pseudo_labels.pseudo_label import embedding
 from jaxfed.training.server_state import ServerState
-from jaxfed.xclp.settings.parameters import HAMMING, NEIGHBORS
+from jaxfed.xclp.settings.parameters import HAMMING
 from jaxfed.xclp.steps.hamming import plaintext_hamming
 
 KEY = jax.random.key(5)
@@ -185,13 +186,13 @@ def test_a_graph_over_two_devices_labels_as_on_one(model, cohort, settings, is_r
         odd = odd._replace(x=stacked(own, 256, 15))
     parameters = dataclasses.replace(PARAMETERS, **settings)
     points = all_examples(embedding(model, map_clients))
-    seen, search = [], NEIGHBORS["exact"]
+    seen, search = [], knn.hamming_knn
 
     def watched(codes, *arguments, **keywords):
         seen.append(mesh_of(codes))
         return search(codes, *arguments, **keywords)
 
-    monkeypatch.setitem(NEIGHBORS, "exact", watched)
+    monkeypatch.setattr(knn, "hamming_knn", watched)
     alone = propagated_labels.XclpLabels(points, parameters)(
         state_of(model), padded, KEY, Communication()
     )
