@@ -256,21 +256,19 @@ def solve_block(
     max_steps: Array,
     found: Components | None,
     rows: SpreadRows,
-    residual: Array | None = None,
 ) -> tuple[Array, Convergence]:
     """Solve (I - alpha W) Z = Y for a block of columns.
 
     Args:
         graph: W, of n points.
         y: float32 [n, C], of a size whose squares neither overflow nor vanish.
-        start: float32 [n, C], where Z begins; W start = start unless its residual is given.
+        start: float32 [n, C], where Z begins; W start = start.
         alpha: float32 scalar in [0, 1); to 1 where leading eigenvectors are left out.
         tolerance: float32 scalar, of the relative residual.
         max_steps: int32 scalar.
         found: components whose leading eigenvectors are projected out of Z, and already of Y; None: no
             projection.
         rows: the rows of this device, if they are spread over devices.
-        residual: float32 [n, C], Y - (I - alpha W) start.
 
     Returns:
         Z float32 [n, C], and the convergence of each column. A column that is not finite is returned as NaN.
@@ -286,9 +284,7 @@ def solve_block(
     aim, accept = ((share * tolerance) ** 2 * y_norm for share in (_AIM, _ACCEPT))
     block = _Block(graph, alpha_w, c, y, aim, accept, max_steps, found, rows)
     state = lax.while_loop(
-        lambda state: ~jnp.all(state.done),
-        block.advance,
-        block.first(start, alpha, is_finite, residual),
+        lambda state: ~jnp.all(state.done), block.advance, block.first(start, alpha, is_finite)
     )
     residual = jnp.sqrt(state.residual_norm / jnp.where(y_norm > 0, y_norm, 1.0))
     residual = jnp.where(is_finite, residual, jnp.nan)
@@ -330,11 +326,9 @@ class _Block(NamedTuple):
         """x without components along leading eigenvectors, which rounding adds, if they are projected out."""
         return x if self.found is None else without_leading(self.graph, self.found, x, self.rows)
 
-    def first(self, start: Array, alpha: Array, is_finite: Array, residual: Array | None) -> _State:
-        """Return the state before the first step; without a residual W start = start."""
+    def first(self, start: Array, alpha: Array, is_finite: Array) -> _State:
+        """Return the state before the first step; W start = start."""
         first = self.y - (1 - alpha) * start
-        if residual is not None:
-            first = jnp.where(is_finite, residual, 0.0)
         return _State(
             z=start,
             residual=first,
@@ -424,7 +418,6 @@ def propagate(
     *,
     tolerance: ArrayLike = 1e-6,
     max_steps: ArrayLike = 1000,
-    start: ArrayLike | None = None,
 ) -> tuple[Array, Convergence]:
     """Solve (I - alpha W) Z = Y, each column to |y - (I - alpha W) z| <= tolerance |y|.
 
@@ -444,12 +437,9 @@ def propagate(
         to the same tolerance, and z's rows are spread like the graph's.
       y: float [n, C].
       alpha: in (0, 1). Below 0.85, unless it is traced, every entry of Z has a relative error of about
-        `tolerance`, and `start` is not used.
+        `tolerance`.
       tolerance: positive, relative to each column's norm.
       max_steps: maximum number of steps per column, of two products with W each.
-      start: float [n, C], a guess of Z, such as that of a slightly different graph; None: no guess. Columns
-        stop at the same residual as without. The guess is read only in components that hold labels, so Z is
-        exactly zero in the others.
 
     Columns are solved in blocks that suit a CPU's caches (64, or 32 for large graphs), on other devices of
     256. More than 8 columns are padded to multiples of 16, the width of a CPU's vector unit.
@@ -467,12 +457,9 @@ def propagate(
     the slowest.
     """
     y = _along(graph, y)
-    start = None if start is None else _along(graph, start, "start")
-    if start is not None and start.shape != y.shape:
-        raise UsageError(f"start must be like y, {y.shape}, got {start.shape}")
     _check("alpha", alpha, "in (0, 1) as float32", lambda value: 0 < float(np.float32(value)) < 1)
     is_small = not isinstance(alpha, jax.core.Tracer) and bool(np.asarray(alpha) < SERIES_BELOW)
-    return _solved(graph, y, alpha, tolerance, max_steps, None, start, is_small=is_small)
+    return _solved(graph, y, alpha, tolerance, max_steps, None, is_small=is_small)
 
 
 def propagate_centered(
@@ -508,7 +495,6 @@ def _solved(
     tolerance: ArrayLike,
     max_steps: ArrayLike,
     found: Components | None,
-    start: Array | None = None,
     *,
     is_small: bool = False,
 ) -> tuple[Array, Convergence]:
@@ -521,9 +507,7 @@ def _solved(
     is_padded = num_columns > FEW and block_columns % LANES == 0
     is_here = mesh is None and not isinstance(y, jax.core.Tracer)
     if is_padded and is_here and wide > num_columns:
-        beyond = ((0, 0), (0, wide - num_columns))
-        y = jnp.pad(y, beyond)
-        start = None if start is None else jnp.pad(start, beyond)
+        y = jnp.pad(y, ((0, 0), (0, wide - num_columns)))
     z, info = _propagate(
         graph,
         y,
@@ -531,7 +515,6 @@ def _solved(
         _scalar(tolerance, np.float32),
         _scalar(max_steps, np.int32),
         found,
-        start,
         block_columns=block_columns,
         mesh=mesh,
         is_small=is_small,
@@ -553,12 +536,12 @@ def _scalar(value: ArrayLike, dtype: type) -> ArrayLike:
     return np.asarray(value, dtype)[()]
 
 
-def _along(graph: Graph, y: ArrayLike, name: str = "y") -> Array:
+def _along(graph: Graph, y: ArrayLike) -> Array:
     """Y as an array, with its rows spread like the graph's."""
-    y = as_float32(name, y)
+    y = as_float32("y", y)
     n, mesh = graph.neighbors.shape[0], mesh_of(graph.neighbors)
     if y.ndim != 2 or y.shape[0] != n:
-        raise UsageError(f"{name} must be [n, C] with n = {n} points of the graph, got {y.shape}")
+        raise UsageError(f"y must be [n, C] with n = {n} points of the graph, got {y.shape}")
     return y if mesh is None else spread(y, mesh)
 
 
@@ -577,7 +560,6 @@ def _propagate(
     tolerance: Array,
     max_steps: Array,
     found: Components | None = None,
-    start: Array | None = None,
     *,
     block_columns: int,
     mesh: Mesh | None = None,
@@ -586,9 +568,9 @@ def _propagate(
     def solved(rows: SpreadRows) -> Callable[..., tuple[Array, Convergence]]:
         return partial(_propagate_rows, block_columns=block_columns, is_small=is_small, rows=rows)
 
-    takes = (GRAPH_ROWS, ROWS, SAME, SAME, SAME, ROWS, ROWS)
+    takes = (GRAPH_ROWS, ROWS, SAME, SAME, SAME, ROWS)
     solve = by_rows(solved, mesh, takes=takes, gives=(ROWS, SAME))
-    return solve(graph, y, alpha, tolerance, max_steps, found, start)
+    return solve(graph, y, alpha, tolerance, max_steps, found)
 
 
 def _propagate_rows(
@@ -598,7 +580,6 @@ def _propagate_rows(
     tolerance: Array,
     max_steps: Array,
     found: Components | None,
-    guess: Array | None,
     *,
     block_columns: int,
     is_small: bool,
@@ -615,18 +596,13 @@ def _propagate_rows(
     if is_small:
         z, info = _sum_series(graph, y, alpha, tolerance, max_steps, rows)
         return z * unit[None], info
-    residual = None
-    if guess is not None:
-        # Of a column without labels Z is 0, whatever was guessed.
-        guess = jnp.where(largest > 0, guess, 0.0) / unit[None]
-        start, residual = _from_guess(graph, y, guess, alpha, rows)
-    elif found is None:
+    if found is None:
         start = _perron_start(graph, y, alpha, rows)
     else:
         y = without_leading(graph, found, y, rows)
         start = jnp.zeros_like(y)
     if num_columns <= min(FEW, block_columns):
-        z, info = solve_block(graph, y, start, alpha, tolerance, max_steps, found, rows, residual)
+        z, info = solve_block(graph, y, start, alpha, tolerance, max_steps, found, rows)
         return z * unit[None], info
     num_blocks = -(-num_columns // block_columns)
     width = -(-num_columns // (LANES * num_blocks)) * LANES
@@ -635,11 +611,10 @@ def _propagate_rows(
         padded = jnp.pad(x, ((0, 0), (0, num_blocks * width - num_columns)))
         return padded.reshape(n, num_blocks, width).swapaxes(0, 1)
 
-    def solve(block: tuple[Array, ...]) -> tuple[Array, Convergence]:
-        y, start, *rest = block
-        return solve_block(graph, y, start, alpha, tolerance, max_steps, found, rows, *rest)
+    def solve(block: tuple[Array, Array]) -> tuple[Array, Convergence]:
+        return solve_block(graph, *block, alpha, tolerance, max_steps, found, rows)
 
-    blocks = tuple(into_blocks(x) for x in (y, start, residual) if x is not None)
+    blocks = into_blocks(y), into_blocks(start)
     if num_blocks == 1:
         solved = jax.tree.map(lambda x: x[None], solve(jax.tree.map(lambda x: x[0], blocks)))
     else:
@@ -690,26 +665,10 @@ def _perron_start(graph: Graph, y: Array, alpha: Array, rows: SpreadRows) -> Arr
     W v = v, so (I - alpha W)^-1 v = v / (1 - alpha). Components without labels stay exactly zero.
     """
     reached = reachable(graph, (y != 0).any(axis=1), rows)
-    return _along_perron(graph, y, reached, alpha, rows)
-
-
-def _along_perron(graph: Graph, y: Array, reached: Array, alpha: Array, rows: SpreadRows) -> Array:
-    """The part along v, on the reached points, of the solution for the right-hand side Y [n, C]."""
     v = jnp.where(reached, graph.root_degrees, 0.0)
     squared = rows.total(jnp.dot(v, v, precision=lax.Precision.HIGHEST))
     share = rows.total(jnp.matmul(v[None], y, precision=lax.Precision.HIGHEST))
     return v[:, None] * (share / ((1 - alpha) * jnp.where(squared > 0, squared, 1.0)))
-
-
-def _from_guess(
-    graph: Graph, y: Array, guess: Array, alpha: Array, rows: SpreadRows
-) -> tuple[Array, Array]:
-    """The first Z and its residual, both [n, C]: the guess, and the correction's part along v."""
-    reached = reachable(graph, (y != 0).any(axis=1), rows)
-    guess = jnp.where(reached[:, None] & jnp.isfinite(guess), guess, 0.0)
-    residual = y - subtract_product_apart(scaled(graph, alpha), guess, guess, rows)
-    part = _along_perron(graph, residual, reached, alpha, rows)
-    return guess + part, residual - (1 - alpha) * part
 
 
 def _check(name: str, value: ArrayLike, allowed: str, holds: Callable[[Any], bool]) -> None:

@@ -98,14 +98,13 @@ _SMALLEST_STEP = 256
 _ON_CPU, _ELSEWHERE = 100, 500
 
 
-def padded_length(n: int, smallest_step: int = _SMALLEST_STEP, parts: int = 32) -> int:
-    """The next multiple of `smallest_step`, or of 1/`parts` of the next power of two where that is larger.
+def padded_length(n: int) -> int:
+    """The next multiple of 256 or, from 8192 on, of 1/32 of the next power of two.
 
-    By default these are 256 and, from 8192 on, 1/32: small lengths share programs freely, since their work is
-    negligible next to a compilation. Large ones grow by a sixteenth at most, and work quadratic in n by an
-    eighth. There are 16 lengths between powers of two.
+    Small lengths share programs freely, since their work is negligible next to a compilation. Large ones
+    grow by a sixteenth at most, and work quadratic in n by an eighth. There are 16 between powers of two.
     """
-    step = max(smallest_step, (1 << n.bit_length()) // parts)
+    step = max(_SMALLEST_STEP, (1 << n.bit_length()) // 32)
     return max(step, -(-n // step) * step)
 
 

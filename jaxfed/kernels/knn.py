@@ -150,18 +150,6 @@ def _along(valid: jax.Array, mesh: Mesh | None) -> jax.Array:
     return valid if mesh is None else spread(valid, mesh)
 
 
-def hamming_nearer(num_words: int) -> Nearer:
-    """`nearest.nearer` by Hamming distances of codes of `num_words` words."""
-
-    def nearer(*search: Any) -> Nearest:
-        def by(kernel: hamming.TileKernel, *search: Any) -> Nearest:
-            return _nearer_by(kernel, num_words)(*search)
-
-        return hamming.on_platform("auto", by, *search)
-
-    return nearer
-
-
 def _nearer_by(kernel: hamming.TileKernel, num_words: int) -> Nearer:
     missing, dtype = no_distance(num_words), hamming.distance_dtype(num_words)
 
@@ -223,8 +211,12 @@ def _hamming_knn_among(
     missing, dtype = no_distance(num_words), hamming.distance_dtype(num_words)
     k = nearest.num_searched(num_neighbors, n)
     best = nearest.nobody(k, m, missing, dtype)
-    search = hamming_nearer(num_words)
-    distances, ids = search(best, queries, jnp.int32(_NO_POINT), bits, valid, jnp.int32(0))
+
+    def by(kernel: hamming.TileKernel, *search: Any) -> Nearest:
+        return _nearer_by(kernel, num_words)(*search)
+
+    search = best, queries, jnp.int32(_NO_POINT), bits, valid, jnp.int32(0)
+    distances, ids = hamming.on_platform("auto", by, *search)
     found = distances.astype(jnp.int32), ids
     return nearest.as_rows(found, jnp.ones(m, jnp.bool_), num_neighbors, missing)
 

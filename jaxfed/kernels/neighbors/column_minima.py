@@ -18,9 +18,6 @@ _ROWS_PER_PASS = 32
 # Rows of a group, if there are many rows.
 _GROUP = 8
 
-# One of so many columns is near enough in most searches up to a given distance.
-_SEARCHED = 8
-
 # Above every distance combined with a row number.
 LARGEST = jnp.iinfo(jnp.int32).max
 
@@ -38,34 +35,6 @@ def first_numbered(distances: jax.Array, k: int) -> Nearest:
         return first, first
 
     _, found = lax.scan(next_first, jnp.full(num_queries, -1, jnp.int32), length=k)
-    return found >> bits, found & (2**bits - 1)
-
-
-def first_numbered_within(by_column: jax.Array, k: int, farthest: jax.Array) -> Nearest:
-    """`first_numbered(by_column.T, k)` up to the distance `farthest`, int32 [queries], of each column.
-
-    What is farther may be left out; its distance is then above all others. Where at most an eighth of the
-    columns have a distance that is near enough, the passes go over these alone.
-    """
-    num_queries, num_rows = by_column.shape
-    bits, most = num_rows.bit_length(), max(num_queries // _SEARCHED, 1)
-    is_searched = by_column.min(axis=1).astype(jnp.int32) <= farthest
-
-    def first(by_column: jax.Array) -> jax.Array:
-        distances = lax.optimization_barrier(by_column.T)  # rows of what the passes read
-        before_all = jnp.full(len(by_column), -1, jnp.int32)
-        _, found = lax.scan(
-            lambda last, _: 2 * (_next_numbered(distances, last),), before_all, length=k
-        )
-        return found
-
-    def first_of_some() -> jax.Array:
-        (columns,) = jnp.nonzero(is_searched, size=most, fill_value=num_queries)
-        found = first(jnp.take(by_column, columns, axis=0, mode="clip"))
-        nothing = jnp.full((k, num_queries), LARGEST, jnp.int32)
-        return nothing.at[:, columns].set(found, mode="drop")
-
-    found = lax.cond(is_searched.sum() <= most, first_of_some, lambda: first(by_column))
     return found >> bits, found & (2**bits - 1)
 
 

@@ -4,13 +4,9 @@ import pytest
 
 from jaxfed.kernels.neighbors import column_minima
 
-FIRST, NUMBERED, WITHIN = (
+FIRST, NUMBERED = (
     jax.jit(function, static_argnums=1)
-    for function in (
-        column_minima.first,
-        column_minima.first_numbered,
-        column_minima.first_numbered_within,
-    )
+    for function in (column_minima.first, column_minima.first_numbered)
 )
 
 
@@ -54,21 +50,3 @@ def test_columns_of_few_numbers_have_no_more():
 def test_ascending_sorts_columns_equal_values_too(k):
     x = np.random.default_rng(0).integers(0, 6, (k, 20)).astype(np.int32)
     np.testing.assert_array_equal(jax.jit(column_minima.ascending)(x), np.sort(x, axis=0))
-
-
-@pytest.mark.parametrize(
-    "num_near", [0, 3, 4, 5, 31]
-)  # of 32 columns; an eighth are searched by themselves
-def test_first_numbered_within_a_distance_has_all_that_are_near(num_near):
-    rng = np.random.default_rng(num_near)
-    distances = rng.integers(5, 9, (64, 32)).astype(np.int16)
-    near = rng.permutation(32)[:num_near]
-    farthest = np.full(32, 4, np.int32)
-    farthest[near] = rng.integers(5, 8, num_near)
-    found, rows = WITHIN(distances.T, 10, farthest)
-    all_found, all_rows = NUMBERED(distances, 10)
-    np.testing.assert_array_equal(found[:, near], all_found[:, near])
-    np.testing.assert_array_equal(rows[:, near], all_rows[:, near])
-    others = np.delete(np.asarray(found), near, axis=1)
-    assert (others > 4).all()
-    assert (others > 9).all() == (num_near <= 4)  # left out where few are near

@@ -50,7 +50,7 @@ def test_columns_stop_by_themselves_and_bad_ones_alone():
     signed = np.random.default_rng(1).standard_normal((N, 1)).astype(np.float32)
     bad = np.full((N, 1), np.nan, np.float32)
     columns = np.concatenate([y, np.zeros((N, 1), np.float32), bad, signed, 1e30 * y], axis=1)
-    z, info = propagate(graph, columns, 0.3, start=np.ones_like(columns))
+    z, info = propagate(graph, columns, 0.3)
     alone, _ = propagate(graph, y, 0.3)
     np.testing.assert_array_equal(z[:, :3], alone)
     assert not np.asarray(z[:, 3]).any()
