@@ -30,14 +30,6 @@ def test_the_best_of_many_guesses_is_a_guess():
     assert abs(verdict.area.auc - 0.5) < 0.06
 
 
-def test_targets_without_a_score_are_not_judged():
-    one = attack("only", 3.0)
-    score = np.where(np.arange(len(MEMBER)) < 100, one.score, np.nan)
-    verdict = strongest([one._replace(score=score)], MEMBER, seed=0)
-    assert (verdict.members, verdict.others) == (50, 50)
-    assert verdict.area.auc > 0.9
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_targets_that_an_attack_scores_are_halved_among_themselves(seed):
     """Two clients' messages, with three and five targets a side among 200."""

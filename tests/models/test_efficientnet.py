@@ -1,5 +1,3 @@
-from functools import cache
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +5,7 @@ import pytest
 from efficientnet_weights import write_weights
 from PIL import Image
 from safetensors.numpy import load_file, save_file
+from small_networks import random_state, template
 
 from jaxfed.models.efficientnet import (
     NETWORKS,
@@ -17,11 +16,6 @@ from jaxfed.models.efficientnet import (
 )
 
 
-@cache  # of one model: tracing its initialization takes a second
-def _template(model):
-    return jax.eval_shape(model.init, jax.random.key(0))
-
-
 @pytest.fixture(
     scope="module",
     params=[pytest.param("efficientnet_lite0", marks=pytest.mark.slow), "efficientnet_b0"],
@@ -29,26 +23,10 @@ def _template(model):
 def pretrained(request, tmp_path_factory):
     """A network, a state in which every tensor is random, and that state as a file."""
     model = efficientnet(request.param)
-    state = _random_state(model)
+    state = random_state(model)
     path = tmp_path_factory.mktemp("weights") / f"{request.param}.safetensors"
     write_weights(path, state)
     return request.param, model, state, path
-
-
-def _random_state(model):
-    rng = np.random.default_rng(0)
-
-    def randomize(path, leaf):
-        variable = path[-2].key if isinstance(path[-1], jax.tree_util.GetAttrKey) else path[-1].key
-        if variable == "kernel":
-            return rng.normal(size=leaf.shape).astype(np.float32) / np.sqrt(
-                np.prod(leaf.shape[:-1]), dtype=np.float32
-            )
-        low = {"bias": -0.5, "mean": -0.1}.get(variable, 0.3)
-        return rng.uniform(low, low + 1, leaf.shape).astype(np.float32)
-
-    # On the host: `[...]` of a JAX array is a program for each shape.
-    return jax.tree_util.tree_map_with_path(randomize, _template(model))
 
 
 def _convolve(x, kernel, stride, groups):
@@ -127,7 +105,7 @@ def test_agrees_with_a_float64_network_built_from_the_file(pretrained, shape):
 @pytest.mark.slow
 def test_weights_survive_the_file_bit_for_bit(pretrained):
     _, model, state, path = pretrained
-    read = read_weights(path, _template(model))
+    read = read_weights(path, template(model))
     assert jax.tree.structure(read) == jax.tree.structure(state)
     jax.tree.map(np.testing.assert_array_equal, read, state)
 
@@ -137,7 +115,7 @@ def test_step_counters_are_passed_over_and_half_precision_is_widened(pretrained,
     tensors = {name: tensor.astype(np.float16) for name, tensor in load_file(path).items()}
     tensors["_bn0.num_batches_tracked"] = np.array(7)
     save_file(tensors, tmp_path / "half.safetensors")
-    read = read_weights(tmp_path / "half.safetensors", _template(model))
+    read = read_weights(tmp_path / "half.safetensors", template(model))
     jax.tree.map(lambda r, s: np.testing.assert_allclose(r, s, rtol=1e-3, atol=1e-5), read, state)
     assert {leaf.dtype for leaf in jax.tree.leaves(read)} == {np.dtype(np.float32)}
 

@@ -89,13 +89,6 @@ def test_evaluation_is_by_running_statistics_one_example_at_a_time(model):
     np.testing.assert_array_equal(by_parts(state), together)
 
 
-def test_features_are_the_networks_own_or_its_logits():
-    state = (own := from_flax(WithFeatures, (4,))).init(KEY)
-    assert own.features(state, X).shape == (6, 8)
-    plain = from_flax(Net, (4,))
-    np.testing.assert_array_equal(plain.features(state, X), plain.apply(state, X))
-
-
 class Noisy(nn.Module):
     @nn.compact
     def __call__(self, x, train=False):

@@ -28,13 +28,10 @@ def built(name, shape, **options):
 IMAGES = ("cnn", "efficientnet_b0")
 NETWORKS = {f"{name} takes images (H, W, c)": built(name, (30,)) for name in IMAGES} | {
     "...12 x 12": built("cnn13", (11, 32, 3)),
-    "...4 x 4": built("cnn", (3, 8, 1)),
     "...batch, group, none": built("cnn", (8, 8, 1), norm="layer"),
     "...8 groups do not divide 12 channels": built("cnn", (8, 8, 1), norm="group", channels=(12,)),
     "...32 x 32": built("resnet9", GREY),
     "...4 positive": built("resnet9", CIFAR, pools=(2, 2)),
-    "...8 x 8": built("fedct_svhn", (7, 8, 3)),
-    "this network takes images (H, W, c)": built("fedct_mri", (30,)),
     "...3 channels": built("efficientnet_b0", GREY),
 }
 

@@ -10,6 +10,7 @@ from scipy import stats
 from threat_model import table
 
 from jaxfed.privacy import composition
+from jaxfed.privacy import label_sensitivity as sensitivity
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy import xor_mechanism as xor
 
@@ -70,3 +71,15 @@ def test_figures_of_the_threat_model(row):
     _, epsilon, *percent = row
     assert float(row[0]) == pytest.approx(float(epsilon) / 1500, rel=0.01)
     assert percent == consensus_percent(float(epsilon), 1500)
+
+
+@pytest.mark.parametrize("num_public", [1, 10, 170, 10_000, 50_000])
+@pytest.mark.parametrize("delta", [0.5, 0.05, 1e-3, 1e-6])
+def test_the_bound_is_a_quantile_of_the_binomial(num_public, delta):
+    """Never below it, and of many examples hardly above."""
+    for rate in (0.0, 1e-5, 1e-3, 0.03, 0.3, 0.7, 1.0):
+        bound = sensitivity.stability_bound(num_public, rate, delta)
+        quantile = stats.binom.isf(delta, num_public, rate)
+        assert quantile <= bound <= num_public
+        slack = stats.norm.isf(delta) ** 2 + 2
+        assert bound <= quantile + slack

@@ -70,7 +70,3 @@ def test_expected_counts_by_enumeration():
         for m in itertools.product((0, 1), repeat=3)
     )
     assert expected == pytest.approx(2)
-
-
-def test_no_label_is_a_row_of_zeros():
-    np.testing.assert_array_equal(xor.one_hot([1, -1], 3), [[False, True, False], [False] * 3])
