@@ -71,10 +71,11 @@ ON_DEMAND = (
     *("dp_fedavg_records", "fedrep", "fedproto", "fedtgp", "sage_xclp", "fedlabel", "feddb"),
     *("feddure", "twinsight", "rscfed", "cbafed", "proxyfl", "fedloke", "fedirm", "mixmatch"),
     *("fl2", "fedmatch", "fedsiam", "fedrgd", "fedcon", "distributed_distillation", "dsfl"),
-    *("local_learning_networks", "centralized_networks", "pate_networks"),
+    *("local_learning_networks", "centralized_networks", "pate_networks", "fedbuff"),
     # Their own tests check the same of small rounds (`small_round_checks`).
     *("protofssl", "semifl", "feddyn", "fedper", "dp_fedavg", "fixmatch", "sage"),
     "fedmd",  # fedct has the same learners
+    "centralized",  # local_learning has the same estimators
     "per_client_lp",  # xclp is as much of one shot
     *("fedncm", "fedcof"),  # fed3r has the same file of sums
 )
@@ -172,9 +173,7 @@ def watched(monkeypatch):
 SEEN = ("training.labeled_only_rounds=0", "dataset.train_size=300", "federation.num_labeled=80")
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=pytest.mark.slow if c in ON_DEMAND else ()) for c in NETWORKS]
-)
+@pytest.mark.parametrize("case", on_demand(NETWORKS, at_once=("fedct", "fedavg_xclp")))
 def test_bytes_are_shares_of_1_whatever_an_augmentation_returns(case, monkeypatch):
     """A method that trained on views of 0..255, or mixed them with others, would have another model.
 
@@ -194,6 +193,7 @@ def test_bytes_are_shares_of_1_whatever_an_augmentation_returns(case, monkeypatc
 
 
 @pytest.mark.parametrize("case", NETWORKS)
+@pytest.mark.sample(8)
 def test_augmentations_by_levels_refuse_other_levels(case, monkeypatch):
     """As a library's user has them, whose examples no config has checked."""
     name, settings = CASES[case]

@@ -59,7 +59,8 @@ def test_all_divisions_are_equally_likely_and_one_round_tells_nothing_of_the_nex
 
 def test_a_group_in_which_nobody_counts_keeps_its_model():
     _, federation = five_clients(at_server=False)
-    training = training_of(Batches("joint", 6, 1), model=LINEAR, strong_augment=double)
+    batches = Batches("joint", 6, 1)  # cohorts of five, one and no client share a program
+    training = training_of(batches, model=LINEAR, strong_augment=double, clients_multiple=5)
     algorithm = fedrgd(training=training, num_groups=3)
     # After a round groups' models are no longer their mean, which an empty one must not be given.
     start, _ = algorithm.round(algorithm.init(KEY, federation), federation.cohort(), KEY)
