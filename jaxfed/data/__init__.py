@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING
 
 from jaxfed.data.client_rows import ClientRows, Partition
 from jaxfed.data.dataset import Dataset
-from jaxfed.data.partitioning.labeling import Labels
-from jaxfed.data.partitioning.partition import class_counts, partition
-from jaxfed.data.partitioning.schemes import (
-    FEDMATCH_TABLE,
-    SCHEMES,
-    Classes,
-    Dirichlet,
-    DirichletMixture,
-    DirichletPairs,
-    Iid,
-    Natural,
-    OwnerScheme,
-    Scheme,
-    Subclasses,
-    Table,
-)
 from jaxfed.registry import imported_on_use
 
 if TYPE_CHECKING:
     from jaxfed.data.loading import load
     from jaxfed.data.packing import pack
+    from jaxfed.data.partitioning.labeling import Labels
+    from jaxfed.data.partitioning.partition import class_counts, partition
+    from jaxfed.data.partitioning.schemes import (
+        FEDMATCH_TABLE,
+        SCHEMES,
+        Classes,
+        Dirichlet,
+        DirichletMixture,
+        DirichletPairs,
+        Iid,
+        Natural,
+        OwnerScheme,
+        Scheme,
+        Subclasses,
+        Table,
+    )
 
 __all__ = [
     "FEDMATCH_TABLE",
@@ -52,4 +52,10 @@ __all__ = [
     "pack",
     "partition",
 ]
-__getattr__ = imported_on_use(__name__, {"load": "loading", "pack": "packing"})  # readers are many
+# Name -> file, imported when it is asked for.
+_FILES = {
+    **dict.fromkeys(__all__, "partitioning.schemes"),
+    **dict.fromkeys(["class_counts", "partition"], "partitioning.partition"),
+    **{"Labels": "partitioning.labeling", "load": "loading", "pack": "packing"},
+}
+__getattr__ = imported_on_use(__name__, _FILES)

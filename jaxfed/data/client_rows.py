@@ -34,8 +34,7 @@ class ClientRows(Sequence[np.ndarray]):
         """Return the same rows as `ClientRows`; `clients` itself if it is one."""
         if isinstance(clients, ClientRows):
             return clients
-        arrays = [np.zeros(0, np.int64), *clients]
-        return cls.contiguous(sizes_of(clients), np.concatenate(arrays))
+        return cls.contiguous(sizes_of(clients), np.concatenate([np.zeros(0, np.int64), *clients]))
 
     @classmethod
     def contiguous(

@@ -24,7 +24,6 @@ from jaxfed.registry import Registry
 
 READERS: Registry[Callable[..., Dataset]] = Registry("reader", {}, reserved=[*EMBEDDED, *NAMED])
 
-_BESIDE = ("uci", "images")  # folders next to the root that are also searched for sets by name
 _TABLE_OPTIONS = ("label_key", "client_key", "drop", "image_size")
 
 
@@ -99,7 +98,7 @@ def _load(name: str, root: str | Path | None, given: dict[str, Any]) -> Dataset:
         shown = path if "*" in name else files[0]
         return tables.read(shown, splits, *only(*_TABLE_OPTIONS))
     if published is not None and not folder.is_dir():
-        beside = (place.parent / kind / name for kind in _BESIDE)
+        beside = (place.parent / kind / name for kind in ("uci", "images"))
         folder = next(filter(Path.is_dir, beside), folder)
     if packing.recognizes(folder):
         only()

@@ -82,13 +82,11 @@ def pack(
             y = rows.finished()
         np.save(made / "y.npy", y)
         np.save(made / "counts.npy", np.concatenate(counts, axis=1))
-        header = {
-            "format": _FORMAT,
-            "num_classes": num_classes_of("pack", int(y.max()), num_classes),
-            "files": {file.name: _sum_of(file) for file in sorted(made.glob("*.npy"))},
-        }
+        classes = num_classes_of("pack", int(y.max()), num_classes)
+        files = {file.name: _sum_of(file) for file in sorted(made.glob("*.npy"))}
+        header = {"format": _FORMAT, "num_classes": classes, "files": files, **sizes}
         with storage.whole_file(made / _HEADER) as file:
-            json.dump(header | sizes, file, indent=1)
+            json.dump(header, file, indent=1)
         made.rename(place)
     return place
 
