@@ -17,12 +17,13 @@ EXAMPLES = ROOT / "examples"
 config_file.load_module(str(EXAMPLES / "own_method.py"))  # registers MOON
 
 
+@pytest.mark.slow
 class TestMoon(MethodChecks):
     method = "moon"
 
-    @pytest.mark.slow
-    def test_strategies_agree_and_padding_is_inert(self):
-        super().test_strategies_agree_and_padding_is_inert()
+
+def test_moon_learns():
+    TestMoon().test_learns_and_is_repeatable()
 
 
 def run(*arguments):
