@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxfed.flower.messages.network import Arrival
-from jaxfed.flower.messages.steps import step_of
+from jaxfed.flower.messages.steps import Arrival, step_of
 
 WORK_S = 1.0  # of a client, for a step
 UNAVAILABLE, RAISED, OFFLINE, CRASHED = 3, 2, 5, 8  # Flower's error codes
@@ -132,8 +131,7 @@ class LocalNetwork:
     def _arrival(self, identifier, event):
         if event.record is not None:
             return Arrival(identifier, event.node, event.record)
-        may_retry = event.code in (RAISED, CRASHED)
-        return Arrival(identifier, 0, None, f"code {event.code}", may_retry)
+        return Arrival(identifier, 0, None, f"code {event.code}")
 
     def due(self, identifier):
         """Take the events of a request whose time has come."""

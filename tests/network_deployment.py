@@ -103,7 +103,9 @@ class Deployment:
         self.held = server_data.read(folder / "server")
         self.network = LocalNetwork(
             {
-                FIRST_NODE + j: partial(answered, perform=client_run.performer(each))
+                FIRST_NODE + j: partial(
+                    answered, perform=partial(client_run.perform, folder=each, kept={})
+                )
                 for j, each in enumerate(self.folders)
             },
             faults,

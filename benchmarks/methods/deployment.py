@@ -94,17 +94,18 @@ def _ours(kept: Path) -> Played:
     from jaxfed.flower.deployment import commands, programs
     from jaxfed.flower.server.stages import STAGES
 
-    def client(data: Path, address: programs.Address, key: Path) -> list[str]:
-        command = [sys.executable, "-m", "launch.flower", "client", f"--data={data}"]
-        return [*command, f"--server={address.here}", f"--ca={address.root}", f"--key={key}"]
-
     with tempfile.TemporaryDirectory(dir=kept) as folder:
         place = Path(folder)
         experiment, clients = _dealt(place)
         settings = experiment.run_settings(place / "run", place / "server")
         began = time.time()
         with mock.patch.dict(os.environ, JAXFED_CACHE=str(kept / "programs")):
-            commands.play(place / "network", clients, commands.APP, settings, client, say=_nothing)
+            address = _address(place)
+            command = sys.executable, "-m", "launch.flower", "client"
+            started = commands.started_with(address, clients, command)
+            programs.run_app(
+                place / "network", address, started, commands.APP, settings, say=_nothing
+            )
         lines = map(json.loads, (place / "run" / STAGES).read_text().splitlines())
         ends = [line["time"] for line in lines if line["stage"] == "end"]
         summary = json.loads((place / "run" / "summary.json").read_text())
@@ -112,10 +113,7 @@ def _ours(kept: Path) -> Played:
 
 
 def _plain(kept: Path) -> Played:
-    from jaxfed.flower.deployment import commands, programs
-
-    def client(data: Path, address: programs.Address, key: Path) -> list[str]:
-        return programs.node_command(address.here, f'data="{data}"', root=address.root, key=key)
+    from jaxfed.flower.deployment import programs
 
     with tempfile.TemporaryDirectory(dir=kept) as folder:
         place = Path(folder)
@@ -124,9 +122,24 @@ def _plain(kept: Path) -> Played:
         settings: programs.RunSettings = {"out": str(out), "rounds": ROUNDS}
         began = time.time()
         with mock.patch.dict(os.environ, JAX_COMPILATION_CACHE_DIR=str(kept / "programs")):
-            commands.play(place / "network", clients, _PEER, settings, client, say=_nothing)
+            address, started = _address(place), {}
+            for data in clients:
+                public = programs.make_node_key(key := place / f"{data.name}.key")
+                config = f'data="{data}"'
+                started[public] = programs.node_command(
+                    address.here, config, root=address.root, key=key
+                )
+            programs.run_app(place / "network", address, started, _PEER, settings, say=_nothing)
         found = json.loads(out.read_text())
         return _played(began, found["ends"], found["accuracy"])
+
+
+def _address(place: Path):  # type: ignore[no-untyped-def]
+    """Make a server's certificate; return the address that it will have."""
+    from jaxfed.flower.deployment import programs
+
+    programs.make_server_certificate(place / "keys", [])
+    return programs.Address(programs.HERE, programs.free_port(), place / "keys")
 
 
 def _dealt(place: Path):  # type: ignore[no-untyped-def]

@@ -19,7 +19,6 @@ def main(folder: Path) -> None:
     digits = load_digits()
     x = digits.images[::6, :, :, None].astype(np.float32) / 16
     shared = {
-        "num_classes": 10,
         "class_names": [str(name) for name in digits.target_names],
         "example": ["float32", *x.shape[1:]],
     }

@@ -499,43 +499,16 @@ class Deployment(Section):
     """Limits within which the server of a network waits for its clients; a simulation does not read them.
 
     Attributes:
-        nodes: number of clients, or their names, in the order of numbers; None: federation.num_clients.
         quorum: smallest share of a stage's clients whose answers are enough; with fewer the server stops.
         deadline: seconds that clients have for one stage; later answers are refused.
-        retries: number of times that a client whose process crashed receives the same message again.
         wait_for_nodes: seconds that the server waits for all clients before its first round.
         largest_norm: largest Euclidean norm of a client's contribution to the server's means.
     """
 
-    nodes: (
-        Count
-        | Annotated[
-            tuple[str, ...],
-            Allowed(lambda names: 0 < len(names) == len({*names} - {""}), "different names"),
-        ]
-        | None
-    ) = None
     quorum: Annotated[float, Gt(0), Le(1)] = 0.5
     deadline: Positive = 600.0
-    retries: CountOrZero = 1
     wait_for_nodes: NotNegative = 300.0
     largest_norm: Positive = 1000000.0
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the clients, in the order of their numbers; () if any name will do."""
-        return self.nodes if isinstance(self.nodes, tuple) else ()
-
-    def num_nodes(self, num_clients: int) -> int:
-        """Return the number of clients; `num_clients` is that of the simulation, not 0 without `nodes`."""
-        if self.nodes is not None:
-            return self.nodes if isinstance(self.nodes, int) else len(self.nodes)
-        if not num_clients:
-            wrong = "the server of a network does not see how many clients the data have"
-            allowed = "use their number, or name them in config.deployment.nodes"
-            key = "config.federation.num_clients"
-            raise UsageError(wrong, key=key, value=num_clients, allowed=allowed)
-        return num_clients
 
 
 SECTIONS: dict[str, type] = {

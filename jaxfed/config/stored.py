@@ -15,6 +15,8 @@ GONE: dict[str, Any] = {
     "clock.deadline": 0.0,
     "clock.online_share": 0.5,
     "clock.over_selection": 1.0,
+    "deployment.nodes": None,
+    "deployment.retries": 1,
     "dp_fedavg.bound": "fixed",
     "dp_fedavg_records.chunk": 16,
     "dp_fedavg_records.records": "poisson",
@@ -81,7 +83,7 @@ def restored(stored: Mapping[str, Any]) -> ConfigDict:
     with config.unlocked(), config.ignore_type():
         if "candidates" in stored.get("selection", {}):
             config.selection.candidates = ConfigDict()  # the stored ones replace those of the base
-        config.update(ConfigDict(_with_tuples(stored)))
+        config.update(ConfigDict(with_tuples(stored)))
     resolved = config.copy_and_resolve_references()
     resolved.lock()
     return resolved
@@ -99,7 +101,8 @@ def without_gone(config: Any) -> Any:
     return config
 
 
-def _with_tuples(value: Any) -> Any:
+def with_tuples(value: Any) -> Any:
+    """Return a value of JSON, which has lists where configs have tuples, as configs have it."""
     if isinstance(value, Mapping):
-        return {key: _with_tuples(each) for key, each in value.items()}
-    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
+        return {key: with_tuples(each) for key, each in value.items()}
+    return tuple(map(with_tuples, value)) if isinstance(value, list) else value

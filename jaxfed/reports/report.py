@@ -188,7 +188,6 @@ def _run_section(run: Run, take: Callable[..., str], target: float | None, added
     if not run.finished:
         return Section(run.name, (), {os.fspath(run.workdir): ""})
     table = tables.run_table(run, take("tables", run.name))
-    sites = tables.sites_table(run, take("tables", run.name, "sites"))
     to_target = take("tables", run.name, "target")
     reached = None if target is None else target_table(run, target, to_target)
     pictures = [
@@ -197,7 +196,7 @@ def _run_section(run: Run, take: Callable[..., str], target: float | None, added
     ]
     of_rows = take("tables", run.name, "measures"), take("tables", run.name, "clients")
     measured = quality_tables(run, of_rows)
-    parts = [table, reached, sites, *pictures, *measured, *added(run, take)]
+    parts = [table, reached, *pictures, *measured, *added(run, take)]
     return Section(run.name, parts, origin=provenance([run]))
 
 

@@ -312,24 +312,6 @@ def _setting_cells(keys: Sequence[str], row: Row, methods: Methods) -> list[Cell
     return [Cell(setting_text(v, key, methods)) for key, v in zip(keys, row.values, strict=True)]
 
 
-def sites_table(run: Run, name: str) -> Table | None:
-    """Return the sites of a run over a network, one a row; None for a simulation."""
-    sites = (run.summary or {}).get("sites", ())
-    if not sites:
-        return None
-    columns = dict.fromkeys(key for site in sites for key in site)
-    return Table(
-        name=name,
-        title=f"{run.name}: sites",
-        columns=[column.replace("_", " ") for column in columns],
-        rows=[[Cell(str(site.get(column, ""))) for column in columns] for site in sites],
-        num_settings=1,
-        caption="The means of a round do not count sites that left it. The last reason is that of the last "
-        "round that the site left.",
-        records=sites,
-    )
-
-
 def paper_orientation(table: PaperTable, name: str) -> Table:
     """Return a paper's own table, with a caption that its data differ from those of the results here."""
     rows = {

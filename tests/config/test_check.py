@@ -13,7 +13,6 @@ from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.check import check_number_of_clients
 from jaxfed.config.data import simulation as simulations
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.config.sections import Deployment, section_of
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 
@@ -43,8 +42,6 @@ def digits(*overrides: str) -> ConfigDict:
         ("training.class_weights=(1, 2.5)", "training.class_weights", (1, 2.5)),
         ("training.class_weights=1, 2.5", "training.class_weights", (1, 2.5)),
         ("training.augmentation=flip,cutout:3", "training.augmentation", ("flip", "cutout:3")),
-        ("deployment.nodes=('a', 'b')", "deployment.nodes", ("a", "b")),
-        ("deployment.nodes=3", "deployment.nodes", 3),
         (
             "selection.candidates.xclp.num_bits=32,64",
             "selection.candidates.xclp.num_bits",
@@ -198,19 +195,6 @@ def test_a_number_of_clients_that_the_data_tell_is_checked_with_them(overrides, 
     check_number_of_clients(config, enough)
     with pytest.raises(UsageError, match=f"^{line}"):
         check_number_of_clients(config, enough - 1)
-
-
-@pytest.mark.parametrize(
-    ("nodes", "number"), [("none", 10), ("3", 3), ("('a','b')", 2), ("['north']", 1)]
-)
-def test_the_number_of_clients_of_a_network(nodes, number):
-    config = digits(f"deployment.nodes={nodes}")
-    assert section_of(config, "deployment").num_nodes(10) == number
-    assert section_of(digits(), "deployment") == Deployment()
-    with pytest.raises(
-        UsageError, match=r"^config\.federation\.num_clients=0: .*; use their number"
-    ):
-        section_of(digits(), "deployment").num_nodes(0)
 
 
 @pytest.mark.parametrize("section", ["training", "fedavg.training"])

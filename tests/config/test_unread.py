@@ -36,7 +36,7 @@ LABELS, BY_SHARE = "federation.labeled_fraction=0.05", "federation.num_labeled=0
             ["checkpoint_every=3", "paper_table=xclp/1", "dataset.root=x", "execution.plots=false"],
         ),
         (DIGITS, ["execution.workers=1"]),
-        (DIGITS, ["deployment.deadline=5", "deployment.nodes=3"]),  # of a network's server
+        (DIGITS, ["deployment.deadline=5"]),  # of a network's server
         (DIGITS, ["cohort_size=5", "rounds=5"]),
         (DIGITS, ["xclp.alpha=0.5", "algorithm=pooled_lp", "baselines="]),  # which refers to it
         (DIGITS, ["xclp.hamming=phe", "xclp.key_bits=3072", "baselines="]),

@@ -14,9 +14,7 @@ from small_networks import DeepHead
 from small_training import federation_of, training_of
 
 from jaxfed.algorithms.fedavg import fedavg
-from jaxfed.config import file
 from jaxfed.federation.communication import num_bytes_of
-from jaxfed.flower.messages.setup import config_text
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.models import MODELS, from_flax
 from jaxfed.models.head import dense_head, head_paths, leaf_of, with_leaf
@@ -181,11 +179,6 @@ def of(method, trainable, settings=LORA):
     return lambda: arranged(method, settings=(*settings, f"training.trainable={trainable}"))
 
 
-def on_a_network():
-    start = "training.initial_model=run/states/fedavg-0"
-    config_text(file.load("fedavg_xclp.py", ("algorithm=fedavg", *LORA, start)))
-
-
 test_refused = refusals.table(
     {
         "trainable='norms': the network has no norm; use another part, or 'all'": made(
@@ -205,7 +198,6 @@ test_refused = refusals.table(
         "config.training.lora_rank=99: a dense layer has 8 inputs; use at most 8": lambda: arranged(
             "fedavg", settings=(*LORA, "training.lora_rank=99")
         ),
-        "config.training.trainable='lora': on a network clients do not have": on_a_network,
         "model: fedper needs a network of a body and a head": of("fedper", "head"),
     }
 )

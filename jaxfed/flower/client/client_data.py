@@ -1,6 +1,6 @@
 """A client's folder: its examples and its settings, checked before anything is sent.
 
-    train.npz      x [n, ...] and y int [n], -1 for unlabeled; columns, the names of x's last axis, optional
+    train.npz      x [n, ...]; y int [n], -1 for unlabeled; columns, the names of x's last axis, optional
     test.npz       the same; new points, which take part as `Federation.new` does; optional
     public.npz     x [n_u, ...], the examples that everybody has; optional
     client.toml    fields of `ClientSettings`; number and name are needed
@@ -18,7 +18,6 @@ numbers, which all clients agree on.
 from __future__ import annotations
 
 import csv
-import io
 import re
 import stat
 import tomllib
@@ -30,10 +29,10 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import numpy as np
 
 from jaxfed.data.dataset import UNLABELED
-from jaxfed.data.given_examples import examples_of, pair_of
-from jaxfed.data.readers.arrays import plain_arrays
+from jaxfed.data.given_examples import examples_of, labels_of
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.flower.messages.records import one_line
+from jaxfed.host import safe_files
 from jaxfed.host.storage import whole_file
 from jaxfed.settings import REQUIRED, Allowed, Count, CountOrZero, Described, check, settings_of
 
@@ -118,18 +117,14 @@ def read(folder: Path, *, num_classes: int | None = None) -> ClientData:
         raise UsageError(f"{folder}: no such folder")
     _check_modes(folder)
     settings = _settings(folder / SETTINGS)
-    if not (folder / TRAIN).exists():
-        raise UsageError(f"{folder / TRAIN}: no such file; it has the arrays x and y")
-    train, columns = _points(folder / TRAIN, num_classes)
+    train, columns = points_of(folder / TRAIN, num_classes)
     test, public = None, None
     if (file := folder / TEST).exists():
-        test, own = _points(file, num_classes)
+        test, own = points_of(file, num_classes, train.x)
         if own != columns:
             raise UsageError(f"{file}: columns differ from those of {TRAIN}, or have another order")
-        _check_like(file, test.x, train.x)
     if (file := folder / PUBLIC).exists():
-        public = as_examples(examples_of(arrays_of(file, "x")["x"], where=str(file)))
-        _check_like(file, public, train.x)
+        public = points_of(file, num_classes, train.x)[0].x
     if not len(train.x) and test is None:
         raise UsageError(f"{folder / TRAIN}: has no examples")
     return ClientData(folder, settings, train, test, public, columns)
@@ -137,15 +132,14 @@ def read(folder: Path, *, num_classes: int | None = None) -> ClientData:
 
 def write_labels(data: ClientData, label: np.ndarray, confidence: np.ndarray) -> None:
     """Write labels.csv: labels int32 [n] and confidences float32 [n] of all examples, labeled ones first."""
-    stream = io.StringIO(newline="")
-    lines = csv.writer(stream)
-    lines.writerow(("file", "index", "label", "confidence", "given"))
     known, num_training = data.points.y, len(data.train.y)
-    for index, row in enumerate(np.argsort(labeled_first(known)).tolist()):
-        file, place = (TRAIN, index) if index < num_training else (TEST, index - num_training)
-        given = "" if known[index] < 0 else int(known[index])
-        lines.writerow([file, place, int(label[row]), f"{confidence[row]:.6g}", given])
-    write_private(data.folder / LABELS, stream.getvalue().encode())
+    with whole_file(data.folder / LABELS, permissions=PRIVATE_FILE) as stream:
+        lines = csv.writer(stream)
+        lines.writerow(("file", "index", "label", "confidence", "given"))
+        for index, row in enumerate(np.argsort(labeled_first(known)).tolist()):
+            place = (TRAIN, index) if index < num_training else (TEST, index - num_training)
+            given = "" if known[index] < 0 else int(known[index])
+            lines.writerow([*place, int(label[row]), f"{confidence[row]:.6g}", given])
 
 
 def private_folder(folder: Path, name: str = STATE) -> Path:
@@ -176,11 +170,9 @@ def as_examples(x: np.ndarray) -> np.ndarray:
 
 
 def _settings(file: Path) -> ClientSettings:
-    if not file.is_file():
-        raise UsageError(f"{file}: no such file; write number = 0 and name = 'NAME' into it")
     try:
-        given = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        given = tomllib.loads(safe_files.content_of(file).decode())
+    except ValueError as error:
         raise UsageError(f"{file}: not a readable TOML file ({one_line(f'{error}')})") from error
     return settings_from(ClientSettings, given, file)
 
@@ -200,37 +192,22 @@ def settings_from(kind: Callable[..., Settings], given: Mapping[str, Any], file:
         raise UsageError(f"{file}: {error.renamed(error.key)}") from None
 
 
-def arrays_of(file: Path, *wanted: str) -> dict[str, np.ndarray]:
-    """Return the arrays of an .npz file, which must have those that are wanted."""
-    try:
-        arrays = plain_arrays(file)
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}") from error
-    if missing := [key for key in wanted if key not in arrays]:
-        names = ", ".join(arrays) or "none"
-        raise UsageError(f"{file}: no array {' and '.join(missing)}; its arrays are {names}")
-    return arrays
-
-
-def _points(file: Path, num_classes: int | None) -> tuple[Points, tuple[str, ...]]:
-    """Return the examples of a file, and the names of their columns, () without the array."""
-    arrays = arrays_of(file, "x", "y")
-    x, y = pair_of((arrays["x"], arrays["y"]), where=str(file), num_classes=num_classes)
-    columns, width = arrays.get("columns", np.zeros(0, "U")), arrays["x"].shape[-1:]
-    if "columns" in arrays and (columns.dtype.kind != "U" or columns.shape != width):
-        form = f"{columns.dtype}{list(columns.shape)}"
-        allowed = f"use texts, one for each column of x {list(width)}"
-        raise UsageError(f"{file}: columns is {form}; {allowed}")
-    names = tuple(columns.tolist())
-    if len(set(names)) < len(names):
-        raise UsageError(f"{file}: columns contains a name twice")
-    return Points(as_examples(x), y), names
-
-
-def _check_like(file: Path, x: np.ndarray, train: np.ndarray) -> None:
-    found, wanted = (f"{each.dtype}{list(each.shape[1:])}" for each in (x, train))
-    if found != wanted:
-        raise UsageError(f"{file}: examples are {found}, those of {TRAIN} {wanted}")
+def points_of(
+    file: Path, num_classes: int | None, like: np.ndarray | None = None
+) -> tuple[Points, tuple[str, ...]]:
+    """Return the examples of a file, in the form of others if these are given, and names of columns."""
+    arrays = safe_files.arrays_of(file)
+    if "x" not in arrays:
+        raise UsageError(f"{file}: no array x; its arrays are {', '.join(arrays) or 'none'}")
+    x = as_examples(examples_of(arrays["x"], str(file)))
+    if like is not None and (x.dtype, x.shape[1:]) != (like.dtype, like.shape[1:]):
+        found, wanted = (f"{each.dtype}{list(each.shape[1:])}" for each in (x, like))
+        raise UsageError(f"{file}: examples are {found}, all others {wanted}")
+    y = labels_of(arrays.get("y", np.full(len(x), UNLABELED)), str(file), len(x), num_classes)
+    names = tuple(arrays["columns"].tolist()) if "columns" in arrays else ()
+    if names and not len(names) == len({*names}) == x.shape[-1]:
+        raise UsageError(f"{file}: columns needs another name for each column of x {list(x.shape)}")
+    return Points(x, y), names
 
 
 def _check_modes(folder: Path) -> None:

@@ -1,55 +1,86 @@
 """A client's side of a run: the answer to one message, from the client's folder.
 
+    python -m jaxfed.flower.client.client_run FOLDER SOCKET
+
 Each message is answered from the folder alone: its data, the method of the message's setup, and the client's
-stored state give one step (`ClientSide.answer`). The worker of a site (`jaxfed.flower.deployment.worker`)
-keeps the method that it made last, so that a round compiles nothing anew.
+stored state give one step (`ClientSide.answer`). Flower starts a process for each message. That process is
+thin: it hands the message to the worker of its site, which this command is, on a Unix socket in a folder that
+only this user can open, and returns the reply. So a round imports and compiles nothing anew.
+`launch.flower client` starts the worker beside the SuperNode, and again if it ends, as for lack of memory.
+
+A setup is checked before anything is built from it. It describes a method, and nothing of the client's
+machine. It names no file, no folder and no class to be imported, sets no number of processes, and has known
+keys and allowed values alone. One run has one config: the run's name begins with its hash. A site that has
+agreed to one config writes that hash into client.toml. What is left to a server is what the method itself
+does to the client: its model, its number of steps, and so its time and memory
+(docs/threat-model-network.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Collection
 from functools import partial
+from multiprocessing.connection import Listener
 from pathlib import Path
 
 import jax
 import numpy as np
+from absl import logging
 from ml_collections import ConfigDict
 
-from jaxfed.config.networks import scales_by_clients
+import jaxfed
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import methods
+from jaxfed.config.keys import flatten
+from jaxfed.config.networks import PRETRAINED, scales_by_clients
+from jaxfed.config.sections import shared_settings
 from jaxfed.data.client_rows import Partition
 from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import UsageError
+from jaxfed.experiment.store import compilation_cache
 from jaxfed.federation.algorithm import ClientSide
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.method import method_settings
 from jaxfed.flower.client import client_data, client_step, hello
-from jaxfed.flower.client.client_data import ClientData
+from jaxfed.flower.client.client_data import ClientData, ClientSettings
 from jaxfed.flower.client.client_step import StepRefused
-from jaxfed.flower.client.consent import accepted
 from jaxfed.flower.messages import pytrees, records, setup
 from jaxfed.flower.messages.records import BadMessage, Record
-from jaxfed.flower.messages.setup import Setup
+from jaxfed.flower.messages.setup import Form, Setup
 from jaxfed.flower.messages.steps import Step, step_of
+from jaxfed.settings import check_each, check_value
 
 # Parts of a request and of its reply.
-SETUP, MESSAGE, REPLY = "setup", "message", "reply"
+SETUP, FORM, MESSAGE, REPLY = "setup", "form", "message", "reply"
 Kept = dict[str, tuple[ClientSide, Federation, jax.Array]]
 _DESCRIBED = "setup"  # entry of a state within a session: hash of the setup
+_CLASS = "learner.estimator."
+_MOST_CLIENTS, _MOST_CLASSES = 1_000_000, 100_000
 
 
-def performer(folder: Path) -> Callable[[Record], Record]:
-    """Return `perform` for a folder, with the method of the last message kept for the next one."""
-    return partial(perform, folder=folder, kept={})
+def serve(folder: Path, address: str) -> None:
+    """Answer messages from a client's folder, one after another."""
+    kept: Kept = {}
+    Path(address).unlink(missing_ok=True)  # of a worker that was killed
+    with Listener(address, "AF_UNIX") as listener:
+        while True:
+            with listener.accept() as connection:
+                try:
+                    request = records.from_bytes(connection.recv_bytes())
+                    connection.send_bytes(
+                        records.to_bytes(perform(request, folder=folder, kept=kept))
+                    )
+                except Exception as error:  # the app ended, or it is none; the next one is answered
+                    logging.warning("a message's process ended before its reply: %s", error)
 
 
-def perform(request: Record, *, folder: Path, kept: Kept | None = None) -> Record:
+def perform(request: Record, *, folder: Path, kept: Kept) -> Record:
     """Answer a request from a client's folder; every problem is in the reply.
 
-    The first request, a hello, needs no state. Each later one is one step of the method.
-
-    Args:
-        request: the record of the request.
-        folder: the client's.
-        kept: the method of the last message, by the hash of its setup.
+    The first request, a hello, needs no state. Each later one is one step of the method. `kept` has the
+    method of the last message, by the hash of its setup.
     """
     try:
         data = client_data.read(folder)
@@ -58,7 +89,7 @@ def perform(request: Record, *, folder: Path, kept: Kept | None = None) -> Recor
         return client_step.refused(None, error)
     if name == hello.NAME:
         return client_step.answer(request, partial(_hello, data))
-    step = partial(_step, data, {} if kept is None else kept)
+    step = partial(_step, data, kept)
     return client_step.perform(folder, request, step, client=data.settings.number)
 
 
@@ -84,17 +115,13 @@ def own_federation(data: ClientData, setup: Setup) -> Federation:
 
 
 def _hello(data: ClientData, step: Step, content: Record) -> Record:
-    told = records.unpacked(Setup, content)
-    config = accepted(data.settings, told.config, told.method, step.run)
-    _check_labels(data, told.num_classes)
-    sums, least = scales_by_clients(config, told.method), data.settings.least_examples
-    if sums and 0 < len(data.points.y) < least:
-        raise StepRefused(
-            "the method needs sums of features, and there are fewer examples than the "
-            f"least_examples = {least} of client.toml"
-        )
-    own = setup.fingerprint(told.config)
-    return records.packed(hello.hello(data, config=own, sums=sums))
+    told = records.unpacked(Setup, records.part(content, SETUP))
+    config = accepted(data.settings, told, step.run)
+    _check_labels(data, told)
+    form = records.unpacked(Form, records.part(content, FORM))
+    said = hello.hello(data, form, sums=scales_by_clients(config, told.method))
+    client_step.check_data(data.folder, step.run, _checksum(data), begins=True)
+    return records.packed(said)
 
 
 def _step(
@@ -103,9 +130,17 @@ def _step(
     """Compute one step of the method: the client's new state, and its reply."""
     given = records.part(content, SETUP)
     told = records.unpacked(Setup, given)
-    _check_round(data, told, step.cohort)
-    hello.check_unchanged(told, data)
-    config = accepted(data.settings, told.config, told.method, step.run)
+    wanted, number = data.settings.least_clients, data.settings.number
+    if step.cohort < wanted:
+        wrong = f"a round of {step.cohort} clients; client.toml has least_clients = {wanted}"
+        raise StepRefused(wrong)
+    if not number < told.num_clients <= _MOST_CLIENTS:
+        raise BadMessage(f"there are {told.num_clients} clients, and this is {number}")
+    if min(told.census.capacity, told.census.max_labels) < 0:
+        raise BadMessage("the census of the setup is malformed")
+    client_step.check_data(data.folder, step.run, _checksum(data))
+    config = accepted(data.settings, told, step.run)
+    _check_labels(data, told)
     described = records.fingerprint(given)
     if described not in kept:
         kept.clear()
@@ -149,23 +184,65 @@ def method_of(
     return algorithm.sides().client.at(key, federation), federation, key
 
 
-def _check_round(data: ClientData, told: Setup, cohort: int) -> None:
-    """Refuse a round that this client does not want to take part in, or that its data do not fit."""
-    wanted, number = data.settings.least_clients, data.settings.number
-    if cohort < wanted:
-        raise StepRefused(f"a round of {cohort} clients; client.toml has least_clients = {wanted}")
-    if not number < told.num_clients <= _MOST_CLIENTS:
-        raise BadMessage(f"there are {told.num_clients} clients, and this is {number}")
-    if min(told.census.capacity, told.census.max_labels) < 0:
-        raise BadMessage("the census of the setup is malformed")
-    _check_labels(data, told.num_classes)
+def _checksum(data: ClientData) -> str:
+    return records.fingerprint(dict(zip("xy", data.points, strict=True)))
 
 
-def _check_labels(data: ClientData, num_classes: int) -> None:
-    if not 2 <= num_classes <= _MOST_CLASSES:
-        raise BadMessage(f"there are {num_classes} classes")
-    if data.train.y.max(initial=-1) >= num_classes:
-        raise StepRefused(f"a label is beyond the {num_classes} classes of the run")
+def _check_labels(data: ClientData, told: Setup) -> None:
+    if not 2 <= told.num_classes <= _MOST_CLASSES:
+        raise BadMessage(f"there are {told.num_classes} classes")
+    if data.train.y.max(initial=-1) >= told.num_classes:
+        raise StepRefused(f"a label is beyond the {told.num_classes} classes of the run")
 
 
-_MOST_CLIENTS, _MOST_CLASSES = 1_000_000, 100_000
+def accepted(settings: ClientSettings, told: Setup, run: str) -> ConfigDict:
+    """Return the config of a run's setup, which is checked."""
+    own = jaxfed.__version__, jax.__version__
+    if (told.jaxfed, told.jax) != own:  # results would be no simulation's
+        server = f"jaxfed {told.jaxfed} and JAX {told.jax}"
+        raise StepRefused(f"this client has jaxfed {own[0]} and JAX {own[1]}, the server {server}")
+    text, method = told.config, told.method
+    found = setup.fingerprint(text)
+    if not run.startswith(f"{found}-"):
+        raise BadMessage(f"run {run} is not of the config {found} that came with it")
+    if settings.config not in ("", found):
+        raise StepRefused(f"the config is {found}; client.toml has config = {settings.config!r}")
+    config = setup.config_of(text)
+    if method not in methods.chosen(config):
+        raise BadMessage(f"the config has no method {method[:60]!r}")
+    try:
+        _check(config, settings.estimators)
+        given = methods.keywords(config, method)
+        check_each(method_settings(methods.factory_of(config, method)), given, f"config.{method}")
+    except UsageError as error:  # its text is of the server's config alone
+        raise StepRefused(str(error)) from error
+    return config
+
+
+def _check(config: ConfigDict, estimators: Collection[str]) -> None:
+    """Check keys and values, and that none of them names a file or a class."""
+    names = {*ALGORITHMS, *methods.variants(config)}
+    for name in methods.chosen(config):
+        if name not in names:
+            raise UsageError("there is no such method", key="config.algorithm", value=name)
+    known = shared_settings()
+    for key, value in flatten(config.to_dict()):
+        if key.partition(".")[0] in setup.NOT_SENT:
+            continue  # defaults
+        refused = partial(UsageError, key=f"config.{key}", value=value)
+        is_state = key.rpartition(".")[2] == "initial_model" and value != PRETRAINED
+        if (is_state or key == "model.folder") and value:
+            raise refused("a server sends no path")
+        if key == f"{_CLASS}estimator" and value and value not in estimators:
+            raise refused(f"client.toml has estimators = {list(estimators)}")
+        if key == f"{_CLASS}derived_from" and value:
+            raise refused("a server names no package")
+        if key in known and key not in ("algorithm", "baselines") and not key.startswith(_CLASS):
+            check_value(f"config.{key}", value, known[key].hint)
+
+
+if __name__ == "__main__":
+    # JAX would give one client most of an accelerator that clients on one machine share.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    compilation_cache.enable()
+    serve(Path(sys.argv[1]), sys.argv[2])

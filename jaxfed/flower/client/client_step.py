@@ -12,6 +12,7 @@ Flower starts a new process for each message, may send a message again, and a pr
 
     FOLDER/state/               mode 0700, files 0600
         .lock
+        RUN/data                checksum of the client's data
         RUN/last                the last step: its number, the request's hash, the reply
         RUN/NUMBER.state        the state after that step
 
@@ -24,9 +25,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,12 +46,7 @@ Compute = Callable[[Step, Record | None, Record], tuple[Record | None, Record]]
 ONCE = "once"
 CONSOLE = "jaxfed client: "  # prefix of lines for the console
 
-_LAST, _STATE, _SECRET = "last", ".state", ".secret"
-_KINDS = {  # fields of a hello -> their names on the console
-    "config": "hash of the config",
-    "data": "checksum of the data",
-    "public": "checksum of public examples",
-}
+_LAST, _STATE, _DATA = "last", ".state", "data"
 _RUNS_KEPT = 8
 _STATES_KEPT = 256  # of a run, whatever the server says
 
@@ -63,21 +59,14 @@ class StateLost(StepRefused):
     """The client does not have the state that the request continues from."""
 
 
-def perform(
-    folder: Path, request: Record, compute: Compute, *, client: int | None = None
-) -> Record:
-    """Serve a request: compute its reply, or return the stored one, or say why there is none.
+def perform(folder: Path, request: Record, compute: Compute, *, client: int) -> Record:
+    """Serve a request to a client: compute its reply, or return the stored one, or say why there is none.
 
-    Args:
-        folder: the client's folder.
-        request: a record that `steps.request` made.
-        compute: must return a state, {} at least, in steps of an exchange with `continues=True`. Without a
-            new state it returns None.
-        client: the number of this client; a request to another is refused.
+    `compute` must return a state, {} at least, in steps of an exchange with `continues=True`.
     """
 
     def serve(step: Step) -> Record:
-        if client is not None and step.client != client:
+        if step.client != client:
             raise StepRefused(f"this is client {client}, not client {step.client}")
         with _locked(folder / STATE) as state_folder:
             return _perform(state_folder / step.run, step, request, compute)
@@ -90,20 +79,18 @@ def answer(request: Record, compute: Callable[[Step, Record], Record]) -> Record
     return _guarded(request, lambda step: steps.request(step, compute(step, content_of(request))))
 
 
-def secret(folder: Path) -> bytes:
-    """Return 32 random bytes that a client's folder keeps to itself; made at the first call."""
-    with _locked(folder / STATE) as state_folder:
-        if not (state_folder / _SECRET).exists():
-            _write(state_folder / _SECRET, {"secret": os.urandom(32)})
-    return stored_secret(folder)
+def check_data(folder: Path, run: str, checksum: str, *, begins: bool = False) -> None:
+    """Refuse data other than those of a run's first hello, whose checksum stays at the client.
 
-
-def stored_secret(folder: Path) -> bytes:
-    """Return `secret` within a step, which holds the lock; b"" if there is none any more."""
-    file = folder / STATE / _SECRET
-    found = records.from_bytes(file.read_bytes())["secret"] if file.exists() else b""
-    assert isinstance(found, bytes)
-    return found
+    `begins`: this is a hello; a step holds the lock.
+    """
+    file = folder / STATE / run / _DATA
+    with _locked(folder / STATE) if begins else nullcontext():
+        if begins and not file.exists():
+            _run_folder(file.parent)
+            _write(file, {_DATA: checksum})
+        if not file.exists() or records.from_bytes(file.read_bytes())[_DATA] != checksum:
+            raise StepRefused("this client's data are not those of its hello")
 
 
 def _guarded(request: Record, serve: Callable[[Step], Record]) -> Record:
@@ -112,7 +99,7 @@ def _guarded(request: Record, serve: Callable[[Step], Record]) -> Record:
     try:
         step = step_of(request)
         answer = serve(step)
-        _print_line(step, leaving(content_of(answer)))
+        _print_line(step, _leaving(content_of(answer)))
         return answer
     except Exception as error:  # whatever the step raises; its text may hold data
         return refused(step, error)
@@ -123,25 +110,24 @@ def refused(step: Step | None, error: Exception) -> Record:
 
     Texts of `StepRefused` and `BadMessage` hold no data, and leave too.
     """
-    kind, may_leave = type(error).__name__, isinstance(error, StepRefused | BadMessage)
+    kind = type(error).__name__
     reason = f"{error}" if isinstance(error, StepRefused) else f"{kind}: {error}"
     _print_line(step, f"refused, {one_line(reason)}")
-    if may_leave:
-        logging.warning("refused a request: %s", error)
+    if isinstance(error, StepRefused | BadMessage):
         return failed(step, Failure(kind, text=str(error)))
     logging.error("the step failed", exc_info=error)
     key = f"{error.owner}.{error.key}".strip(".") if isinstance(error, UsageError) else ""
     return failed(step, Failure(kind, key))
 
 
-def leaving(content: Record) -> str:
+def _leaving(content: Record) -> str:
     """Return a line with the bytes of a reply's content, for each kind of it."""
-    sizes: dict[str, int] = defaultdict(int)
+    sizes = Counter[str]()
     for name, value in content.items():
         kind = name.removeprefix("reply.").removeprefix("update.").partition(".")[0]
-        sizes[_KINDS.get(kind, kind)] += records.num_bytes({name: value})
+        sizes[kind] += records.num_bytes({name: value})
     kinds = ", ".join(f"{kind} {size:,}" for kind, size in sorted(sizes.items()) if size)
-    return f"{records.num_bytes(content):,} bytes leave: {kinds}"
+    return f"{sizes.total():,} bytes leave: {kinds}"
 
 
 def _print_line(step: Step | None, text: str) -> None:
@@ -183,10 +169,7 @@ def _perform(folder: Path, step: Step, request: Record, compute: Compute) -> Rec
             _state_file(folder, consumed).unlink(missing_ok=True)
         raise
     answer = steps.request(step, content)
-    private_folder(folder.parent, folder.name)
-    storage.remove_partial_files(folder)
-    if not last.number:
-        _prune(folder)
+    _run_folder(folder)
     if new_state is not None:
         _write(_state_file(folder, step.number), new_state)
     is_once = new_state is not None and new_state.get(ONCE) is True
@@ -212,17 +195,16 @@ def _locked(state_folder: Path) -> Iterator[Path]:
         raise StepRefused("another process of this client is serving a step") from error
 
 
-def _prune(folder: Path) -> None:
-    """Delete the runs that were served longest ago, beyond those that are kept."""
-
-    def last_served(run: Path) -> float:
-        file = run / _LAST  # missing if the process of the first step was killed
-        return (file if file.exists() else run).stat().st_mtime
-
-    others = [path for path in folder.parent.iterdir() if path.is_dir() and path != folder]
-    others.sort(key=last_served)
-    for other in others[: max(0, len(others) + 1 - _RUNS_KEPT)]:
-        shutil.rmtree(other)
+def _run_folder(folder: Path) -> None:
+    """Make the folder of a run, or clean it; of a new one's others, only those served last are kept."""
+    is_new = not folder.exists()
+    private_folder(folder.parent, folder.name)
+    storage.remove_partial_files(folder)
+    if is_new:
+        others = [path for path in folder.parent.iterdir() if path.is_dir() and path != folder]
+        others.sort(key=lambda run: run.stat().st_mtime)  # of its last file
+        for other in others[: max(0, len(others) + 1 - _RUNS_KEPT)]:
+            shutil.rmtree(other)
 
 
 def _state_file(folder: Path, number: int) -> Path:
@@ -238,7 +220,6 @@ def _read_state(folder: Path, number: int) -> Record:
 
 
 def _read_last(folder: Path) -> tuple[_Last, Record]:
-    """Read the last step and its reply."""
     file = folder / _LAST
     try:
         stored = records.from_bytes(file.read_bytes()) if file.exists() else {}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections import Counter
+from collections import defaultdict
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,12 +12,11 @@ import numpy as np
 
 from jaxfed.experiment.store.records import read_predictions
 from jaxfed.experiment.store.workdir import Workdir
-from jaxfed.flower.client.client_data import LABELS, TEST, TRAIN
+from jaxfed.flower.client.client_data import LABELS
 from jaxfed.host.safe_files import arrays_of
 
 _LEAVES = "state/"
 _MODELS = "state/learner."  # of clients, if each has its own
-_FILES = {"labeled": TRAIN, "unlabeled": TRAIN, "new": TEST}  # role of a client's point -> its file
 
 
 class Difference(NamedTuple):
@@ -44,19 +44,13 @@ class Difference(NamedTuple):
             labels = f"{self.labels} of {self.num_labels} labels differ"
         return f"{states}; {labels}"
 
-    @property
-    def is_none(self) -> bool:
-        """True if no entry and no label differs."""
-        return not self.largest and not self.labels
-
 
 def compare(first: Path, second: Path, method: str, *, nodes: Path | None = None) -> Difference:
     """Compare the last states and the predictions of a method in two workdirs.
 
     The first one is that of a server, whose state has no rows for its clients' own states, and none of their
     models if each has its own. Labels that stay with the clients are in their folders, `nodes`/NUMBER, if
-    these are here: row i of a client's train.npz is its training example i in the simulation, row i of
-    test.npz its new point i.
+    these are here. A client's points have one order everywhere: labeled, unlabeled, new.
     """
     here, there = (_last_state(path, method) for path in (first, second))
     largest = None
@@ -69,16 +63,18 @@ def compare(first: Path, second: Path, method: str, *, nodes: Path | None = None
     if not any(name.startswith(_MODELS) for name in here):
         there = {name: rows for name, rows in there.items() if not name.startswith(_MODELS)}
     if here and there:
-        largest = max(
-            (_difference(here.get(n), there.get(n)) for n in {*here, *there}), default=0.0
-        )
-    tables = [_labels(path, method) for path in (first, second)]
-    if nodes is not None and not tables[0]:  # a server has no labels of its clients' points
-        tables = [_labels_at_clients(nodes), _labels(second, method, by_file=True)]
-    labels, points = None, {*tables[0], *tables[1]}
-    if all(tables):
-        labels = sum(tables[0].get(point) != tables[1].get(point) for point in points)
-    return Difference(largest, len(here), labels, len(points))
+        largest = max(_difference(here.get(n), there.get(n)) for n in {*here, *there})
+    found, expected = (_labels(path, method) for path in (first, second))
+    if nodes is not None and not found:  # a server has no labels of its clients' points
+        found = _labels_at_clients(nodes)
+        expected.pop("-1", None)
+    pairs = [
+        pair
+        for client in {*found, *expected}
+        for pair in zip_longest(found.get(client, ()), expected.get(client, ()))
+    ]
+    labels = sum(one != other for one, other in pairs) if found and expected else None
+    return Difference(largest, len(here), labels, len(pairs))
 
 
 def _last_state(workdir: Path, method: str) -> dict[str, np.ndarray]:
@@ -100,32 +96,20 @@ def _difference(here: np.ndarray | None, there: np.ndarray | None) -> float:
     if here.dtype.kind not in "biuf":
         return float("inf")
     gaps = np.abs(here.astype(np.float64) - there.astype(np.float64))
-    gaps = gaps[~(np.isnan(here) & np.isnan(there))]
-    return float("inf") if np.isnan(gaps).any() else float(gaps.max(initial=0.0))
+    return float(np.nan_to_num(gaps, nan=np.inf).max(initial=0.0))
 
 
-def _labels(workdir: Path, method: str, *, by_file: bool = False) -> dict[tuple[str, ...], str]:
-    """Return the label of each point, by its client and its number; {} without predictions.
-
-    `by_file`: of the clients' points alone, by the client, file and row that `deal` gives them.
-    """
-    found: dict[tuple[str, ...], str] = {}
-    next_row: Counter[tuple[str, str]] = Counter()
+def _labels(workdir: Path, method: str) -> dict[str, list[str]]:
+    """Return the labels of each client's points; "-1" has those that no client holds."""
+    found = defaultdict(list)
     for row in read_predictions(workdir, method, 0) or ():
-        if not by_file:
-            found[row["client"], row["index"]] = row["label"]
-        elif file := _FILES.get(row["role"]):
-            place = row["client"], file
-            found[*place, str(next_row[place])] = row["label"]
-            next_row[place] += 1
+        found[row["client"]].append(row["label"])
     return found
 
 
-def _labels_at_clients(nodes: Path) -> dict[tuple[str, ...], str]:
-    """Return the labels in the clients' folders, by client, file and row."""
-    found: dict[tuple[str, ...], str] = {}
+def _labels_at_clients(nodes: Path) -> dict[str, list[str]]:
+    found = defaultdict(list)
     for file in nodes.glob(f"*/{LABELS}"):
         with file.open(encoding="utf-8", newline="") as stream:
-            for row in csv.DictReader(stream):
-                found[file.parent.name, row["file"], row["index"]] = row["label"]
+            found[file.parent.name] = [row["label"] for row in csv.DictReader(stream)]
     return found

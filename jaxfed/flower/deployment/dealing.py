@@ -19,10 +19,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config.data.simulation import Simulation
+from jaxfed.config.keys import refused
 from jaxfed.data.dataset import UNLABELED
-from jaxfed.errors import UsageError
 from jaxfed.experiment.run.loop import first_repeat
-from jaxfed.experiment.store.workdir import plain
 from jaxfed.federation.clients import Federation
 from jaxfed.flower.client.client_data import (
     PRIVATE_FOLDER,
@@ -34,7 +33,7 @@ from jaxfed.flower.client.client_data import (
     private_folder,
     write_private,
 )
-from jaxfed.flower.server.server_data import HELD_OUT, SHARED
+from jaxfed.flower.server.server_data import PARTS, SHARED
 
 
 def deal(config: ConfigDict, nodes: Path, server: Path) -> tuple[Path, ...]:
@@ -43,39 +42,28 @@ def deal(config: ConfigDict, nodes: Path, server: Path) -> tuple[Path, ...]:
     A client's state, if any, stays.
     """
     if config.federation.labels_at != "clients":
-        raise UsageError(
-            "clients of a deployment hold their labels",
-            key="config.federation.labels_at",
-            value=config.federation.labels_at,
-            allowed="use 'clients'",
-        )
+        wrong = "clients of a deployment hold their labels"
+        raise refused(config, "federation.labels_at", wrong, "use 'clients'")
     simulation = Simulation(config)
     simulation.warn()
     first_repeat(config, simulation)
     federation = simulation.federation(config.seed)
     names = simulation.class_counts(federation)["class_names"][: federation.num_classes]
     shared: dict[str, Any] = {
-        "num_classes": federation.num_classes,
         "class_names": list(names),
         "example": [str(federation.x.dtype), *federation.x.shape[1:]],
     }
-    # A row has no encoding if a network computes its features.
+    # Columns have no names if a network computes them.
     if config.preprocessing.kind not in ("pretrained", "federated_features"):
-        encoding = simulation.row_encoding(config.seed)
-        shared |= {"columns": list(encoding.names), "encoding": plain(encoding.described())}
+        shared["columns"] = list(simulation.row_encoding(config.seed).names)
     nodes.mkdir(parents=True, exist_ok=True)
     server.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     write_private(server / SHARED, (json.dumps(shared, indent=2) + "\n").encode())
-    for name in HELD_OUT:
+    for name in PARTS[:-1]:
         rows = getattr(federation, name)
-        arrays = {
-            "x": federation.x[rows],
-            "y": federation.y[rows],
-            "number": simulation.numbers[rows],
-        }
-        _write_arrays(server / f"{name}.npz", arrays if len(rows) else {})
-    known = {} if federation.public_labels is None else {"y": federation.public_labels}
-    _write_arrays(server / PUBLIC, {**_public(federation), **known})
+        held = {"x": federation.x[rows], "y": federation.y[rows]} if len(rows) else {}
+        _write_arrays(server / f"{name}.npz", held)
+    _write_arrays(server / PUBLIC, _public(federation))
     named = config.learner.get("estimator", {}).get("estimator", "")  # a client must allow it
     folders = tuple(nodes / str(client) for client in range(federation.num_clients))
     for client, folder in enumerate(folders):
@@ -97,12 +85,10 @@ def deal_to_client(
     own = np.concatenate([labeled, unlabeled])
     y = np.full(len(own), UNLABELED, np.int32)
     y[: len(labeled)] = federation.y[labeled]
-    for file, arrays in (
-        (TRAIN, {"x": federation.x[own], "y": y}),
-        (TEST, {"x": federation.x[new], "y": federation.y[new]} if len(new) else {}),
-    ):
-        named = {"columns": np.array(columns)} if columns and arrays else {}
-        _write_arrays(folder / file, {**arrays, **named})
+    named = {"columns": np.array(columns)} if columns else {}
+    _write_arrays(folder / TRAIN, {"x": federation.x[own], "y": y, **named})
+    test = {"x": federation.x[new], "y": federation.y[new], **named}
+    _write_arrays(folder / TEST, test if len(new) else {})
     _write_arrays(folder / PUBLIC, _public(federation))
     least = min(3, max(1, federation.num_clients - 1))  # one of a round may be lost
     lines = [f"number = {client}", f'name = "client-{client}"', f"least_clients = {least}"]

@@ -1,4 +1,4 @@
-"""Flower's own commands as processes of this one: flower-superlink, flower-supernode, flwr.
+"""Flower's own commands as processes of this one (flower-superlink, flower-supernode, flwr), and their keys.
 
     run_app(network, address, keys, app, settings)      # $ flower-superlink ...
                                                         # $ flwr supernode register ...
@@ -8,10 +8,15 @@
 Nothing of Flower is imported or changed here: each command is printed as a user would type it. What
 Flower would do by itself and must not is switched off by its own variables and flags: telemetry, the update
 check, installation of an app's dependencies.
+
+A folder of certificates has ca.crt, server.crt and server.key. An institution that issues certificates fills
+it itself. Otherwise the server's certificate is made by openssl and signs itself, so ca.crt is a copy of it.
+Clients have keys of ssh-keygen.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import re
@@ -19,10 +24,10 @@ import shlex
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from importlib.util import find_spec
@@ -33,14 +38,14 @@ from typing import Any, NamedTuple, NoReturn
 
 from jaxfed.errors import UsageError
 from jaxfed.flower.client.client_data import PRIVATE_FILE, PRIVATE_FOLDER, write_private
-from jaxfed.flower.deployment import certificates
 
 Say = Callable[[str], None]
 RunSettings = Mapping[str, str | int | float | bool]
 
-HERE = "127.0.0.1"
+HERE, _LOOPBACK = "127.0.0.1", ("localhost", "127.0.0.1", "::1")
+ROOT, _SERVER, _SERVER_KEY = "ca.crt", "server.crt", "server.key"
 LOGS = "logs"
-_ROOT = Path(__file__).parents[3]
+_REPOSITORY = Path(__file__).parents[3]
 _NAME = "jaxfed"  # of the SuperLink in Flower's config.toml
 _OWN_VARIABLES = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -52,8 +57,6 @@ _LINK_SECONDS = 120.0  # until a SuperLink answers
 _POLL_SECONDS = 0.2
 _PATIENCE_SECONDS = 5.0  # for a process to end after SIGTERM
 _BETWEEN_STARTS = 5.0  # seconds
-_STEADY = 60.0  # seconds after which the end of a process is not of its start
-_MOST_STARTS = 18  # one after another; Flower counts a killed node as connected for a minute
 # Linux ends a process that began like this with the one that started it, however that ended.
 _WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
@@ -82,13 +85,12 @@ class Address(NamedTuple):
     @property
     def here(self) -> str:
         """HOST:PORT by which this machine reaches it."""
-        host = {"0.0.0.0": HERE, "::": "::1"}.get(self.host, self.host)
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        return f"{HERE if self.host == '0.0.0.0' else self.host}:{self.port}"
 
     @property
     def root(self) -> Path:
         """The certificate by which clients know it."""
-        return self.certificates / certificates.ROOT
+        return self.certificates / ROOT
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -100,10 +102,10 @@ def environment(home: Path) -> dict[str, str]:
     shutil.rmtree(home / "apps", ignore_errors=True)
     found = os.environ | _OWN_VARIABLES | {"FLWR_HOME": str(home)}
     # Flower starts its other programs by name, and apps import jaxfed from another folder.
-    for name, first in (("PATH", Path(sys.executable).parent), ("PYTHONPATH", _ROOT)):
+    for name, first in (("PATH", Path(sys.executable).parent), ("PYTHONPATH", _REPOSITORY)):
         found[name] = os.pathsep.join(filter(None, [str(first), found.get(name, "")]))
     for name in ("NO_PROXY", "no_proxy"):  # whatever proxy there is for others
-        found[name] = ",".join(filter(None, [found.get(name, ""), HERE, "localhost", "::1"]))
+        found[name] = ",".join(filter(None, [found.get(name, ""), *_LOOPBACK]))
     return found
 
 
@@ -150,32 +152,20 @@ def end(process: subprocess.Popen[bytes]) -> None:
 def keep_running(
     commands: Mapping[str, Sequence[str]], variables: Mapping[str, str], *, say: Say
 ) -> NoReturn:
-    """Start commands, and each again when it ends, until a signal ends this process.
-
-    Raises:
-        DeploymentError: one ends again and again.
-    """
+    """Start commands, and each again when it ends, until a signal ends this process."""
     running: dict[str, subprocess.Popen[bytes]] = {}
-    began, starts = dict.fromkeys(commands, 0.0), Counter[str]()
     try:
         while True:
             for name, command in commands.items():
-                if name in running and (status := running[name].poll()) is None:
-                    continue
                 if name in running:
+                    if (status := running[name].poll()) is None:
+                        continue
                     end(running[name])  # what is left of its group
-                    if time.monotonic() - began[name] >= _STEADY:
-                        starts[name] = 1
-                    if starts[name] >= _MOST_STARTS:
-                        raise DeploymentError(
-                            f"{name} ended {starts[name]} times; the last status is {status}"
-                        )
                     killed = " (killed, perhaps for its memory)" * (status == -signal.SIGKILL)
                     say(f"{name} ended with status {status}{killed}; starting it again")
                     time.sleep(_BETWEEN_STARTS)
                 say(f"$ {shlex.join(command)}")
-                starts[name] += 1
-                began[name], running[name] = time.monotonic(), start(command, variables)
+                running[name] = start(command, variables)
             time.sleep(_POLL_SECONDS)
     finally:
         for process in running.values():
@@ -199,11 +189,10 @@ def node_command(server: str, config: str, *, root: Path, key: Path) -> list[str
 def run_app(
     network: Path,
     address: Address,
-    keys: Iterable[Path],
+    clients: Mapping[Path, Sequence[str]],
     app: Path,
     settings: RunSettings,
     *,
-    clients: Sequence[Sequence[str]] = (),
     say: Say = print,
 ) -> None:
     """Start a SuperLink, admit clients, run an app to its end, and pass on what its server prints.
@@ -211,27 +200,25 @@ def run_app(
     Nodes and runs are in the SuperLink's memory only: with a database it would restart the rest of a killed
     run, and it cannot continue from one that is incomplete. Clients connect again by themselves.
 
-    `network` gets logs and Flower's own files. `keys` are public keys, `settings` the app's run config.
-    `clients` are commands of clients on this machine, which end with the run.
+    `network` gets logs and Flower's own files. `settings` are the app's run config. `clients` are public
+    keys, with commands of clients on this machine, which end with the run; () for others.
     """
     network, folder = network.absolute(), address.certificates.absolute()
     home, log = network / "flower", network / LOGS / "superlink.log"
     command = ["flower-superlink", f"--host={address.host}", f"--port={address.port}"]
     command += ["--disable-runtime-dependency-installation", "--enable-supernode-auth"]
-    command += [f"--ssl-ca-certfile={folder / certificates.ROOT}"]
-    command += [f"--ssl-certfile={folder / certificates.SERVER}"]
-    command += [f"--ssl-keyfile={folder / certificates.SERVER_KEY}"]
+    command += [f"--ssl-ca-certfile={folder / ROOT}"]
+    command += [f"--ssl-certfile={folder / _SERVER}"]
+    command += [f"--ssl-keyfile={folder / _SERVER_KEY}"]
     variables = environment(home)
-    known = {"address": address.here, "root-certificates": str(folder / certificates.ROOT)}
+    known = {"address": address.here, "root-certificates": str(folder / ROOT)}
     _write_toml(home / "config.toml", known, f"[superlink.{_NAME}]\n")
     _write_toml(network / "run.toml", settings)
     run = ["run", str(app), _NAME, "--run-config", str(network / "run.toml"), "--stream"]
     say(f"$ export FLWR_HOME={shlex.quote(str(home))}")
     with ExitStack() as started:
 
-        def started_here(
-            command: Sequence[str], variables: Mapping[str, str], log: Path | int
-        ) -> Any:
+        def started_here(command: Sequence[str], variables: Any, log: Path | int) -> Any:
             process = start(command, variables, log)
             started.callback(end, process)
             return process
@@ -239,14 +226,12 @@ def run_app(
         say(f"$ {shlex.join(command)}")
         link = started_here(command, variables, log)
         _wait(link, address, log)
-        for key in keys:
+        for key in clients:
             _register(key.absolute(), variables, say)
-        nodes = {}
-        for number, own in enumerate(clients):
-            say(f"$ {shlex.join(own)}")
-            name = f"node-{number}"
-            own_log, own_variables = network / LOGS / f"{name}.log", environment(home / name)
-            nodes[own_log] = started_here(own, own_variables, own_log)
+        for key, own in clients.items():
+            if own:
+                say(f"$ {shlex.join(own)}")
+                started_here(own, environment(home / key.stem), network / LOGS / f"{key.stem}.log")
         played = started_here(_flwr(run, say), variables, subprocess.PIPE)
         printed = TextIOWrapper(played.stdout, errors="replace")
         reader = Thread(target=pass_on, args=(printed, say), daemon=True)
@@ -254,8 +239,6 @@ def run_app(
         while played.poll() is None:
             if link.poll() is not None:
                 raise DeploymentError(f"flower-superlink ended; see {log}")
-            for ended in [each for each, node in nodes.items() if node.poll() is not None]:
-                say(f"{ended.stem} ended with status {nodes.pop(ended).returncode}; see {ended}")
             time.sleep(_POLL_SECONDS)
         reader.join(_PATIENCE_SECONDS)
 
@@ -263,7 +246,7 @@ def run_app(
 def _register(public_key: Path, variables: Mapping[str, str], say: Say) -> None:
     """Admit the client with this key."""
     command = _flwr(["supernode", "register", str(public_key), _NAME], say)
-    done = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=variables)
     if done.returncode:
         text = " ".join(_COLORS.sub("", done.stdout + done.stderr).split())
         raise DeploymentError(f"{public_key}: Flower refuses it: {text}")
@@ -280,7 +263,7 @@ def _wait(process: Any, address: Address, log: Path) -> None:
     until = time.monotonic() + _LINK_SECONDS
     while process.poll() is None and time.monotonic() < until:
         with suppress(OSError):
-            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+            socket.create_connection((host, int(port)), timeout=5).close()
             if process.poll() is None:
                 return
         time.sleep(_POLL_SECONDS)
@@ -300,3 +283,57 @@ def pass_on(lines: Iterable[str], say: Say) -> None:
         plain = _COLORS.sub("", line).rstrip()
         if plain and not _OF_FLOWER.match(plain.lstrip()):
             say(plain.replace("WARNING:absl:", "WARNING: ", 1))
+
+
+def make_server_certificate(folder: Path, names: Sequence[str]) -> None:
+    """Make a server's key and certificate for these host names and addresses, unless they are there."""
+    certificate, root = folder / _SERVER, folder / ROOT
+    if root.exists():
+        return check_private(folder / _SERVER_KEY)
+    folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+    wanted = ",".join(map(_alternative, dict.fromkeys([*names, *_LOOPBACK])))
+    _made(
+        *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-384"),
+        *("-nodes", "-days", "397", "-keyout", folder / _SERVER_KEY, "-out", certificate),
+        *("-subj", "/CN=jaxfed server", "-addext", f"subjectAltName={wanted}"),
+        *("-addext", "keyUsage=critical,digitalSignature,keyCertSign"),
+        *("-addext", "extendedKeyUsage=serverAuth"),
+    )
+    shutil.copyfile(certificate, root)  # last: a start that was killed before begins anew
+
+
+def make_node_key(private: Path) -> Path:
+    """Make a client's key pair, P-384 in OpenSSH's format, unless it is there; return the public file."""
+    if not private.exists():
+        private.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        flags = ["-q", "-t", "ecdsa", "-b", "384", "-C", "jaxfed", "-N", ""]
+        _made("ssh-keygen", *flags, "-f", private)
+    return private.with_name(f"{private.name}.pub")
+
+
+def check_private(key: Path) -> None:
+    """Refuse a private key that others can read."""
+    if key.exists() and stat.S_IMODE(key.stat().st_mode) & 0o077:
+        raise UsageError(f"{key}: others can read this private key; chmod 600 {key}")
+
+
+def _alternative(name: str) -> str:
+    try:
+        return f"IP:{ipaddress.ip_address(name)}"
+    except ValueError:
+        return f"DNS:{name}"
+
+
+def _made(*command: str | Path) -> None:
+    """Run a program that makes keys; what it refuses is one line."""
+    pipe, out = subprocess.PIPE, subprocess.STDOUT
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=out, umask=0o077
+        )
+    except FileNotFoundError:
+        wrong = f"{command[0]} is missing; install it, or bring keys of your own"
+        raise UsageError(wrong) from None
+    if done.returncode:
+        said = done.stdout.decode(errors="replace").strip().splitlines() or ["it failed"]
+        raise UsageError(f"{command[0]} {command[1]} ... {command[-1]}: {said[-1]}")

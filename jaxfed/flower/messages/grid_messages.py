@@ -1,8 +1,9 @@
-"""Records as messages of Flower 1.42; the only file between the exchange and Flower's message API.
+"""How records travel: as messages of Flower 1.42, and on the Unix socket of a site's worker; without JAX.
 
-A record travels as a head in a ConfigRecord and a payload, if it has one, as a single Array of bytes in an
-ArrayRecord. So a message has six objects however many leaves a model has (each object costs a request), and
-the SuperLink, which knows objects by their hash, stores a payload once that goes to many clients.
+The only file between the exchange and Flower's message API. A record travels as a head in a ConfigRecord and
+a payload, if it has one, as a single Array of bytes in an ArrayRecord. So a message has six objects however
+many leaves a model has (each object costs a request), and the SuperLink, which knows objects by their hash,
+stores a payload once that goes to many clients.
 
 Facts of this version: an unknown node gets the identifier "". News of a lost node comes from the SuperLink,
 and only `reply_to_message_id` says who is lost. Replies come in any order. The text of a client's exception
@@ -11,16 +12,17 @@ reaches the server, so client apps must not raise.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
+from multiprocessing.connection import Client, Connection
 from typing import TYPE_CHECKING
 
 import httpx
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from jaxfed.flower.messages import records
-from jaxfed.flower.messages.network import Arrival
 from jaxfed.flower.messages.records import BadMessage, Record
-from jaxfed.flower.messages.steps import Failure, failed
+from jaxfed.flower.messages.steps import Arrival, Failure, failed
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -38,11 +40,11 @@ _PROBLEMS = {  # by Flower's error code
     7: "its copy of the Flower app is invalid",
     8: "its process crashed",
 }
-_MAY_RETRY = (2, 8)
+_WORKER_SECONDS = 120.0  # within which a worker listens
 
 
 class GridNetwork:
-    """Flower's grid as a `network.Network`."""
+    """Flower's grid as a `steps.Network`."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -87,6 +89,35 @@ def answered(message: Message, perform: Callable[[Record], Record]) -> Message:
     return Message(to_record_dict(reply), reply_to=message)
 
 
+def asked(address: str, request: Record) -> Record:
+    """Return the reply of a site's worker, which listens at a Unix socket, to a request.
+
+    A worker that ends before its reply is started again by `launch.flower client`, and asked once more: a
+    step that it has finished is not computed again.
+    """
+    for _ in range(2):
+        with _connected(address) as worker:
+            try:
+                worker.send_bytes(records.to_bytes(request))
+                return records.from_bytes(worker.recv_bytes())
+            except (EOFError, OSError):
+                continue
+    text = "the process that computes at this site ended twice; it may need more memory"
+    return failed(None, Failure("WorkerEnded", text=text))
+
+
+def _connected(address: str) -> Connection:
+    """Connect to the worker, which may still be starting."""
+    until = time.monotonic() + _WORKER_SECONDS
+    while True:
+        try:
+            return Client(address, "AF_UNIX")
+        except (FileNotFoundError, ConnectionRefusedError):
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+
+
 def to_record_dict(record: Record) -> RecordDict:
     """Convert a record to Flower's."""
     head, payload = records.encode(record)
@@ -111,15 +142,12 @@ def from_record_dict(content: RecordDict) -> Record:
 
 def _arrival(message: Message) -> Arrival:
     metadata = message.metadata
-    problem, may_retry = "", False
     if message.has_error():
         code = message.error.code  # its reason may hold what a client's exception says
-        known = _PROBLEMS.get(code, "the network reports an unknown error")
-        problem, may_retry = f"{known} (code {code})", code in _MAY_RETRY
-    else:
-        try:
-            record = from_record_dict(message.content)
-            return Arrival(metadata.reply_to_message_id, metadata.src_node_id, record)
-        except BadMessage as error:
-            problem = str(error)
-    return Arrival(metadata.reply_to_message_id, 0, None, problem, may_retry)
+        problem = f"{_PROBLEMS.get(code, 'the network reports an unknown error')} (code {code})"
+        return Arrival(metadata.reply_to_message_id, 0, None, problem)
+    try:
+        record = from_record_dict(message.content)
+    except BadMessage as error:
+        return Arrival(metadata.reply_to_message_id, 0, None, str(error))
+    return Arrival(metadata.reply_to_message_id, metadata.src_node_id, record)

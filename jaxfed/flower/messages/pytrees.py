@@ -9,7 +9,6 @@ build anything that it does not expect.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,34 +41,23 @@ def from_record(record: Mapping[str, Value], template: Any, *, finite: bool = Tr
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(template)
     forms = {_name(path): leaf for path, leaf in leaves}
-    for wrong, names in (
-        ("missing", forms.keys() - record.keys()),
-        ("unexpected", record.keys() - forms.keys()),
-    ):
-        if names:
-            first, *others = sorted(names)
-            raise BadMessage(f"{first} is {wrong}" + f", and {len(others)} more" * bool(others))
+    if different := sorted(forms.keys() ^ record.keys()):
+        wrong = "missing" if different[0] in forms else "unexpected"
+        raise BadMessage(f"{different[0]} is {wrong}")
     for name, form in forms.items():
-        _check(name, form, record[name], finite)
+        value = record[name]
+        if (found := _described(value)) != (wanted := _described(form)):
+            raise BadMessage(f"{name} is {found}, not {wanted}")
+        is_number = isinstance(value, float) or jnp.issubdtype(
+            getattr(value, "dtype", np.int32), jnp.inexact
+        )
+        if finite and is_number and not np.isfinite(value).all():
+            raise BadMessage(f"{name} is not finite")
     return jax.tree.unflatten(structure, [record[name] for name in forms])
 
 
 def _name(path: jax.tree_util.KeyPath) -> str:
     return jax.tree_util.keystr(path, simple=True, separator=".") or _ROOT
-
-
-def _check(name: str, form: Any, value: Value, finite: bool) -> None:
-    """Check a value against a leaf of the template."""
-    wanted, found = _described(form), _described(value)
-    if found != wanted:
-        raise BadMessage(f"{name} is {found}, not {wanted}")
-    is_finite = True
-    if isinstance(value, np.ndarray):
-        is_finite = not jnp.issubdtype(value.dtype, jnp.inexact) or bool(np.isfinite(value).all())
-    elif isinstance(value, float):
-        is_finite = math.isfinite(value)
-    if finite and not is_finite:
-        raise BadMessage(f"{name} is not finite")
 
 
 def _described(leaf: Any) -> str:

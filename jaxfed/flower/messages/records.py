@@ -28,12 +28,10 @@ Record = dict[str, Value]
 Form = TypeVar("Form", bound=Any)
 
 _DTYPES = {
-    np.dtype(dtype).name: np.dtype(dtype)
-    for dtype in (
-        *(bool, np.complex64, np.complex128),
-        *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64),
-        *(np.float16, np.float32, np.float64, ml_dtypes.bfloat16),
-        *(ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2),
+    np.dtype(kind).name: np.dtype(kind)
+    for kind in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64", ml_dtypes.bfloat16),
     )
 }
 PLAIN = (str, bool, int, float)

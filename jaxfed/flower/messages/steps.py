@@ -1,4 +1,4 @@
-"""Steps: what every request and reply carries beside its content.
+"""Steps: what every request and reply carries beside its content, and the network between the two.
 
     step.*      of which run, the number and name of the step, round, client, and the client's states
     content.*   what the method sends
@@ -15,8 +15,8 @@ it had never been, and a server that goes on from its checkpoint continues from 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from jaxfed.flower.messages import records
 from jaxfed.flower.messages.records import BadMessage, Record, Value
@@ -94,3 +94,36 @@ def failure_of(record: Mapping[str, Value]) -> Failure | None:
     if not error:
         return None
     return Failure(*map(records.one_line, records.unpacked(Failure, error)))
+
+
+class Arrival(NamedTuple):
+    """A reply, or news that there will be none.
+
+    Attributes:
+        reply_to: the request's identifier; it alone says whose reply this is, because news of a lost node
+            comes from the network.
+        node: the sender of a reply, 0 with a problem.
+        record: content of the reply; None with a problem.
+        problem: why there is no content, one line; "" if there is.
+    """
+
+    reply_to: str
+    node: int
+    record: Record | None
+    problem: str = ""
+
+
+class Network(Protocol):
+    """Messages between one server and numbered nodes: Flower's grid (`grid_messages`), or a test's."""
+
+    def nodes(self) -> list[int]:
+        """List the nodes that are connected now."""
+
+    def send(self, requests: Sequence[tuple[int, Record]], seconds: float) -> list[str]:
+        """Send (node, record) each, whose reply is worthless after `seconds`.
+
+        Returns an identifier of each request, "" for one that cannot be delivered.
+        """
+
+    def receive(self, identifiers: Iterable[str]) -> list[Arrival]:
+        """Fetch, without waiting, what has arrived for these requests."""

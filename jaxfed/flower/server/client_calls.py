@@ -9,9 +9,9 @@ who is lost and why, bytes, and seconds.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +34,17 @@ from jaxfed.federation.census import census_of
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.flower.client.client_run import MESSAGE, REPLY, SETUP
-from jaxfed.flower.client.hello import Hello, checksum
+from jaxfed.flower.client.hello import NAME
 from jaxfed.flower.messages import pytrees, records, setup
-from jaxfed.flower.messages.network import Network
 from jaxfed.flower.messages.records import BadMessage, Record
 from jaxfed.flower.messages.setup import Setup
-from jaxfed.flower.server.clients import Clients, Expected
+from jaxfed.flower.messages.steps import Network
+from jaxfed.flower.server.clients import Clients
 from jaxfed.flower.server.exchange import Answers, Exchange
 from jaxfed.flower.server.server_data import ServerData
 from jaxfed.flower.server.stages import END, ENDED, Stages
 from jaxfed.host.checkpoint import Checkpoints
-from jaxfed.kernels.devices import rows_at_once
 
-_IS_METRIC = re.compile(r"\.(metrics|labels)\.")  # in a name of a reply
 _LARGEST_NORM = float(np.sqrt(np.finfo(np.float32).max))  # of a model
 
 
@@ -65,22 +63,12 @@ def connect(
     **clock: Any,
 ) -> ClientCalls:
     """Wait for the clients, ask who they are, and return the calls to them."""
-    number, num_classes = limits.num_nodes(config.federation.num_clients), data.shared.num_classes
-    text = setup.config_text(config)
-    public, stages = data.parts.get("public"), Stages(place)
+    number, text = config.federation.num_clients, setup.config_text(config)
+    stages = Stages(place)
     run = stages.run(setup.fingerprint(text))
-    exchange = Exchange(network, {}, run, limits.deadline, limits.retries, **clock)
-    expected = Expected(
-        number=number,
-        config=setup.fingerprint(text),
-        public="" if public is None else checksum({"x": public[0]}),
-        names=limits.names,
-        example=data.shared.example,
-        columns=data.shared.columns,
-        data=stages.data(number),
-    )
-    told = Setup(text, config.algorithm, number, num_classes)
-    found = Clients(exchange, expected, told)
+    exchange = Exchange(network, {}, run, limits.deadline, **clock)
+    told = Setup(text, config.algorithm, number, data.shared.num_classes)
+    found = Clients(exchange, told, data.form)
     found.gather(limits.wait_for_nodes, tell)
     refused = [f"node {node}: {why}" for node, why in sorted(found.refused.items())]
     if missing := found.missing():
@@ -88,14 +76,11 @@ def connect(
         raise UsageError(f"clients {missing} of {number} are missing{because}")
     for line in refused:
         tell(f"refused {line}")
-    hellos = [found.hellos[client] for client in range(number)]
-    if not expected.data:
-        data_of = {said.client: said.data for said in hellos}
-        stages.write(round=0, stage="hello", run=run, data=data_of)
-    census = census_of([said.counts for said in hellos])
+    stages.write(round=0, stage=NAME, run=run)
+    census = census_of([found.hellos[client].counts for client in range(number)])
     exchange.nodes, exchange.next_step = found.nodes, 1 + stages.last_step()
     told, seen = told._replace(census=census.shared()), data.federation(census, number)
-    return ClientCalls(exchange, told, seen, limits, place, hellos, tell)
+    return ClientCalls(exchange, told, seen, limits, place, tell)
 
 
 @dataclass
@@ -108,7 +93,6 @@ class ClientCalls:
         federation: as the server knows it.
         limits: the quorum, and the largest norm of a reply.
         place: the workdir.
-        hellos: of the clients, in the order of their numbers.
         tell: receives a line for each stage.
     """
 
@@ -117,13 +101,11 @@ class ClientCalls:
     federation: Federation
     limits: Deployment
     place: Path
-    hellos: Sequence[Hello]
     tell: Callable[[str], None]
 
     def __post_init__(self) -> None:
         self._stages = Stages(self.place)
         self._of_round: dict[str, Any] = {}
-        self._norms: dict[int, float] = {}  # of a round's replies
         self._before_session: dict[int, int] | None = None
         self._begun = False  # a round, in this process
 
@@ -140,7 +122,11 @@ class ClientCalls:
             number = int(state.round) + 1
             self._begin(number)
             after, metrics = play(state, cohort, key)
-            self._check_state(algorithm, after, number)
+            if not _norm(after) <= _LARGEST_NORM:  # clients would be lost for nan in their replies
+                raise UnusableModel(
+                    f"round {number}: the new model is not finite or too large, and is not stored; lower "
+                    "config.deployment.largest_norm; the same command continues from the state before"
+                )
             self._stages.write(round=number, stage=END, states=self.exchange.states)
             return after, {**metrics, "network": self._of_round}
 
@@ -168,35 +154,23 @@ class ClientCalls:
             clients=sorted(requests),
             step=self.exchange.next_step,
         )
-        messages: dict[int, Record] = {}
-        for client, message in requests.items():
-            told = records.packed(self.told._replace(data=self.hellos[client].data))
-            own = records.prefixed(pytrees.to_record(message), MESSAGE)
-            messages[client] = records.prefixed(told, SETUP) | own
-        measured: dict[int, dict[str, float]] = {}
-
-        def read(client: int, content: Record) -> Any:
-            found = self._read(reply, check, client, content)
-            metrics = {
-                name.rpartition(".")[2]: round(float(value), 6)
-                for name, value in content.items()
-                if _IS_METRIC.search(name) and np.ndim(value) == 0
-            }
-            if metrics:
-                measured[client] = metrics
-            return found
-
+        told = records.prefixed(records.packed(self.told), SETUP)
+        messages = {
+            client: told | records.prefixed(pytrees.to_record(message), MESSAGE)
+            for client, message in requests.items()
+        }
         if not in_session:
             self._before_session = None
         elif self._before_session is None:
             self._before_session = dict(self.exchange.states)
+        read = partial(self._read, reply, check)
         answers = self.exchange.ask(step, messages, round=round_number, read=read)
-        self._count(answers, measured)
+        self._count(answers)
         return answers.enough(self.limits.quorum).replies
 
     def _begin(self, number: int) -> None:
         """Continue clients from their states before round `number`; let them drop those that are obsolete."""
-        self._of_round, self._norms = {}, {}
+        self._of_round = {}
         if not self._begun:
             self.exchange.states = self._stages.states_after(number - 1)
             self._begun = True
@@ -217,34 +191,9 @@ class ClientCalls:
         if norm > self.limits.largest_norm:
             limit = f"config.deployment.largest_norm={self.limits.largest_norm:g}"
             raise BadMessage(f"its reply has the norm {norm:.3g}, above {limit}")
-        self._norms[client] = max(norm, self._norms.get(client, 0.0))
         return found
 
-    def _check_state(self, algorithm: FederatedAlgorithm, state: ServerState, number: int) -> None:
-        """Check that a new state can be trained on, before it is evaluated and saved.
-
-        Its predictions and, in float32, its squared norm must be finite. Otherwise clients would compute nan
-        losses and gradients, and would be blamed for them.
-        """
-        x = self.federation.x[: rows_at_once()]
-        if not len(x):  # the server holds no example
-            x = np.ones((1, *x.shape[1:]), x.dtype)
-        seen = () if algorithm.predict is None else algorithm.predict(state, x)
-        if _norm(state) <= _LARGEST_NORM and np.isfinite(_norm(seen)):
-            return
-        largest = max(self._norms, key=lambda client: self._norms[client])
-        blame = (
-            f"the largest change is that of client {largest}, with the norm {self._norms[largest]:.3g}; "
-            "lower config.deployment.largest_norm to refuse such replies, and"
-        )
-        if not self._norms[largest]:
-            blame = "the changes were summed under masks, so whose it is is unknown;"
-        raise UnusableModel(
-            f"round {number}: the new model or its predictions are not finite or too large, and are not "
-            f"stored; {blame} the same command continues from the state before"
-        )
-
-    def _count(self, answers: Answers, measured: Mapping[int, Mapping[str, float]]) -> None:
+    def _count(self, answers: Answers) -> None:
         """Record how a stage ended; clients that left it go on from the states that count."""
         for client, lost in answers.lost.items():
             before = (self._before_session or {}).get(client)
@@ -263,7 +212,7 @@ class ClientCalls:
             self._of_round[key] = round(self._of_round.get(key, 0) + value, 3)
         line = {"round": answers.round, "stage": answers.step + ENDED, **found}
         line["why"] = {client: each.reason for client, each in answers.lost.items()}
-        self._stages.write(**line, **({"metrics": measured} if measured else {}))
+        self._stages.write(**line)
         lost_ones = f", {len(answers.lost)} lost" * bool(answers.lost)
         replies = f"{len(answers.replies)} replies{lost_ones}"
         self.tell(f"{answers.label}: {replies} in {answers.seconds:.1f} s")

@@ -1,6 +1,6 @@
 """Requests to clients and their replies, in bounded time: who answered, who is lost, and why.
 
-    exchange = Exchange(network, nodes={0: 17, 1: 23}, run="digits", deadline=600, retries=1)
+    exchange = Exchange(network, nodes={0: 17, 1: 23}, run="digits", deadline=600)
     answers = exchange.ask("train", {0: content, 1: content}, round=3, read=read_update)
     answers.enough(0.5)
 
@@ -24,9 +24,17 @@ from typing import Any, NamedTuple
 from absl import logging
 
 from jaxfed.flower.messages import records
-from jaxfed.flower.messages.network import Arrival, Network
 from jaxfed.flower.messages.records import BadMessage, Record
-from jaxfed.flower.messages.steps import Failure, Step, content_of, failure_of, request, step_of
+from jaxfed.flower.messages.steps import (
+    Arrival,
+    Failure,
+    Network,
+    Step,
+    content_of,
+    failure_of,
+    request,
+    step_of,
+)
 
 Read = Callable[[int, Record], Any]  # client, content -> what `replies` holds
 
@@ -36,8 +44,6 @@ class TooFewClients(RuntimeError):
 
 
 class _StepFailed(BadMessage):
-    """A reply that says that the client's step failed."""
-
     def __init__(self, failure: Failure) -> None:
         super().__init__(f"its step failed: {failure}")
         self.kind = failure.kind
@@ -55,7 +61,7 @@ class Answers:
     """One step, under way or ended: usable replies by client, at the end in ascending order, and the lost.
 
     `seconds` end with the last reply or the deadline. `bytes_up` are of the content of usable replies,
-    `bytes_down` of all requests, repeated ones included. `waiting` has the client of each open request.
+    `bytes_down` of all requests. `waiting` has the client of each open request.
     """
 
     step: str
@@ -68,7 +74,6 @@ class Answers:
     bytes_up: int = 0
     bytes_down: int = 0
     waiting: dict[str, int] = field(default_factory=dict)
-    tries: dict[int, int] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -97,11 +102,10 @@ class Exchange:
     """The server's side of all steps of a run.
 
     Attributes:
-        network: `grid_messages.GridNetwork(grid)`, or a test's.
+        network: reaches the nodes.
         nodes: the node of each client; may be changed between steps.
         run: name of the run: letters, digits, `_`, `.` and `-`.
-        deadline: seconds until a step ends, whoever is missing; repetitions included.
-        retries: repetitions of a request whose client process crashed.
+        deadline: seconds until a step ends, whoever is missing.
         next_step: number of the next step. A server that starts again must begin above all numbers that it
             has used before.
         states: of each client, the last counted step that made a state.
@@ -113,7 +117,6 @@ class Exchange:
     nodes: Mapping[int, int]
     run: str
     deadline: float
-    retries: int = 1
     next_step: int = 1
     states: dict[int, int] = field(default_factory=dict)
     committed: Mapping[int, int] = field(default_factory=dict)
@@ -141,13 +144,19 @@ class Exchange:
         """
         number, self.next_step = self.next_step, self.next_step + 1
         after, oldest = (self.states, self.committed) if continues else ({}, {})
-        requests = {}
+        asked = Answers(name, round, {}, self.clock())
         for client in sorted(messages):
             own = len(messages), after.get(client, 0), oldest.get(client, 0)
             step = Step(self.run, number, name, round, client, *own)
-            requests[client] = request(step, messages[client])
-        asked = Answers(name, round, requests, self.clock())
-        self._send(asked, list(requests))
+            asked.requests[client] = request(step, messages[client])
+        sent = [(self.nodes[client], record) for client, record in asked.requests.items()]
+        identifiers = self.network.send(sent, self.deadline)
+        for client, identifier in zip(asked.requests, identifiers, strict=True):
+            if identifier:
+                asked.waiting[identifier] = client
+                asked.bytes_down += records.num_bytes(messages[client])
+            else:
+                self._lose(asked, client, Lost("its node is not connected"))
         while asked.waiting:
             for arrival in self.network.receive(list(asked.waiting)):
                 self._take(asked, arrival, read)
@@ -160,57 +169,36 @@ class Exchange:
                 self.sleep(min(self.poll, left))
         if continues:
             self.states |= dict.fromkeys(asked.replies, number)
-        asked.replies, asked.lost = (
-            dict(sorted(asked.replies.items())),
-            dict(sorted(asked.lost.items())),
-        )
+        asked.replies = dict(sorted(asked.replies.items()))
+        asked.lost = dict(sorted(asked.lost.items()))
         asked.seconds = self.clock() - asked.started
         return asked
 
-    def _send(self, asked: Answers, clients: list[int]) -> None:
-        seconds = self.deadline - (self.clock() - asked.started)
-        sent = [(self.nodes[client], asked.requests[client]) for client in clients]
-        identifiers = self.network.send(sent, seconds)
-        for client, identifier in zip(clients, identifiers, strict=True):
-            if identifier:
-                asked.waiting[identifier] = client
-                asked.tries[client] = asked.tries.get(client, 0) + 1
-                asked.bytes_down += records.num_bytes(content_of(asked.requests[client]))
-            else:
-                self._lose(asked, client, Lost("its node is not connected"))
-
     def _take(self, asked: Answers, arrival: Arrival, read: Read) -> None:
-        """Count a reply, send a request again, or lose a client."""
+        """Count a reply, or lose a client."""
         client = asked.waiting.pop(arrival.reply_to, None)
-        after_s = self.clock() - asked.started
         if client is None:  # a second reply to one request
             logging.warning("%s: ignored a repeated reply", asked.label)
-        elif arrival.record is not None:
+        elif arrival.record is None:
+            self._lose(asked, client, Lost(arrival.problem))
+        else:
             try:
                 content = self._content(asked, client, arrival.node, arrival.record)
                 asked.replies[client] = read(client, content)
+                asked.bytes_up += records.num_bytes(content)
             except BadMessage as error:
                 self._lose(asked, client, Lost(str(error), getattr(error, "kind", "")))
-                return
-            asked.bytes_up += records.num_bytes(content)
-        elif arrival.may_retry and asked.tries[client] <= self.retries and after_s < self.deadline:
-            logging.warning("%s: client %d: %s; sent again", asked.label, client, arrival.problem)
-            self._send(asked, [client])
-        else:
-            self._lose(asked, client, Lost(arrival.problem))
 
     def _content(self, asked: Answers, client: int, node: int, record: Record) -> Record:
         """Content of a reply to this step by the node that was asked."""
         if node != self.nodes[client]:
             raise BadMessage(f"node {node} replied in place of node {self.nodes[client]}")
-        failure = failure_of(record)
-        if failure is not None:
+        if failure := failure_of(record):
             raise _StepFailed(failure)
         if step_of(record) != step_of(asked.requests[client]):
             raise BadMessage("its reply belongs to another step or client")
         return content_of(record)
 
     def _lose(self, asked: Answers, client: int, lost: Lost) -> None:
-        """Remember and log that a client has not answered."""
         asked.lost[client] = lost
         logging.warning("%s: lost client %d: %s", asked.label, client, lost.reason)

@@ -11,25 +11,24 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from jaxfed.data.client_rows import Partition
-from jaxfed.data.dataset import UNLABELED
-from jaxfed.data.encoding import RowEncoding, encoding_from, encoding_of_arrays
-from jaxfed.data.given_examples import examples_of, labels_of
 from jaxfed.errors import UsageError
 from jaxfed.federation.census import Census
 from jaxfed.federation.clients import Federation
-from jaxfed.flower.client.client_data import PUBLIC, arrays_of, as_examples, settings_from
+from jaxfed.flower.client.client_data import Points, points_of, settings_from
+from jaxfed.flower.client.hello import checksum
+from jaxfed.flower.messages.setup import Form
 from jaxfed.host import safe_files
-from jaxfed.settings import Allowed, Described, Ge, check
+from jaxfed.settings import Allowed, check
 
 SHARED = "shared.json"
-HELD_OUT = ("test", "validation", "server")
+PARTS = ("test", "validation", "public")  # files, and fields of a federation
 _NOBODY = np.zeros(0, np.int64)
 
 
@@ -48,92 +47,67 @@ class Shared:
     """Content of shared.json: the form of everybody's examples.
 
     Attributes:
-        num_classes: C.
         class_names: of the classes.
         example: type and sizes of one example.
         columns: names of the columns of an example; () if they have none.
-        encoding: of rows as they are outside jaxfed, which `launch.flower try` writes.
     """
 
-    num_classes: Annotated[int, Ge(2)]
-    class_names: Sequence[str]
+    class_names: Annotated[Sequence[str], Allowed(lambda names: len(names) > 1, "a list of names")]
     example: Annotated[
         Any, Allowed(_is_form, "a list of 'uint8' or 'float32' and the sizes of an example")
     ]
     columns: Sequence[str] = ()
-    encoding: Annotated[dict[str, Any] | None, Described("what `launch.flower try` writes")] = None
 
     def __post_init__(self) -> None:
         """Check the fields."""
         check(self)
-        number, shape = len(self.class_names), self.example[1:]
-        if number != self.num_classes:
-            raise UsageError(f"{number} class_names, and num_classes={self.num_classes}")
-        if self.columns and not len(self.columns) == len({*self.columns}) == shape[-1]:
+        if self.columns and not len(self.columns) == len({*self.columns}) == self.example[-1]:
             raise UsageError(
-                f"columns has {len({*self.columns})} names for examples of shape {shape}; name each column"
+                f"columns has {len({*self.columns})} names for examples {self.example}; name each column"
             )
 
-    def row_encoding(self) -> RowEncoding:
-        """Return the encoding of rows: the one of the file, or that of arrays."""
-        dtype, *shape = self.example
-        if self.encoding is None:
-            return encoding_of_arrays(tuple(shape), dtype, tuple(self.columns))
-        try:
-            found = encoding_from(self.encoding)
-            form = found.prepared(found.encoder.blank())
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-            raise UsageError("encoding is damaged; deal anew, or leave it out") from None
-        if [str(form.dtype), *form.shape[1:]] != self.example:
-            raise UsageError(f"encoding gives {form.dtype}{list(form.shape[1:])} examples")
-        return found
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return len(self.class_names)
 
 
-@dataclass(frozen=True)
-class ServerData:
-    """Examples that a server holds, and the form of everybody's.
-
-    Attributes:
-        shared: the form.
-        encoding: of rows as they are outside jaxfed.
-        parts: {"test", "validation" or "public": (x, y, number of each example in the data set)}.
-    """
+class ServerData(NamedTuple):
+    """What a server holds: `shared`, and the examples of each of `PARTS` that is there."""
 
     shared: Shared
-    encoding: RowEncoding
-    parts: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=dict)
+    parts: dict[str, Points]
+
+    @property
+    def form(self) -> Form:
+        """Form of everybody's examples."""
+        dtype, *shape = self.shared.example
+        public = self.parts["public"].x if "public" in self.parts else None
+        return Form(dtype, tuple(shape), tuple(self.shared.columns), checksum(public))
 
     def federation(self, census: Census | None, num_clients: int) -> Federation:
         """Return the federation as the server knows it."""
         nobody = (_NOBODY,) * num_clients
         dtype, *shape = self.shared.example
-        x, y, count = [np.zeros((0, *shape), dtype)], [_NOBODY], 0
-        places: dict[str, Any] = {}
-        for name, (part, labels, _) in self.parts.items():
-            x.append(part)
-            y.append(labels)
-            places[name] = np.arange(count, count + len(part))
-            count += len(part)
+        nothing = Points(np.zeros((0, *shape), dtype), np.zeros(0, np.int32))
+        x, y = map(np.concatenate, zip(nothing, *self.parts.values(), strict=True))
+        ends = np.cumsum([len(part.y) for part in self.parts.values()])
+        places = np.split(np.arange(len(y)), ends)[:-1] if self.parts else []
         return Federation(
-            np.concatenate(x),
-            np.concatenate(y).astype(np.int32),
+            x,
+            y,
             Partition(nobody, nobody, nobody),
             self.shared.num_classes,
             census=census,
-            **places,
+            **dict(zip(self.parts, places, strict=True)),
         )
-
-    @property
-    def numbers(self) -> np.ndarray:
-        """int64 [n], the number of each example in the data set, -1 for none."""
-        return np.concatenate([_NOBODY, *(number for *_, number in self.parts.values())])
 
     def checksums(self) -> dict[str, str]:
         """Return a checksum of each array, to detect changed data."""
         return {
             f"{kind}_{name}": f"{a.dtype}{list(a.shape)} {zlib.crc32(a.tobytes()):08x}"
             for name, arrays in self.parts.items()
-            for kind, a in zip("xy", arrays[:2], strict=True)
+            for kind, a in zip("xy", arrays, strict=True)
         }
 
 
@@ -141,28 +115,12 @@ def read(folder: Path) -> ServerData:
     """Read a server's folder."""
     file = folder / SHARED
     shared = settings_from(Shared, safe_files.json_object(safe_files.content_of(file), file), file)
-    try:
-        encoding = shared.row_encoding()
-    except UsageError as error:
-        raise UsageError(f"{file}: {error}") from None
-    if (folder / "server.npz").exists():
-        raise UsageError(f"{folder / 'server.npz'}: on a network the labels are at clients")
-    files = {name: folder / f"{name}.npz" for name in (*HELD_OUT, PUBLIC.removesuffix(".npz"))}
-    parts = {name: _part(each, shared) for name, each in files.items() if each.exists()}
-    return ServerData(shared, encoding, parts)
-
-
-def _part(file: Path, shared: Shared) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return x, y and the numbers of a file's examples."""
-    arrays = arrays_of(file, "x")
     dtype, *shape = shared.example
     like = np.zeros((0, *shape), dtype)
-    x = examples_of(as_examples(examples_of(arrays["x"], str(file))), str(file), like)
-    nothing = np.full(len(x), UNLABELED, np.int64)
-    y = labels_of(arrays.get("y", nothing), str(file), len(x), shared.num_classes)
-    number = arrays.get("number", nothing)
-    if number.dtype.kind not in "iu" or number.shape != y.shape:
-        raise UsageError(
-            f"{file}: number is {number.dtype}{list(number.shape)}; use integers [{len(x)}]"
-        )
-    return x, y, number
+    files = {name: folder / f"{name}.npz" for name in PARTS}
+    parts = {
+        name: points_of(each, shared.num_classes, like)[0]
+        for name, each in files.items()
+        if each.exists()
+    }
+    return ServerData(shared, parts)

@@ -1,6 +1,6 @@
 """The server's side of a run: an experiment whose rounds ask clients over a network.
 
-    run(grid, config, workdir, held=folder)
+    serve(GridNetwork(grid), config, workdir, server_data.read(folder))
 
 The loop, the workdir, evaluation, checkpoints and resumption are the simulation's
 (`jaxfed.experiment.run.loop`). Only the algorithm is another one: its round asks the clients
@@ -10,20 +10,17 @@ checkpoint, and the clients from their states of that time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import methods
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.data.simulation import few_rows
-from jaxfed.config.keys import flatten
+from jaxfed.config.keys import refused
 from jaxfed.config.sections import section_of
-from jaxfed.errors import UsageError
+from jaxfed.data.encoding import encoding_of_arrays
 from jaxfed.experiment.run import environment
 from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import RunProgress
@@ -33,43 +30,28 @@ from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.census import Census, FeatureSums
 from jaxfed.federation.clients import Federation
-from jaxfed.flower.messages.network import Network
-from jaxfed.flower.messages.records import one_line
-from jaxfed.flower.server import client_calls, server_data
+from jaxfed.flower.messages.steps import Network
+from jaxfed.flower.server import client_calls
 from jaxfed.flower.server.client_calls import UnusableModel
 from jaxfed.flower.server.exchange import TooFewClients
 from jaxfed.flower.server.server_data import ServerData
-from jaxfed.flower.server.stages import sites
 from jaxfed.host.interruption import Interruption
 
-if TYPE_CHECKING:
-    from flwr.serverapp import Grid
-
 STOPS = TooFewClients, UnusableModel  # the same command continues the run
-
-
-def run(grid: Grid, config: ConfigDict, place: Path, *, held: Path) -> None:
-    """Play a config's rounds with the clients of a Flower grid.
-
-    Args:
-        grid: reaches the nodes.
-        config: resolved and checked.
-        place: the workdir.
-        held: folder of what the server holds (`jaxfed.flower.deployment.dealing`).
-
-    Raises:
-        UsageError: the method does not run on a network; data are missing; the workdir is another run's.
-        TooFewClients: fewer clients replied than the quorum asks for.
-    """
-    from jaxfed.flower.messages.grid_messages import GridNetwork
-
-    serve(GridNetwork(grid), config, place, server_data.read(held))
 
 
 def serve(
     network: Network, config: ConfigDict, place: Path, data: ServerData, **clock: Any
 ) -> dict[str, Any]:
-    """Play a config's rounds over a network; returns the summary. `clock` and `sleep` are for tests."""
+    """Play a config's rounds over a network, in a workdir; returns the summary.
+
+    `config` is resolved and checked; `clock` and `sleep` are for tests.
+
+    Raises:
+        UsageError: the method does not run on a network; the workdir is another run's.
+        TooFewClients: fewer clients replied than the quorum asks for.
+        UnusableModel: a round's mean is no model.
+    """
     compilation_cache.enable(config.execution.compilation_cache)
     check(config, data)
     with (
@@ -81,60 +63,44 @@ def serve(
         calls = client_calls.connect(
             network, config, limits, data, place, tell=progress.say, **clock
         )
-        for line in few_rows(len(calls.federation.test), len(calls.federation.validation)):
+        seen, (dtype, *shape) = calls.federation, data.shared.example
+        for line in few_rows(len(seen.test), len(seen.validation)):
             progress.note(line)
-        census = calls.federation.census
-        assert census is not None
-        dtype, *shape = data.shared.example
+        assert seen.census is not None
+        encoding = encoding_of_arrays(tuple(shape), dtype, tuple(data.shared.columns))
         names = tuple(data.shared.class_names)
-        DataForm(names, dtype, tuple(shape), data.encoding, census).write(place)
+        DataForm(names, dtype, tuple(shape), encoding, seen.census).write(place)
 
-        def make(seen: ConfigDict, name: str, *_: Any, **__: Any) -> FederatedAlgorithm:
-            return calls.algorithm(make_algorithm(seen, name, calls.federation), name)
+        def make(config: ConfigDict, name: str, *_: Any, **__: Any) -> FederatedAlgorithm:
+            return calls.algorithm(make_algorithm(config, name, seen), name)
 
-        held = _InPlaceOfSimulation(data, calls.federation)
+        held = _InPlaceOfSimulation(data, seen)
         experiment = Experiment(config, held, directory, progress, Interruption(), make=make)
-        summary = {
-            **experiment.run(),
-            "environment": environment.describe(),
-            "sites": sites(place, [one_line(said.name) for said in calls.hellos], census),
-        }
+        summary = {**experiment.run(), "environment": environment.describe()}
         directory.finish(summary)
     return summary
 
 
 def check(config: ConfigDict, data: ServerData) -> None:
     """Check that the config's method runs on a network, before anybody is asked."""
-    name, one_run = config.algorithm, "a network plays one run of one method"
-    no_code = "nodes have the methods of jaxfed, and a server sends no code"
-    is_foreign = methods.algorithm_of(config, name) in ALGORITHMS.from_outside()
-    has_clock, own_times = section_of(config, "clock").is_on, "a network has times of its own"
-    for is_wrong, key, wrong, allowed in (
-        (config.num_repeats != 1, "num_repeats", one_run, "use 1"),
-        (config.baselines != (), "baselines", one_run, "use ()"),
-        (is_foreign, "algorithm", no_code, "use launch.run for a method of your own"),
-        (has_clock, "clock.seconds_per_example", own_times, "use 0"),
-    ):
-        if is_wrong:
-            value = flatten(config.to_dict())
-            raise UsageError(wrong, key=f"config.{key}", value=dict(value)[key], allowed=allowed)
+    number = config.federation.num_clients
+    if not number:
+        wrong = "the server of a network does not see how many clients the data have"
+        raise refused(config, "federation.num_clients", wrong, "use their number")
+    if section_of(config, "clock").is_on:
+        wrong = "a network has times of its own"
+        raise refused(config, "clock.seconds_per_example", wrong, "use 0")
     nothing = np.zeros(data.shared.example[-1])
     census = Census(1, 1, FeatureSums(nothing, nothing, 1))  # of clients who have not been asked
-    number = section_of(config, "deployment").num_nodes(config.federation.num_clients)
     federation = data.federation(census, number)
-    algorithm = make_algorithm(config, name, federation)
+    algorithm = make_algorithm(config, config.algorithm, federation)
     if algorithm.sides is None:
-        raise UsageError(
-            "this method runs in one process alone, not on a network",
-            key="config.algorithm",
-            value=name,
-            allowed="use launch.run",
-        )
+        wrong = "this method runs in one process alone, not on a network"
+        raise refused(config, "algorithm", wrong, "use launch.run")
     algorithm.sides().server(lambda *_, **__: {}, federation)
 
 
-@dataclass
-class _InPlaceOfSimulation:
+class _InPlaceOfSimulation(NamedTuple):
     """Clients of an experiment as the server knows them."""
 
     held: ServerData
@@ -142,7 +108,8 @@ class _InPlaceOfSimulation:
 
     @property
     def numbers(self) -> np.ndarray:
-        return self.held.numbers
+        """No example has a number in a data set."""
+        return np.full(len(self.seen.y), -1)
 
     @property
     def names(self) -> dict[str, list[str]]:

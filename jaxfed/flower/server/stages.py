@@ -1,14 +1,13 @@
 """stages.jsonl: the record of a run's stages, beside metrics.jsonl.
 
-    {"round": 0, "stage": "hello", "run": "...", "data": {"0": "5f3a...", ...}}   the run's first start
+    {"round": 0, "stage": "hello", "run": "..."}                                the run's first start
     {"round": 3, "stage": "update", "clients": [0, 1, 2], "step": 3}             a stage begins
     {"round": 3, "stage": "update ended", ..., "why": {"1": "no reply within 300 s"}}
     {"round": 3, "stage": "end", "states": {"0": 3, "2": 3}}                     the round ends
 
 A line is appended before what it announces happens. A server that was killed and starts again reads here
 which steps it has used and which states of clients belong to its checkpoint. Of a round that was played
-again, the last lines count. By the checksums of the first line, which are keyed by each client
-(`jaxfed.flower.client.hello`), it refuses a client with other data, or a new folder.
+again, the last lines count.
 """
 
 from __future__ import annotations
@@ -16,12 +15,10 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxfed.errors import Unresumable
-from jaxfed.federation.census import Census
 from jaxfed.host import safe_files, storage
 
 STAGES = "stages.jsonl"
@@ -48,31 +45,22 @@ class Stages:
 
     def run(self, config: str) -> str:
         """Return the run's name, which begins with its config's hash; a new one at the first start."""
-        found = self._first().get("run")
-        return str(found or f"{config}-{secrets.token_hex(8)}")
+        named = (line["run"] for line in self._lines() if "run" in line)
+        return next(named, f"{config}-{secrets.token_hex(8)}")
 
-    def data(self, number: int) -> dict[int, str]:
-        """Return the checksum of each client's data; {} before the run's first start."""
-        given = self._first().get("data", {})
-        if given and len(given) != number:
-            raise Unresumable(
-                f"{self._file}: the run began with {len(given)} clients, and there are {number} now "
-                "(config.deployment.nodes)"
-            )
-        return {int(client): str(each) for client, each in given.items()}
-
-    def _first(self) -> dict[str, Any]:
-        return next((line for line in lines(self._file) if "data" in line), {})
+    def _lines(self) -> list[dict[str, Any]]:
+        file = self._file
+        return safe_files.json_lines(safe_files.content_of(file), file) if file.exists() else []
 
     def last_step(self) -> int:
         """Return the largest number of a step that was announced; 0: none."""
-        return max((line.get("step", 0) for line in lines(self._file)), default=0)
+        return max((line.get("step", 0) for line in self._lines()), default=0)
 
     def states(self) -> dict[int, dict[int, int]]:
         """Return the states after each round: {round: {client: number of the step that made it}}."""
         return {
             line["round"]: {int(client): number for client, number in line["states"].items()}
-            for line in lines(self._file)
+            for line in self._lines()
             if "states" in line
         }
 
@@ -87,35 +75,3 @@ class Stages:
                 "would continue; bring the file back"
             )
         return found
-
-
-def lines(file: Path) -> list[dict[str, Any]]:
-    """Return the lines of a stages.jsonl."""
-    return safe_files.json_lines(safe_files.content_of(file), file) if file.exists() else []
-
-
-def sites(place: Path, names: Sequence[str], census: Census) -> list[dict[str, Any]]:
-    """Return each client's part in a run: name, counts, rounds that it was in or left, its last metrics."""
-    asked: dict[int, set[int]] = {client: set() for client in range(len(names))}
-    why: dict[int, dict[int, str]] = {client: {} for client in asked}
-    measured: dict[int, dict[str, float]] = {client: {} for client in asked}
-    for line in lines(place / STAGES):
-        for client in line.get("clients", ()):
-            asked[client].add(line["round"])
-            why[client].pop(line["round"], None)  # of a round that is played again
-        for client, reason in line.get("why", {}).items():
-            why[int(client)][line["round"]] = reason
-        for client, metrics in line.get("metrics", {}).items():
-            measured[int(client)] |= metrics
-    return [
-        {
-            "site": name,
-            "examples": census.examples[client],
-            "labels": census.labels[client],
-            "rounds": len(asked[client]) - len(why[client]),
-            "left": len(why[client]),
-            "last_reason": next(reversed(why[client].values()), ""),
-            **measured[client],
-        }
-        for client, name in enumerate(names)
-    ]

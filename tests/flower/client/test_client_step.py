@@ -11,7 +11,7 @@ import pytest
 from jaxfed.errors import UsageError
 from jaxfed.flower.client import client_step
 from jaxfed.flower.messages import steps
-from jaxfed.flower.messages.records import BadMessage, from_bytes
+from jaxfed.flower.messages.records import BadMessage
 from jaxfed.flower.messages.steps import Step, content_of, failure_of
 from jaxfed.host import storage
 
@@ -35,8 +35,8 @@ class Counter:
         return {"total": total} | ({"once": True} if self.once else {}), {"total": total}
 
 
-def served(folder, request, compute, **options):
-    return client_step.perform(folder, request, compute, **options)
+def served(folder, request, compute, client=2):
+    return client_step.perform(folder, request, compute, client=client)
 
 
 def total(reply):
@@ -75,36 +75,42 @@ def raising(error):
     return compute
 
 
-# What a client computes -> its line
+# What a client computes -> its line, and class and key of the error that leaves, if any
 LINES = {
-    "a number": (Counter(), "round 3, train: 8 bytes leave: total 8"),
-    "a model": (model, "round 3, train: 25 bytes leave: delta 16, trains 1, weight 8"),
-    "refusal": (raising(client_step.StepRefused("too few")), "round 3, train: refused, too few"),
-    "bad message": (raising(BadMessage("a\nb")), "round 3, train: refused, BadMessage: a b"),
+    "a number": (Counter(), "8 bytes leave: total 8", None),
+    "a model": (model, "25 bytes leave: delta 16, trains 1, weight 8", None),
+    "refusal": (
+        raising(client_step.StepRefused("too few")),
+        "refused, too few",
+        ("StepRefused", "", "too few"),
+    ),
+    "bad message": (
+        raising(BadMessage("a\nb")),
+        "refused, BadMessage: a b",
+        ("BadMessage", "", "a b"),
+    ),
     "error": (
-        raising(UsageError("row\n7", key="x")),
-        "round 3, train: refused, UsageError: x: row 7",
+        raising(UsageError("row\n7", key="mu", owner="fedprox", value="SECRET")),
+        "refused, UsageError: fedprox.mu='SECRET': row 7",
+        ("UsageError", "fedprox.mu", ""),
+    ),
+    "other error": (
+        raising(OSError(28, "SECRET")),
+        "refused, OSError: [Errno 28] SECRET",
+        ("OSError", "", ""),
     ),
 }
 
 
 @pytest.mark.parametrize("case", LINES)
-def test_each_reply_is_a_line_of_the_console(tmp_path, capsys, case):
-    compute, line = LINES[case]
+def test_each_reply_is_a_line_of_the_console_and_of_an_error_little_leaves(tmp_path, capsys, case):
+    compute, line, failure = LINES[case]
     for _ in range(2):  # also one that is stored
-        served(tmp_path, asked(3, add=1), compute)
-    assert capsys.readouterr().out == f"{client_step.CONSOLE}{line}\n" * 2
-
-
-def test_a_hello_and_what_is_no_request_are_lines_too(capsys):
-    client_step.answer(
-        asked(1), lambda step, content: {"data": "0" * 64, "public": "", "client": 1}
-    )
-    client_step.refused(None, UsageError("client.toml: number is missing"))
-    assert capsys.readouterr().out.splitlines() == [
-        f"{client_step.CONSOLE}round 1, train: 72 bytes leave: checksum of the data 64, client 8",
-        f"{client_step.CONSOLE}a message: refused, UsageError: client.toml: number is missing",
-    ]
+        reply = served(tmp_path, asked(3, add=1), compute)
+        assert failure_of(reply) == failure
+        assert "SECRET" not in repr(reply)
+    line = f"{client_step.CONSOLE}round 3, train: {line}\n"
+    assert capsys.readouterr().out == line * 2
 
 
 def test_a_request_that_comes_again_gets_the_stored_reply(tmp_path):
@@ -123,13 +129,6 @@ def test_a_step_with_other_content_is_refused(tmp_path):
         assert failure.text == "step 1 was sent again with other content"
     assert compute.calls == 1
     assert total(served(tmp_path, asked(1, add=3), compute)) == 3
-
-
-def test_an_older_step_is_refused(tmp_path):
-    compute = Counter()
-    served(tmp_path, asked(2, add=3), compute)
-    assert refusal(served(tmp_path, asked(1, add=3), compute)).kind == "StepRefused"
-    assert compute.calls == 1
 
 
 def test_a_late_step_is_as_if_it_had_never_been(tmp_path):
@@ -211,17 +210,12 @@ def test_a_process_that_dies_while_it_writes_serves_the_step_again(tmp_path, mon
     assert not list((tmp_path / "state" / RUN).glob(".*"))
 
 
-def test_the_state_is_on_disk_before_the_reply_is_returned(tmp_path):
-    served(tmp_path, asked(1, add=3), Counter())
-    assert from_bytes((tmp_path / "state" / RUN / "1.state").read_bytes()) == {"total": 3}
-
-
 def test_folders_and_files_are_private(tmp_path):
     before = os.umask(0)
     try:
         (tmp_path / "state").mkdir(mode=0o755)
         served(tmp_path, asked(1, add=3), Counter())
-        client_step.secret(tmp_path)
+        client_step.check_data(tmp_path, RUN, "checksum", begins=True)
     finally:
         os.umask(before)
     modes = {
@@ -272,33 +266,8 @@ def test_a_malformed_request_is_refused(tmp_path, case):
     assert refusal(served(tmp_path, MALFORMED[case], Counter())).kind == "BadMessage"
 
 
-def fails(error):
-    def compute(step, state, content):
-        raise error
-
-    return compute
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "key"),
-    [
-        (ValueError("SECRET"), "ValueError", ""),
-        (
-            UsageError("SECRET", key="mu", owner="fedprox", value="SECRET"),
-            "UsageError",
-            "fedprox.mu",
-        ),
-        (OSError(28, "SECRET", "SECRET"), "OSError", ""),
-    ],
-)
-def test_of_an_error_only_its_class_and_key_leave(tmp_path, error, kind, key):
-    reply = served(tmp_path, asked(1, add=3), fails(error))
-    assert refusal(reply) == (kind, key, "")
-    assert "SECRET" not in repr(reply)
-
-
 def test_a_step_that_failed_can_be_served_later(tmp_path):
-    refusal(served(tmp_path, asked(1, add=3), fails(MemoryError())))
+    refusal(served(tmp_path, asked(1, add=3), raising(MemoryError())))
     assert total(served(tmp_path, asked(1, add=4), Counter())) == 4
 
 
@@ -330,26 +299,20 @@ def test_runs_do_not_share_states(tmp_path):
 def test_the_runs_served_longest_ago_are_deleted(tmp_path):
     for number in range(10):
         served(tmp_path, asked(1, add=3, run=f"run-{number}"), Counter())
-        last = tmp_path / "state" / f"run-{number}" / "last"
-        os.utime(last, (number, number))
+        os.utime(tmp_path / "state" / f"run-{number}", (number, number))
     there = {path.name for path in (tmp_path / "state").iterdir() if path.is_dir()}
     assert there == {f"run-{number}" for number in range(2, 10)}
 
 
-def test_an_answer_without_state_writes_nothing(tmp_path):
-    request = asked(1, add=3)
-    reply = client_step.answer(request, lambda step, content: {"twice": 2 * content["add"]})
-    assert content_of(reply) == {"twice": 6}
-    reply = client_step.answer(request, lambda step, content: {"x": content["missing"]})
-    assert refusal(reply).kind == "KeyError"
-
-
-def test_a_folders_secret_stays_the_same(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    first = client_step.secret(tmp_path / "a")
-    assert len(first) == 32
-    assert client_step.secret(tmp_path / "a") == first != client_step.secret(tmp_path / "b")
+def test_data_are_those_of_the_runs_first_hello(tmp_path):
+    served(tmp_path, asked(1, add=3), Counter())
+    with pytest.raises(client_step.StepRefused, match="data are not those of its hello"):
+        client_step.check_data(tmp_path, RUN, "a")
+    for begins in (True, True, False):
+        client_step.check_data(tmp_path, RUN, "a", begins=begins)
+        with pytest.raises(client_step.StepRefused):
+            client_step.check_data(tmp_path, RUN, "b", begins=begins)
+    client_step.check_data(tmp_path, "another", "b", begins=True)
 
 
 def test_an_app_hands_messages_over_without_jax():

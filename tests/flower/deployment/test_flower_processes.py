@@ -3,12 +3,13 @@
 import signal
 import subprocess
 import sys
+import time
 import warnings
 
 import pytest
 from invoking import ROOT
 
-from jaxfed.flower.deployment import certificates, commands, programs
+from jaxfed.flower.deployment import commands, programs
 
 pytest.importorskip("flwr", reason="pip install -r requirements-flower.txt")
 
@@ -25,12 +26,15 @@ def test_a_killed_server_and_a_killed_client_resume(tmp_path):
         subprocess.run([*command, *own[1:]], cwd=ROOT, check=True)
     (tmp_path / "north" / "client.toml").write_text('number = 0\nname = "n"\nleast_clients = 1\n')
     key = tmp_path / "keys" / "north.key"
-    certificates.make_node_key(key)
+    programs.make_node_key(key)
     place, port = tmp_path / "w", programs.free_port()
     keys = place / "network" / commands.KEYS
-    certificates.make_server_certificate(keys, ["127.0.0.1"])
+    programs.make_server_certificate(keys, ["127.0.0.1"])
     serve = ("server", f"--port={port}", f"--workdir={place}", f"--nodes={key.parent}")
-    serve += ("--config=examples/flower/fedavg_digits.py:smoke", "--config.deployment.nodes=1")
+    serve += (
+        "--config=examples/flower/fedavg_digits.py:smoke",
+        "--config.federation.num_clients=1",
+    )
     serve += ("--config.rounds=6", "--config.evaluate_every=0", f"--held={tmp_path / 'held'}")
     join = ("client", f"--data={tmp_path / 'north'}", f"--key={key}")
     join += (f"--server=127.0.0.1:{port}", f"--ca={keys / 'ca.crt'}")
@@ -41,6 +45,7 @@ def test_a_killed_server_and_a_killed_client_resume(tmp_path):
                 break
         server.kill()
         server.communicate()
+        time.sleep(3)  # until its processes have ended, too
         server = launched(*serve)
         for line in server.stdout:
             assert not line.startswith("round 1, ")  # it goes on from its checkpoint
@@ -49,6 +54,7 @@ def test_a_killed_server_and_a_killed_client_resume(tmp_path):
         for process in (client, server):
             process.kill()
             process.communicate()
+        time.sleep(3)
         client, server = launched(*join), launched(*serve)
         assert "round 6, update: 1 replies" in server.communicate(timeout=300)[0]
         assert server.returncode == 0

@@ -1,12 +1,19 @@
-"""Flower's commands as processes: they end with who started them, and their lines are for users."""
+"""Flower's commands as processes, their lines for users, and certificates and keys that TLS checks."""
 
 import os
+import socket
+import ssl
+import stat
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
+from jaxfed.errors import UsageError
 from jaxfed.flower.deployment import programs
 from jaxfed.flower.deployment.programs import Address, DeploymentError
 
@@ -14,22 +21,12 @@ PYTHON = sys.executable
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 
 
-def lines_of(*lines):
-    said = []
-    programs.pass_on(iter(lines), said.append)
-    return said
-
-
 def test_lines_of_flower_are_left_out():
-    assert not lines_of(
-        "\x1b[92mINFO \x1b[0m:      Start `flwr-serverapp` process", "", "Starting logstream for"
-    )
-    assert lines_of(
-        "Successfully installed jaxfed-app to /x.",
-        "\x1b[93mWARNING \x1b[0m:   late",
-        "WARNING:absl:round 2: late\n",
-        "round 1  \x1b[1mloss\x1b[0m 0.5",
-    ) == ["WARNING :   late", "WARNING: round 2: late", "round 1  loss 0.5"]
+    said = []
+    lines = ["\x1b[92mINFO \x1b[0m:      Start `flwr-serverapp` process", "Starting logstream for"]
+    lines += ["\x1b[93mWARNING \x1b[0m:   late", "WARNING:absl:round 2: late\n", "", "\x1b[1mloss"]
+    programs.pass_on(iter(lines), said.append)
+    assert said == ["WARNING :   late", "WARNING: round 2: late", "loss"]
 
 
 def test_a_start_begins_without_what_a_kill_left(tmp_path):
@@ -39,15 +36,6 @@ def test_a_start_begins_without_what_a_kill_left(tmp_path):
     assert not (tmp_path / "home" / "apps").exists()
     assert found["FLWR_HOME"] == str(tmp_path / "home")
     assert (found["FLWR_TELEMETRY_ENABLED"], found["FLWR_DISABLE_UPDATE_CHECK"]) == ("0", "1")
-
-
-def test_a_node_has_its_worker_and_its_key(tmp_path):
-    found = programs.node_command(
-        "h:1", 'worker="/tmp/w"', root=tmp_path / "ca", key=tmp_path / "k"
-    )
-    assert found[:3] == ["flower-supernode", "--superlink", "h:1"]
-    assert found[5:7] == ["--node-config", 'worker="/tmp/w"']
-    assert found[-4::2] == ["--root-certificates", "--auth-supernode-private-key"]
 
 
 def test_a_process_and_its_children_end(tmp_path):
@@ -74,9 +62,7 @@ time.sleep(600)
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems leave it")
 def test_a_process_ends_with_its_starter():
     code = HOLDER.format(path=sys.path, command=SLEEP)
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
-    ) as holder:
+    with subprocess.Popen([PYTHON, "-c", code], stdout=subprocess.PIPE, text=True) as holder:
         started = int(holder.stdout.readline())
         time.sleep(0.3)  # until it is what it became
         os.kill(started, 0)
@@ -95,18 +81,81 @@ def is_gone(pid):
 
 
 def test_a_superlink_that_ends_is_one_line(tmp_path, monkeypatch):
-    programs_folder = tmp_path / "bin"
-    programs_folder.mkdir()
-    script = programs_folder / "flower-superlink"
+    script = tmp_path / "flower-superlink"
     script.write_text("#!/bin/sh\necho Error: no link today\nexit 1\n")
     script.chmod(0o700)
-    monkeypatch.setattr(programs.sys, "executable", str(programs_folder / "python"))
-    (programs_folder / "python").symlink_to(PYTHON)
+    monkeypatch.setattr(programs.sys, "executable", str(tmp_path / "python"))
+    (tmp_path / "python").symlink_to(PYTHON)
     said, address = [], Address("127.0.0.1", programs.free_port(), tmp_path / "keys")
     with pytest.raises(DeploymentError, match="flower-superlink: Error: no link today"):
-        programs.run_app(tmp_path / "n", address, [], tmp_path, {}, say=said.append)
+        programs.run_app(tmp_path / "n", address, {}, tmp_path, {}, say=said.append)
     assert said[0] == f"$ export FLWR_HOME={tmp_path / 'n' / 'flower'}"
     assert said[1].startswith("$ flower-superlink --host=127.0.0.1 --port=")
     config = (tmp_path / "n" / "flower" / "config.toml").read_text()
-    assert "[superlink.jaxfed]" in config
     assert f'root-certificates = "{tmp_path / "keys" / "ca.crt"}"' in config
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def handshake(folder, root, name):
+    """The client's error, or None: one TLS handshake between two ends of a socket pair."""
+    there = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    there.load_cert_chain(folder / "server.crt", folder / "server.key")
+    here = ssl.create_default_context(cafile=root)
+    here.verify_flags |= ssl.VERIFY_X509_STRICT  # as newer Pythons have it
+    ends = socket.socketpair()
+
+    def serve():
+        try:
+            there.wrap_socket(ends[1], server_side=True).close()
+        except OSError:
+            ends[1].close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        here.wrap_socket(ends[0], server_hostname=name).close()
+    except OSError as error:
+        return error
+    finally:
+        ends[0].close()
+        thread.join()
+    return None
+
+
+def test_a_client_trusts_the_server_by_its_names_alone(tmp_path):
+    keys, other = tmp_path / "keys", tmp_path / "other"
+    names = ["fl.example.org", "192.0.2.7"]
+    programs.make_server_certificate(keys, names)
+    programs.make_server_certificate(other, names)
+    assert (mode(keys), mode(keys / "server.key")) == (0o700, 0o600)
+    for name in (*names, "localhost", "127.0.0.1"):
+        assert handshake(keys, keys / "ca.crt", name) is None
+    assert "Hostname mismatch" in str(handshake(keys, keys / "ca.crt", "other.example.org"))
+    assert "verify failed" in str(handshake(keys, other / "ca.crt", "localhost"))
+
+
+def test_files_that_are_there_are_kept(tmp_path):
+    programs.make_server_certificate(tmp_path, [])
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    programs.make_server_certificate(tmp_path, ["x.org"])
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    (tmp_path / "ca.crt").unlink()  # of a start that was killed
+    programs.make_server_certificate(tmp_path, ["x.org"])
+    assert handshake(tmp_path, tmp_path / "ca.crt", "x.org") is None
+    (tmp_path / "server.key").chmod(0o640)
+    with pytest.raises(UsageError, match="others can read this private key; chmod 600"):
+        programs.make_server_certificate(tmp_path, [])
+
+
+def test_a_clients_key_is_one_that_flower_takes(tmp_path, monkeypatch):
+    public = programs.make_node_key(tmp_path / "keys" / "north.key")
+    assert public == programs.make_node_key(tmp_path / "keys" / "north.key")
+    assert mode(public.with_suffix("")) == 0o600
+    read = serialization.load_ssh_public_key(public.read_bytes())
+    assert isinstance(read, ec.EllipticCurvePublicKey)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="ssh-keygen is missing; install it, or bring"):
+        programs.make_node_key(tmp_path / "a.key")

@@ -11,7 +11,7 @@ import network_deployment
 import pytest
 
 from jaxfed.flower.client import client_run
-from jaxfed.flower.deployment import commands, programs, worker
+from jaxfed.flower.deployment import commands, programs
 from jaxfed.flower.messages import records
 from jaxfed.flower.messages.steps import Step, failure_of, request
 
@@ -34,14 +34,14 @@ def test_a_worker_answers_as_the_function_does(tmp_path):
     folder = network_deployment.deal(network_deployment.config_of("fedavg"), tmp_path)[0]
     address = str(tmp_path / "w")
     Path(address).write_text("")  # of a worker that was killed
-    started(worker.serve, folder, address)
+    started(client_run.serve, folder, address)
     for content in (b"no record", records.to_bytes(HELLO)):  # apps that end before the reply
         with connected(address) as connection:
             connection.send_bytes(content)
     with connected(address) as connection:
         connection.send_bytes(records.to_bytes(HELLO))
         reply = records.from_bytes(connection.recv_bytes())
-    assert reply == client_run.perform(HELLO, folder=folder)
+    assert reply == client_run.perform(HELLO, folder=folder, kept={})
 
 
 def serving(address, ends):
@@ -70,7 +70,7 @@ def test_an_app_asks_a_new_worker_once_more(tmp_path, monkeypatch, ends):
         assert reply == HELLO
     else:
         assert str(failure_of(reply)).startswith("WorkerEnded: the process that computes at this")
-    monkeypatch.setattr(client.worker_socket, "_START_S", 0.1)
+    monkeypatch.setattr(client.grid_messages, "_WORKER_SECONDS", 0.1)
     with pytest.raises(OSError, match="No such file"):
         client.answer(HELLO, Context(1, 2, {"worker": f"{address}2"}, RecordDict(), {}))
 

@@ -31,7 +31,7 @@ VALUES = st.one_of(
     st.integers(),
     st.floats(allow_nan=False),
     arrays.arrays(
-        st.sampled_from([np.float32, ">f8", np.uint8, np.bool_, ">i2", np.complex64]),
+        st.sampled_from([np.float32, ">f8", np.uint8, np.bool_, ">i2"]),
         arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
     ),
 )
@@ -62,11 +62,8 @@ def test_a_tree_comes_back_bit_for_bit(template):
 
 
 def test_a_tree_may_be_a_single_leaf():
-    assert pytrees.from_record(pytrees.to_record(np.arange(3)), np.zeros(3, int)).tolist() == [
-        0,
-        1,
-        2,
-    ]
+    there = pytrees.from_record(pytrees.to_record(np.arange(3)), np.zeros(3, int))
+    assert there.tolist() == [0, 1, 2]
 
 
 def test_arrays_that_come_back_can_be_written():

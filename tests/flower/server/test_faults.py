@@ -12,11 +12,8 @@ from network_deployment import STEPS, Deployment, config_of, last_state, tally
 from on_demand import on_demand
 
 import jaxfed
-from jaxfed.algorithms import ALGORITHMS
-from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.config import assembly
 from jaxfed.errors import UsageError
-from jaxfed.federation.method import method
 from jaxfed.flower.server import server_run
 from jaxfed.flower.server.exchange import TooFewClients
 
@@ -71,9 +68,9 @@ def result(deployment):
 
 LOST = {  # fault -> why the client is lost; None: it is not
     "killed": "code 5",
-    "crash": None,
-    "crash after": None,
-    "raise": None,
+    "crash": "code 8",
+    "crash after": "code 8",
+    "raise": "code 2",
     "late": "no reply within 300 s",
     "duplicate": None,
     "delivered twice": None,
@@ -245,30 +242,18 @@ STARTS = {
     "damaged": ("number =", "UsageError"),
     "a number beyond": ("number = 3", "there is no client number 3"),
     "another's number": ("number = 0", "client number 0 is that of node 10"),
-    "another name": ('name = "south"', "has the name 'south', and config.deployment.nodes has 'b'"),
 }
 
 
 @pytest.mark.parametrize("case", STARTS)
 def test_a_client_that_does_not_fit_stops_the_start_in_one_line(deployed, case):
     line, reason = STARTS[case]
-    more = ["deployment.nodes=('a','b','c')"] if case == "another name" else []
-    there = deployed(None, *more)
-    for client, folder in enumerate(there.folders):
-        head = [f"number = {client}", f'name = "{"abc"[client]}"', "least_clients = 2"]
-        key = line.partition(" ")[0]
-        own = [each for each in head if not each.startswith(key)] + [line] if client == 1 else head
-        (folder / "client.toml").write_text("\n".join(own) + "\n")
+    there = deployed()
+    (there.folders[1] / "client.toml").write_text(f'{line}\nname = "b"\nleast_clients = 2\n')
     with pytest.raises(UsageError) as caught:
         there.serve()
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_named_clients_take_part(deployed):
-    there = deployed(None, "rounds=1", "deployment.nodes=('client-0','client-1','client-2')")
-    summary = there.serve()
-    assert [site["site"] for site in summary["sites"]] == ["client-0", "client-1", "client-2"]
 
 
 def test_other_data_at_a_later_start_is_refused(deployed):
@@ -278,32 +263,20 @@ def test_other_data_at_a_later_start_is_refused(deployed):
     there.network.revive(11)
     there.network.revive(12)
     changed_data(there)
-    with pytest.raises(UsageError, match="client 1 has other data than earlier in this run, or a"):
+    with pytest.raises(UsageError, match="this client's data are not those of its hello"):
         there.serve()
 
 
-def test_a_network_plays_one_run(deployed):
-    there = deployed(None, "num_repeats=2")
-    with pytest.raises(UsageError, match=r"config\.num_repeats=2: a network plays one run"):
-        there.serve()
-    assert not there.place.exists()
+WRONG = {
+    "federation.num_clients=0": "the server of a network does not see how many clients the data have",
+    "clock.seconds_per_example=0.01": "a network has times of its own",
+}
 
 
-def test_nodes_do_not_have_a_method_of_ones_own(deployed, monkeypatch):
-    mine = method()(lambda *, training: fedavg(training=training))
-    monkeypatch.setitem(ALGORITHMS, "mine", mine)
-    there = deployed(None, "algorithm=mine")
-    with pytest.raises(
-        UsageError, match=r"config\.algorithm='mine': nodes have the methods of jax"
-    ):
-        there.serve()
-    assert not there.place.exists()
-
-
-def test_a_network_has_times_of_its_own(deployed):
-    there = deployed(None, "clock.seconds_per_example=0.01")
-    with pytest.raises(
-        UsageError, match=r"config\.clock\.seconds_per_example=0\.01: a network has"
-    ):
+@pytest.mark.parametrize("setting", WRONG)
+def test_what_a_network_cannot_play_is_refused_at_once(tmp_path, setting):
+    there = Deployment(tmp_path, config_of(NAME, *SOME))
+    there.config = config_of(NAME, *SOME, setting)
+    with pytest.raises(UsageError, match=rf"config\.{setting}: {WRONG[setting]}"):
         there.serve()
     assert not there.place.exists()

@@ -12,7 +12,6 @@ from network_deployment import METHODS, Deployment, config_of, last_state
 from on_demand import on_demand
 
 from jaxfed.flower.server.client_calls import UnusableModel
-from jaxfed.training import aggregate
 
 NODE = 11  # of client 1
 TRAINED = [name for name in METHODS if name not in ("fedct", "xclp")]
@@ -98,35 +97,17 @@ def test_no_client_counts_more_examples_than_in_its_hello(tmp_path, case):
     assert why in reason(there)
 
 
-@pytest.mark.parametrize(
-    ("weighting", "largest"), [("examples", 7), ("uniform", 1), ("cohort", 1), (len, np.inf)]
-)
-def test_largest_weight(weighting, largest):
-    given = aggregate.WEIGHTINGS.get(weighting, weighting)
-    assert aggregate.largest_weight(given, 7) == largest
-
-
-@pytest.mark.parametrize(
-    "holds",
-    [
-        pytest.param(True, id="test examples"),
-        pytest.param(False, id="no examples", marks=pytest.mark.slow),
-    ],
-)
-def test_a_mean_that_is_no_model_is_not_kept(tmp_path, holds):
+def test_a_mean_that_is_no_model_is_not_kept(tmp_path):
     """Without a limit of norms 1e36 of one client is finite in the mean, and nan in the next round."""
     free = ("deployment.largest_norm=3e38", "checkpoint_every=1", "rounds=3")
     there = Deployment(tmp_path / "one", config_of("fedavg", *free))
-    if not holds:
-        there.held.parts.clear()
     saying(there, "update", "update.delta.", 1e36, round_=2)
     for _ in range(2):
         with pytest.raises(UnusableModel) as caught:
             there.serve()
-        line = str(caught.value)
-        assert "\n" not in line
-        assert "round 2: the new model or its predictions are not finite or too large, and" in line
-        assert "client 1, with the norm " in line
+        assert str(caught.value).startswith(
+            "round 2: the new model is not finite or too large, and"
+        )
         assert [line["round"] for line in there.lines() if line["stage"] == "end"] == [1]
     there.config.deployment.largest_norm = 1e6
     there.serve()

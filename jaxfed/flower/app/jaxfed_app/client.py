@@ -7,7 +7,7 @@ from functools import partial
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from jaxfed.flower.messages import grid_messages, worker_socket
+from jaxfed.flower.messages import grid_messages
 
 app = ClientApp()
 
@@ -21,4 +21,4 @@ def answer(message: Message, context: Context) -> Message:
     The worker's address is the node's own setting: a server cannot name another one.
     """
     address = str(context.node_config["worker"])
-    return grid_messages.answered(message, partial(worker_socket.asked, address))
+    return grid_messages.answered(message, partial(grid_messages.asked, address))

@@ -21,7 +21,8 @@ def main(grid: Grid, context: Context) -> None:
     """
     from jaxfed.config import file
     from jaxfed.errors import UsageError
-    from jaxfed.flower.server import server_run
+    from jaxfed.flower.messages.grid_messages import GridNetwork
+    from jaxfed.flower.server import server_data, server_run
     from jaxfed.host.interruption import end_with
 
     # Flower's own way takes a minute, or for ever; the workdir would be in use.
@@ -29,6 +30,7 @@ def main(grid: Grid, context: Context) -> None:
     settings = {key: str(value) for key, value in context.run_config.items()}
     try:
         config = file.load(settings["config"], json.loads(settings["overrides"]))
-        server_run.run(grid, config, Path(settings["workdir"]), held=Path(settings["server"]))
+        held = server_data.read(Path(settings["server"]))
+        server_run.serve(GridNetwork(grid), config, Path(settings["workdir"]), held)
     except (UsageError, *server_run.STOPS) as error:
         print(error, flush=True)
