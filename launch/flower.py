@@ -70,7 +70,7 @@ def _try(overrides: list[str], interruption: Interruption) -> int:
     devices.one_device_a_core()
 
     def simulate(config: ConfigDict, place: Path) -> None:
-        from jaxfed.api.conduct import conduct
+        from jaxfed.api.run import conduct
         from jaxfed.experiment.run.progress import RunProgress
         from jaxfed.experiment.store import workdir
 

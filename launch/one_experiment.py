@@ -58,7 +58,7 @@ def conducted(
 
         from rich.console import Console
 
-        from jaxfed.api.conduct import conduct, present
+        from jaxfed.api.run import conduct, present
         from jaxfed.config.keys import flatten
         from jaxfed.config.reading import opened
         from jaxfed.experiment.run.progress import RunProgress

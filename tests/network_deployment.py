@@ -16,7 +16,7 @@ from jaxfed.config import file as config_file
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.algorithm import ClientSide, FederatedAlgorithm, Sides, Unusable
 from jaxfed.flower.client import client_run
-from jaxfed.flower.deployment import dealing
+from jaxfed.flower.deployment import trial
 from jaxfed.flower.messages import records
 from jaxfed.flower.messages.steps import Failure, failed
 from jaxfed.flower.server import server_data, server_run
@@ -88,7 +88,7 @@ def deal(config, folder):
     if key not in _DEALT:
         place = Path(tempfile.mkdtemp(prefix="dealt-"))
         atexit.register(shutil.rmtree, place, ignore_errors=True)
-        dealing.deal(config, place / "nodes", place / "server")
+        trial.deal(config, place / "nodes", place / "server")
         _DEALT[key] = place
     shutil.copytree(_DEALT[key], folder, dirs_exist_ok=True)
     return sorted((folder / "nodes").iterdir())

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from benchmarks.growth.figure import Growth, Limit, Timing, growth_figure
 from jaxfed.errors import UsageError
 from jaxfed.host import storage
-from jaxfed.host.csv_file import write_csv
 from jaxfed.host.safe_files import content_of, json_object
+from jaxfed.host.storage import write_csv
 from jaxfed.reports.style import write
 
 OURS = "jaxfed"

@@ -92,7 +92,7 @@ def _agreement(ours: Played, peer: Played) -> str:
 
 def _ours(kept: Path) -> Played:
     from jaxfed.flower.deployment import commands, programs
-    from jaxfed.flower.server.stages import STAGES
+    from jaxfed.flower.server.client_calls import STAGES
 
     with tempfile.TemporaryDirectory(dir=kept) as folder:
         place = Path(folder)
@@ -145,7 +145,7 @@ def _address(place: Path):  # type: ignore[no-untyped-def]
 def _dealt(place: Path):  # type: ignore[no-untyped-def]
     """Deal the config's data to folders; return the experiment and the clients' folders."""
     from jaxfed.flower.deployment import commands
-    from jaxfed.flower.deployment.dealing import deal
+    from jaxfed.flower.deployment.trial import deal
 
     experiment = commands.load(str(_ROOT / CONFIG), list(_OVERRIDES))
     return experiment, deal(experiment.config, place / "nodes", place / "server")

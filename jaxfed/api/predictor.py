@@ -79,9 +79,7 @@ def method_and_form(
     federation = clients_for(config, name, federation)
     algorithm = make_algorithm(config, name, federation, repeat)
     if algorithm.predict is None:
-        later = ", or later ones with jaxfed.xclp.propagate_labels(...).label,"
-        is_xclp = config.get(name, {}).get("algorithm", name) == "xclp"
-        raise UsageError(f"it labels its clients' points{later * is_xclp} and trains no model")
+        raise UsageError("it labels its clients' points and trains no model")
     init = algorithm.init
     if federation.census is not None and algorithm.sides is not None:
         sides = algorithm.sides()
@@ -90,9 +88,8 @@ def method_and_form(
         # Without rows of clients' states.
         init, _ = sides.server(lambda *_, **__: {}, federation)
     state = init(jax.random.fold_in(jax.random.key(config.seed + repeat), 0), federation)
-    return algorithm, algorithm.outputs.evaluated(
-        state
-    ) if algorithm.validate and not last else state
+    is_selected = algorithm.validate and not last
+    return algorithm, algorithm.outputs.evaluated(state) if is_selected else state
 
 
 def step_of(algorithm: FederatedAlgorithm, state: ServerState) -> Step:
@@ -120,10 +117,7 @@ class Predictor:
     steps: tuple[Step, ...]
 
     def __call__(self, rows: Any) -> np.ndarray:
-        """Return probabilities, float32 [n, C], of one row or several.
-
-        Args:
-            rows: as the data set's publisher or owner has them (`accepts`).
+        """Return probabilities, float32 [n, C], of one row or several, as the data set's owner has them.
 
         Raises:
             UsageError: rows of another kind, a missing column, a text that the training data do not have.
@@ -187,26 +181,23 @@ class Predictor:
             raise UsageError(
                 "is not empty", key="folder", value=str(place), allowed="give a new one"
             )
-        config, method, repeat, form = self.config, self.method, self.repeat, self.form
-        arrays = named_arrays(self.state)
-        needed = "a network computes the features of its rows" if len(self.steps) > 1 else ""
+        config, method, form = self.config, self.method, self.form
+        arrays, wrong = named_arrays(self.state), f"{self.method!r} needs its workdir: "
+        if len(self.steps) > 1:
+            raise UsageError(f"{wrong}a network computes the features of its rows")
         try:
-            _, alike = method_and_form(config, method, repeat, form.federation())
-            if _forms(named_arrays(alike)) != _forms(arrays):
-                needed = "its state depends on the clients' examples"
+            _, alike = method_and_form(config, method, self.repeat, form.federation())
         except UsageError as error:
-            needed = str(error)
-        if needed:
-            raise UsageError(
-                f"{method!r} needs its workdir: {needed}; jaxfed.open(workdir).predictor() has it"
-            )
+            raise UsageError(f"{wrong}{error}") from error
+        if _forms(named_arrays(alike)) != _forms(arrays):
+            raise UsageError(f"{wrong}its state depends on the clients' examples")
         content = safetensors.numpy.save(arrays)
         place.mkdir(parents=True, exist_ok=True)
         with storage.whole_file(place / _ARRAYS, "wb") as stream:
             stream.write(content)
         described = {
             "config": config.to_dict(),
-            **{"method": method, "repeat": repeat, "form": form.described()},
+            **{"method": method, "repeat": self.repeat, "form": form.described()},
             "sha256": hashlib.sha256(content).hexdigest(),
         }
         write_json(place / _DESCRIBED, described)

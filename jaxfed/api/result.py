@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import shutil
-import weakref
-from base64 import b64encode
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxfed.api.conduct import in_words
 from jaxfed.api.predictor import Predictor, Step, feature_steps, method_and_form, step_of
 from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError, suggestion
-from jaxfed.experiment.run.progress import results_table
-from jaxfed.experiment.run.simulate import Simulated
-from jaxfed.experiment.run.summary import complaints
 from jaxfed.experiment.store import data_form
 from jaxfed.experiment.store.data_form import DataForm
 from jaxfed.experiment.store.records import PREDICTED, read_metrics, read_predictions, read_run
 from jaxfed.experiment.store.workdir import Workdir
+from jaxfed.federation.algorithm import FederatedAlgorithm, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.safe_files import guarded
-from jaxfed.reports.names import REMARK, marked
 
 # A pandas.DataFrame where pandas is installed, else a list of one dict a row.
 ResultTable = Any
@@ -45,20 +36,9 @@ class Result:
         summary: summary.json.
     """
 
-    def __init__(
-        self,
-        workdir: Path,
-        config: ConfigDict,
-        summary: dict[str, Any],
-        *,
-        owns_workdir: bool = False,
-    ) -> None:
-        """With `owns_workdir`, delete the folder once the result is garbage-collected."""
+    def __init__(self, workdir: Path, config: ConfigDict, summary: dict[str, Any]) -> None:
         self.workdir, self.config, self.summary = workdir, config, summary
-        self._is_temporary = owns_workdir
         self._files = Workdir(workdir)
-        if owns_workdir:
-            weakref.finalize(self, shutil.rmtree, workdir, ignore_errors=True)
 
     def __repr__(self) -> str:
         """One line: where, and the accuracy of each method."""
@@ -68,35 +48,6 @@ class Result:
             if "test_accuracy" in metrics
         )
         return f"Result({self.workdir}: {', '.join(accuracies)})"
-
-    def _repr_html_(self) -> str:
-        """The table of methods as the console has it, the remarks, and the place."""
-        run = read_run(self.workdir)
-        names = marked(run)
-        headings, rows = results_table(self.summary["algorithms"], names)
-        place = in_words(self.workdir, is_temporary=self._is_temporary)
-        notes = [*complaints(self.summary), *(f"{REMARK[1:]} {line}" for line in run.remarks)]
-        cells = [_row("th", headings), *(_row("td", row) for row in rows)]
-        lines = (f"<p>{escape(line)}</p>" for line in (*notes, f"results are in {place}"))
-        return "\n".join(["<table>", *cells, "</table>", *lines])
-
-    def plot(self) -> Plots:
-        """Return the pictures in `plots/` of the workdir: paths, which a notebook shows as pictures.
-
-        They are drawn first if the run has none (`execution.plots=False`).
-
-        Raises:
-            UsageError: there is nothing to draw.
-        """
-        folder = self._files.plots
-        if not any(folder.glob("*.png")):
-            from jaxfed.reports.figures import draw_plots
-
-            draw_plots(read_run(self.workdir), folder)
-        pictures = Plots(sorted(folder.glob("*.png")))
-        if not pictures:
-            raise UsageError(f"plot: {folder} has no pictures, and none could be drawn")
-        return pictures
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -156,7 +107,7 @@ class Result:
         Raises:
             UsageError: a method that trains no model; one that diverged.
         """
-        return self._restored("model", method, repeat, last=last).predict
+        return step_of(*self._restored("model", method, repeat, last=last)[:2])
 
     def predictor(
         self, method: str | None = None, repeat: int = 0, *, last: bool = False
@@ -170,44 +121,20 @@ class Result:
         Raises:
             UsageError: a method that trains no model; one that diverged; the run's data are not there.
         """
-        found = self._restored("predictor", method, repeat, last=last)
+        algorithm, state, federation = self._restored("predictor", method, repeat, last=last)
         name, form = self._named(method, repeat), self._source
-        steps: tuple[Step, ...] = (step_of(found.algorithm, found.state),)
+        steps: tuple[Step, ...] = (step_of(algorithm, state),)
         if isinstance(form, Simulation):
             folder = self._files.preprocessing(repeat)
             steps = (*feature_steps(self.config, form, repeat, folder), *steps)
             encoding = form.row_encoding(self.config.seed + repeat)
-            form = DataForm.of(tuple(form.names["classes"]), found.federation, encoding)
-        return Predictor(self.config, name, repeat, form, found.state, steps)
-
-    def simulated(self, method: str | None = None, repeat: int = 0) -> Simulated:
-        """Return one method in one repeat in the form that `jaxfed.simulate` returns.
-
-        Its states and records are read from the workdir; its final metrics are evaluated anew.
-
-        Raises:
-            UsageError: a method that trains no model; one that diverged; the run's data are not there.
-        """
-        found, name = self._restored("simulated", method, repeat), self._named(method, repeat)
-        last = self._files.final_state(
-            name, repeat, last=True
-        ).exists()  # or it is the selected one
-        whose = {"algorithm": name, "repeat": repeat}
-        return replace(
-            found,
-            last_state=self._restored("simulated", method, repeat, last=last).state,
-            metrics=found.algorithm.evaluate(found.state, found.federation),
-            records=[
-                {key: value for key, value in record.items() if key not in whose}
-                for record in read_metrics(self.workdir)
-                if whose.items() <= record.items()
-            ],
-        )
+            form = DataForm.of(tuple(form.names["classes"]), federation, encoding)
+        return Predictor(self.config, name, repeat, form, state, steps)
 
     def _restored(
         self, asked: str, method: str | None, repeat: int, *, last: bool = False
-    ) -> Simulated:
-        """Return a method with the state that the run has saved, without metrics and records."""
+    ) -> tuple[FederatedAlgorithm, ServerState, Federation]:
+        """Return a method, the state that the run has saved, and the clients."""
         name, federation = self._named(method, repeat), self.federation(repeat)
         try:
             algorithm, form = method_and_form(self.config, name, repeat, federation, last=last)
@@ -218,8 +145,7 @@ class Result:
         saved = Checkpoints(folder).latest()
         if saved is None:
             raise UsageError(f"{asked}({name!r}): {folder} holds no state; the method diverged")
-        state = saved.state(template=form)
-        return Simulated(algorithm, federation, state, state, {}, [])
+        return algorithm, saved.state(template=form), federation
 
     def federation(self, repeat: int = 0) -> Federation:
         """The clients of a repeat, as the methods received them."""
@@ -250,25 +176,6 @@ class Result:
         if not 0 <= repeat < self.config.num_repeats:
             raise UsageError(f"repeat={repeat}: use 0 to {self.config.num_repeats - 1}")
         return name
-
-
-class Plots(tuple[Path, ...]):
-    """Paths of pictures (PNG); a notebook shows the pictures."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        """One path a line."""
-        return "\n".join(map(str, self))
-
-    def _repr_html_(self) -> str:
-        named = ((escape(each.stem), b64encode(each.read_bytes()).decode()) for each in self)
-        image = '<img alt="{0}" title="{0}" src="data:image/png;base64,{1}">'
-        return "\n".join(image.format(*each) for each in named)
-
-
-def _row(tag: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
 def table(rows: Iterable[dict[str, Any]]) -> ResultTable:

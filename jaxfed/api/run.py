@@ -11,29 +11,139 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from jaxfed.api.conduct import conduct, present
 from jaxfed.api.result import Result
+from jaxfed.config.data.simulation import Simulation, few_rows
+from jaxfed.config.methods import check_tested_alike
 from jaxfed.config.overrides import as_text
 from jaxfed.config.reading import opened
 from jaxfed.config.stored import restored
 from jaxfed.errors import UsageError
+from jaxfed.experiment.run import environment
+from jaxfed.experiment.run.loop import Experiment, first_repeat
+from jaxfed.experiment.run.processes import open_for_all
 from jaxfed.experiment.run.progress import RunProgress
+from jaxfed.experiment.store import compilation_cache
 from jaxfed.experiment.store import workdir as workdirs
-from jaxfed.experiment.store.records import read_json
+from jaxfed.experiment.store.records import Run, read_json, read_run
 from jaxfed.experiment.store.workdir import Workdir, finished_config
-from jaxfed.experiment.tracking import Tracker, chosen
+from jaxfed.experiment.tracking import Tracker, Tracking, chosen
+from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
-from jaxfed.host.location import location
+from jaxfed.host.location import location, path_text
 from jaxfed.host.parallel import devices, processes
+
+if TYPE_CHECKING:
+    from jaxfed.audit.audit import Audit
+
+_TEMPORARY = ", a temporary folder that is deleted with the result; workdir=FOLDER keeps them"
+
+
+def conduct(
+    config: ConfigDict,
+    place: Path,
+    progress: RunProgress,
+    interruption: Interruption,
+    *,
+    overwrite: bool = False,
+    attach: type[Audit] | None = None,
+    make: Callable[..., FederatedAlgorithm] | None = None,
+    trackers: Mapping[str, Tracker] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Prepare, then make the workdir, then run: a mistake leaves nothing behind. Returns the summary.
+
+    Of several processes the first alone writes there (`jaxfed.experiment.run.processes`).
+
+    Args:
+        config: resolved and checked.
+        place: the workdir.
+        progress: entered; receives all that happens.
+        interruption: signals, or the lack of them.
+        overwrite: delete what an earlier experiment left in `place`.
+        attach: the audit (`jaxfed.audit.audit.Audit`), which observes rounds and adds its results.
+        make: makes a method's algorithm, as `make_algorithm`, which is the default.
+        trackers: name -> receiver of each round's numbers (`jaxfed.experiment.tracking.chosen`).
+
+    Raises:
+        UsageError: unsuitable or missing data; a workdir of another experiment; processes that differ.
+    """
+    settings = config.to_dict()
+    if attach is None:
+        check_tested_alike(config)
+    with ExitStack() as stack:
+        with processes.together():
+            compilation_cache.enable(config.execution.compilation_cache)
+            progress.working_on(f"loading {config.dataset.name}")
+            simulation = Simulation(config)
+            simulation.warn()
+            files, attached = Workdir(place), None
+            if attach is not None:
+                attached = attach(config, simulation, files, progress)
+                attached.check()
+                make = attached.make
+            experiment = Experiment(config, simulation, files, progress, interruption, make=make)
+        held = simulation.holdings()
+        few = f"; {config.cohort_size:,} clients a round" * (0 < config.cohort_size < held.clients)
+        progress.say(held.line(config.dataset.name) + few)
+        for line in few_rows(held.test, held.validation):
+            progress.note(line)
+        if processes.are_several():
+            sums = simulation.data_checksums()
+            processes.check_same({f"data.{name}": text for name, text in sums.items()})
+        with processes.together():
+            if overwrite or not Checkpoints(files.checkpoints).steps():
+                progress.working_on("preparing data")
+                experiment.first.update(
+                    first_repeat(config, simulation, experiment.maker, progress.prepared)
+                )
+        directory = stack.enter_context(open_for_all(place, settings, overwrite=overwrite))
+        tracking = stack.enter_context(Tracking(trackers, settings, directory.path, progress.note))
+        if overwrite:  # what is there from now on is this command's own
+            interruption.continues = "the same command without --overwrite"
+        experiment = replace(experiment, workdir=directory, track=tracking.log)
+        if attached is not None:
+            attached.begin()
+            experiment = replace(experiment, observe=attached.observe)
+        results = experiment.run()
+        summary = {**results, "examples": held._asdict(), "environment": environment.describe()}
+        if simulation.origin:
+            summary["data_origin"] = simulation.origin
+        run = directory.finished_run(summary)
+        if attached is not None:
+            attached.finish(run)
+        directory.finish(summary)
+        if config.execution.plots and processes.is_first():
+            progress.working_on("drawing plots")
+            # Here, because matplotlib takes a third of a second that a mistake need not wait for.
+            from jaxfed.reports.figures import draw_plots
+
+            draw_plots(run, directory.plots)
+    return summary
+
+
+def present(progress: RunProgress, place: Path, *, is_temporary: bool = False) -> Run:
+    """Print and return the results of a finished run; say so if the folder is a result's own."""
+    # Here, because a mistake need not wait for what reports import.
+    from jaxfed.reports.names import REMARK, marked
+
+    run = read_run(place)
+    summary = run.summary or {}
+    lines = [f"{REMARK[1:]} {line}" for line in summary.get("remarks", ())]
+    where = f"{place}{_TEMPORARY * is_temporary}"
+    progress.show_results(summary["algorithms"], where, marked(run), remarks=lines)
+    return run
 
 
 class Stopped(KeyboardInterrupt):
@@ -61,7 +171,7 @@ def run(
         config: FILE.py[:VARIANT], or the name of a shipped config; or a ConfigDict.
         workdir: where results go; None: a folder of the result's own, deleted with it.
         overwrite: delete the results in `workdir` and start afresh.
-        progress: show a bar (on a terminal), a line a method (in a notebook) or a round (elsewhere).
+        progress: show a bar (on a terminal) or a line a round (elsewhere).
         trackers: receivers of each round's numbers: "tensorboard", "wandb", or objects
             with the methods of `jaxfed.experiment.tracking.Tracker`. They change no number and no config.
         **overrides: values of single keys, `xclp__alpha=0.9` for `xclp.alpha`.
@@ -71,20 +181,10 @@ def run(
         UsageError: one line on what cannot be: a key, a value, a key that nothing in the run reads, missing
             data, another experiment's workdir.
     """
-    if not isinstance(source := overrides.get("dataset__name", ""), str | os.PathLike):
-        raise UsageError(
-            f"config.dataset.name: is of type {type(source).__name__}; give the name or the path of a data "
-            "set (arrays go into a file by numpy.savez(FILE, x=..., y=...), or to "
-            "jaxfed.Federation.from_clients)"
-        )
+    path_text(overrides.get("dataset__name", ""), "config.dataset.name")
     texts = [as_text(key.replace("__", "."), value) for key, value in overrides.items()]
-    if isinstance(config, os.PathLike):
-        config = os.fspath(config)
-    if not isinstance(config, str | ConfigDict):
-        raise UsageError(
-            f"jaxfed.run({type(config).__name__}): use FILE.py[:VARIANT], the name of a shipped "
-            "config, or a ConfigDict"
-        )
+    if not isinstance(config, ConfigDict):
+        config = path_text(config, "config")
     settings = opened(config, texts)
     receivers = chosen(trackers, "trackers")
     if processes.are_several():
@@ -105,17 +205,18 @@ def run(
                 present(shown, place, is_temporary=is_temporary)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
-                rounds = Checkpoints(Workdir(place).checkpoints).newest() or 0
                 call = "call without overwrite=True" if overwrite else "call"
-                error = Stopped(
-                    "stopped; nothing is kept: with workdir=FOLDER a run can go on"
-                    if is_temporary
-                    else f"stopped; the same {call} goes on after round {rounds} in {place}"
-                )
+                kept = f"the same {call} goes on in {place}"
+                if is_temporary:
+                    kept = "nothing is kept: with workdir=FOLDER a run can go on"
+                error = Stopped(f"stopped; {kept}")
             if is_temporary:
                 shutil.rmtree(place, ignore_errors=True)
             raise error from None
-    return Result(place, settings, read_json(place, "summary.json"), owns_workdir=is_temporary)
+    result = Result(place, settings, read_json(place, "summary.json"))
+    if is_temporary:
+        weakref.finalize(result, shutil.rmtree, place, ignore_errors=True)
+    return result
 
 
 def open(workdir: str | os.PathLike[str]) -> Result:

@@ -65,7 +65,7 @@ _Key = tuple[
 
 @dataclass
 class Audit:
-    """The audit of one experiment, attached to it by `jaxfed.api.conduct.conduct`.
+    """The audit of one experiment, attached to it by `jaxfed.api.run.conduct`.
 
     Attributes:
         config: resolved and checked.

@@ -22,7 +22,7 @@ from jaxfed.experiment.store.records import Run, read_json
 from jaxfed.experiment.store.workdir import AUDIT as FOLDER
 from jaxfed.experiment.store.workdir import write_json
 from jaxfed.host import storage
-from jaxfed.host.csv_file import write_csv
+from jaxfed.host.storage import write_csv
 from jaxfed.reports.names import USUAL, Methods, methods_of
 from jaxfed.reports.report import Picture
 from jaxfed.reports.style import (
@@ -94,7 +94,7 @@ def show_audit(progress: RunProgress, run: Run) -> None:
     title = "membership inference, strongest attack"
     progress.show_table(HEADINGS[:_SHOWN], rows, num_texts=2, title=title)
     for line in which_accuracy(audit["methods"]):
-        progress.say(progress.printable(line))
+        progress.say(line)
     progress.say(f"the audit is in {run.workdir / FOLDER}")
 
 

@@ -8,7 +8,7 @@ each client sends `ClientCounts` to the server before the first round, and recei
 
 The sums of a single example are that example, and two sums before and after one example was added differ by
 it. A client therefore sends sums only to methods that normalize their inputs by them, and only of enough
-examples (`jaxfed.flower.client.hello`).
+examples (`jaxfed.flower.client.client_run`).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from jaxfed.federation.algorithm import HAS_NO_MODEL, FederatedAlgorithm, Metric
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.sampling import Sampling, participation, sample_clients
-from jaxfed.host.parallel.prefetch import prefetched
+from jaxfed.host.parallel.workers import prefetched
 
 CohortOf = Callable[[int], Cohort]  # number of a round -> its cohort
 

@@ -9,17 +9,33 @@ A state is any pytree of arrays, typed PRNG keys and Python numbers. A checkpoin
 `numpy.load`; the state's structure comes back from a template, the state that `init` makes. A zip
 archive has a CRC-32 of every member; all are checked before any is used.
 
-(Orbax takes ten times as long over a small state, keeps no checksums, and reads `[1]` in a path as a
-pattern; its arrays sharded over hosts are not needed, as a server state is on one.)
+(Orbax takes ten times as long over a small state, and keeps no checksums.)
+
+Schedule
+--------
+    the run       round k | copy the state | round k + 1 | round k + 2 | ...
+    its writer                             | serialize, checksum, fsync, rename
+
+A run saves every N rounds, each save complete when `save` returns, or by the clock, with c seconds for the
+last copy and t since it:
+
+    save after a round  if  t >= max(10 s / 3, c / 3 %)  and nothing is being written
+
+By the clock the run waits only for the copy, NumPy arrays that later rounds cannot change: at most 3 % of the
+time (0.3 s for a GB, and host memory for one more state). A thread writes it, one save at a time and without
+a queue, on another core if one is free. After a kill at any instant either the previous save or this one is
+complete. A killed process loses at most ten seconds of work, or a round and its save that take longer.
 """
 
 from __future__ import annotations
 
 import json
+import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +49,9 @@ from jaxfed.host.row_table import RowTable, rows_at_once
 _RECORD, _STATE = "record", "state/"
 _PLACES, _FIRST = "@places", "@first"  # of a table
 _KEPT = 2  # newest checkpoints of a run
+
+LARGEST_SHARE = 0.03  # of the time spent waiting for saves
+_MOST_LOST = 10.0  # seconds of work
 
 RunRecord = dict[str, Any]  # progress of the run, passed to each save; JSON
 Leaves = Iterable[tuple[str, np.ndarray | RowTable]]  # of a state: paths and values
@@ -57,13 +76,8 @@ class Checkpoint:
     def state(self, template: Any, *, part: str = "") -> Any:
         """The state, with the structure and leaf types of `template`, shapes as saved.
 
-        Args:
-            template: a state, or what `jax.eval_shape` makes of one without keys.
-            part: the template describes only this field of the saved state ("model").
-
-        Raises:
-            UsageError: the leaves are not those of the template.
-            Damaged: the leaves are not as the record of the file says.
+        The template is a state, or what `jax.eval_shape` makes of one without keys; of the field `part`
+        alone, if that is given ("model"). With other leaves it is a `UsageError`.
         """
         paths, structure = jax.tree_util.tree_flatten_with_path(template)
         prefix = f"{part}." if part else ""
@@ -71,9 +85,7 @@ class Checkpoint:
         there = {name for name in self._dtypes if name.startswith(prefix) and "@" not in name}
         if wanted != there:
             sides = {"holds": there - wanted, "lacks": wanted - there}
-            parts = (
-                f"{verb} {', '.join(sorted(each)[:3])}" for verb, each in sides.items() if each
-            )
+            parts = (f"{verb} {sorted(each)[0]}" for verb, each in sides.items() if each)
             raise UsageError(f"{self.file}: is not this method's state: it {' and '.join(parts)}")
         with safe_files.archive(self.file) as archive:
             leaves = [self._leaf(archive, prefix + _name(path), leaf) for path, leaf in paths]
@@ -97,21 +109,14 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The newest checkpoints of one run, numbered by step.
-
-    A process that is killed while saving leaves the checkpoints before it intact: a new one counts
-    only once it is complete.
-    """
+    """The newest checkpoints of one run, numbered by step; a new one counts only once it is complete."""
 
     def __init__(self, path: Path) -> None:
         """The directory `path`, made by the first save; it has the newest two checkpoints."""
         self.path = path
 
     def save(self, step: int, state: Any, progress: RunRecord) -> None:
-        """Save a state and a JSON-able record of progress as step `step`.
-
-        Raises:
-            OSError: for example, the disk is full; earlier checkpoints are unchanged.
+        """Save a state and a JSON-able record of progress; after an `OSError` earlier ones are unchanged.
 
         Cost: a copy of the state on the host, a leaf at a time; 1 GB/s and the disk's own time.
         """
@@ -134,7 +139,7 @@ class Checkpoints:
                     _write(archive, _STATE + name, value)
             record = json.dumps({"progress": progress, "dtypes": dtypes}).encode()
             _write(archive, _RECORD, np.frombuffer(record, np.uint8))
-        for old in self._steps()[:-_KEPT]:
+        for old in self.steps()[:-_KEPT]:
             self._file(old).unlink()
 
     def latest(
@@ -148,7 +153,7 @@ class Checkpoints:
             Unresumable: there are checkpoints, but none is usable.
         """
         reason = ""
-        for step in reversed(self._steps()):
+        for step in reversed(self.steps()):
             if reason:
                 logging.warning("%s; going on from %s", reason, self._file(step).name)
             try:
@@ -164,19 +169,89 @@ class Checkpoints:
             raise Unresumable(f"{reason}; there is no older one")
         return None
 
-    def newest(self) -> int | None:
-        """The step of the newest checkpoint; None if nothing has been saved."""
-        return max(self._steps(), default=None)
-
-    def oldest(self) -> int | None:
-        """The step of the oldest checkpoint that is kept; None if nothing has been saved."""
-        return min(self._steps(), default=None)
-
-    def _steps(self) -> list[int]:
+    def steps(self) -> list[int]:
+        """The steps of the checkpoints that are kept, ascending."""
         return sorted(int(file.stem) for file in self.path.glob("*.npz") if file.stem.isdecimal())
 
     def _file(self, step: int) -> Path:
         return self.path / f"{step}.npz"
+
+
+class CheckpointWriter:
+    """Saves a run's states on a schedule; exit waits for a save in progress.
+
+        with CheckpointWriter(checkpoints, every) as saves:
+            for number in rounds:
+                state = advance(state)
+                if saves.are_due(number, is_last=number == rounds[-1]):
+                    saves.save(number, state, {"round": number})
+
+    A failed save raises its error at the next call of `are_due`, `save` or `join`, or at exit, where an
+    exception of the run's own takes precedence.
+    """
+
+    def __init__(
+        self, checkpoints: Checkpoints, every: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Write into `checkpoints`, as the only writer, every `every` rounds; 0 is by the clock."""
+        self._checkpoints, self._every, self._clock = checkpoints, every, clock
+        self._copied_at, self._copying = clock(), 0.0  # the end of the last copy, its seconds
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._in_flight: Future[None] | None = None
+
+    def are_due(self, round_number: int, *, is_last: bool) -> bool:
+        """True if a save is due after this round, and none is being written; raises a failed save's error.
+
+        `is_last`: the last round of its stage, always saved with N.
+        """
+        if self._in_flight is not None:
+            if not self._in_flight.done():
+                return False
+            self.join()
+        if self._every:
+            return is_last or round_number % self._every == 0
+        since = self._clock() - self._copied_at
+        return since >= max(_MOST_LOST / 3, self._copying / LARGEST_SHARE)
+
+    def save(self, step: int, state: Any, progress: RunRecord, *, at_once: bool = False) -> None:
+        """Save a state and a record of progress as they are now (`Checkpoints.save`).
+
+        Waits for the previous save if it is still being written. The state may be changed or donated as
+        soon as this returns. With `at_once` the save is complete then, also by the clock.
+
+        Raises:
+            OSError: this save or the previous one has failed; earlier ones are unchanged.
+        """
+        self.join()
+        if at_once or self._every:
+            self._checkpoints.save(step, state, progress)
+            return
+        started = self._clock()
+        leaves = copied_leaves(state)
+        self._copied_at = self._clock()
+        self._copying = self._copied_at - started
+        self._in_flight = self._thread.submit(self._checkpoints.write, step, leaves, progress)
+
+    def join(self) -> None:
+        """Wait until nothing is being written; raises a failed save's error."""
+        if self._in_flight is not None:
+            wait([self._in_flight])  # still in flight if a signal ends this
+            written, self._in_flight = self._in_flight, None
+            written.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, exception: BaseException | None, trace: object) -> None:
+        try:
+            self.join()
+        except Exception as failure:
+            if exception is None:
+                raise
+            if not isinstance(exception, OSError):
+                logging.warning("the last save has failed: %s", failure)
+        finally:
+            self._thread.shutdown()
 
 
 def copied_leaves(state: Any) -> Leaves:

@@ -37,9 +37,8 @@ def location(given: str | os.PathLike[str], key: str) -> Path:
 def path_text(given: str | os.PathLike[str], key: str) -> str:
     """Return the text of a path; arguments as for `location`. `UsageError` if it is neither."""
     if not isinstance(given, str | os.PathLike):
-        raise UsageError(
-            f"is of type {type(given).__name__}", key=key, allowed="give a path, as text"
-        )
+        wrong = f"is of type {type(given).__name__}"
+        raise UsageError(wrong, key=key, allowed="give a path, as text")
     return os.fspath(given)
 
 
@@ -47,9 +46,6 @@ def folder_to_write(given: str | os.PathLike[str], key: str) -> Path:
     """Check that files can be written in a folder, or in the nearest existing one, where it is missing.
 
     Checked before the work for the contents begins; nothing is left behind. Arguments as for `location`.
-
-    Raises:
-        UsageError: as `location`; a file, or a place where no file can be created.
     """
     path = location(given, key)
     _check(path, given, key)

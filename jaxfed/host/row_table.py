@@ -6,8 +6,7 @@
 
 All versions of a table share one array. The newest version is the array itself; an older one stores only the
 old values of rows that have changed since. A version without references costs nothing. A state that contains
-tables is therefore immutable like any other, but a round copies the rows of its cohort, not those of all
-clients.
+tables is immutable like any other, but a round copies the rows of its cohort, not those of all clients.
 
 Rows of the array are in the order in which places are first written, so those of a cohort are adjacent, and
 memory is allocated only for rows that have been written. A table of typed PRNG keys stores their words.
@@ -22,7 +21,6 @@ import mmap
 import threading
 import weakref
 from collections.abc import Iterator
-from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -31,7 +29,6 @@ import jax.numpy as jnp
 import numpy as np
 
 _MERGED_FROM = 4096  # rows of patches that are merged at least
-_ALIGNED = 16  # bytes
 _BLOCK = 2**24  # bytes of rows that are read at a time
 
 _Patch = tuple[np.ndarray, np.ndarray]  # places int64 [K], rows [K, ...]
@@ -45,20 +42,15 @@ class RowTable:
         dtype: type of the rows; a key type for typed keys.
     """
 
-    def __init__(self, num_rows: int, first: Any, beside: Interleaved | None = None) -> None:
-        """Make a table with `first` in every row; tables with the same `beside` share one array."""
+    def __init__(self, num_rows: int, first: Any) -> None:
+        """Make a table with `first` in every row."""
         self.dtype = first.dtype
         self.is_keys = jnp.issubdtype(first.dtype, jax.dtypes.prng_key)
         self._impl = jax.random.key_impl(first) if self.is_keys else None
         words = np.asarray(jax.random.key_data(first) if self.is_keys else first)
         self.shape = (num_rows, *first.shape)
-        self._array = _Array(num_rows, words, beside)
+        self._array = _Array(num_rows, words)
         self._version, self._patches, self._merged = 0, list[_Patch](), _MERGED_FROM
-
-    @classmethod
-    def of(cls, rows: Any) -> RowTable:
-        """Make a table with these rows [M, ...], copied once."""
-        return cls(len(rows), rows[0]).replaced(np.arange(len(rows)), rows)
 
     @property
     def ndim(self) -> int:
@@ -164,39 +156,11 @@ def rows_at_once(row: np.ndarray) -> int:
     return max(1, _BLOCK // max(1, row.nbytes))
 
 
-class Interleaved:
-    """Storage of several tables in which their rows of one place are adjacent.
-
-    One client's rows of all tables then take few memory pages.
-    """
-
-    def __init__(self, num_rows: int) -> None:
-        self._num_rows, self._stride = num_rows, 0
-
-    def reserved(self, num_bytes: int) -> int:
-        """Reserve bytes of each row, before any row is written; return their offset."""
-        offset, self._stride = self._stride, self._stride + -(-num_bytes // _ALIGNED) * _ALIGNED
-        return offset
-
-    def rows(self, offset: int, first: np.ndarray) -> np.ndarray:
-        """Return the array [M, ...] of the table with this offset and first row."""
-        shape, strides = (
-            (self._num_rows, *first.shape),
-            (self._stride, *np.empty_like(first, order="C").strides),
-        )
-        return np.ndarray(shape, first.dtype, self._bytes, offset, strides)
-
-    @cached_property
-    def _bytes(self) -> np.ndarray:
-        return _allocated((self._num_rows, self._stride), np.dtype(np.uint8))
-
-
 class _Array:
     """The array that all versions share."""
 
-    def __init__(self, num_rows: int, first: np.ndarray, beside: Interleaved | None) -> None:
+    def __init__(self, num_rows: int, first: np.ndarray) -> None:
         self.shape, self.first = (num_rows, *first.shape), first
-        self.beside, self.offset = beside, 0 if beside is None else beside.reserved(first.nbytes)
         self.rows: np.ndarray | None = None
         self.slots = np.zeros(0, np.int32)  # of each place one more than its row's, 0 = not written
         self.num_written, self.written = 0, [np.zeros(0, np.int64)]
@@ -214,10 +178,7 @@ class _Array:
 
     def write(self, places: np.ndarray, rows: np.ndarray) -> None:
         if self.rows is None:
-            if self.beside is None:
-                self.rows = _allocated(self.shape, self.first.dtype)
-            else:
-                self.rows = self.beside.rows(self.offset, self.first)
+            self.rows = _allocated(self.shape, self.first.dtype)
             self.slots = np.zeros(self.shape[0], np.int32)
         new = places[self.slots[places] == 0]
         if len(new):

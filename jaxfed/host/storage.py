@@ -1,14 +1,16 @@
-"""Atomic files, checksums, locks, and full disks."""
+"""Atomic files, tables as CSV, checksums, locks, and full disks."""
 
 from __future__ import annotations
 
+import csv
 import errno
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +22,8 @@ LOCK = ".lock"  # file in a claimed folder
 
 _BEGUN = ".jaxfed-begun-"  # begins the names of folders that are not complete yet
 _CHUNK = 2**20  # bytes
+_FORMULA = re.compile(r"[=+\-@\t\r\n]")
+_NUMBERS = re.compile(r"([-+]?([0-9.]+([eE][-+]?[0-9]+)?|nan|inf)( |$))+")
 _TEXT: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "newline": ""}
 
 
@@ -44,6 +48,27 @@ def whole_file(file: Path, mode: str = "w", permissions: int = 0o666) -> Iterato
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def write_csv(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows of numbers and names as a CSV file in UTF-8; missing values and None are empty.
+
+    A text that a spreadsheet would run as a formula (it begins with =, +, -, @, a tab or a line break) gets a
+    leading apostrophe, unless it is a number or a row of numbers.
+
+    Raises:
+        ValueError: a row with a key that is not a column.
+        OSError: for example, the disk is full; an existing file is unchanged.
+    """
+    with whole_file(path) as stream:
+        writer = csv.DictWriter(stream, list(columns), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: _inert(value) for key, value in row.items()} for row in rows)
+
+
+def _inert(value: Any) -> Any:
+    is_formula = isinstance(value, str) and _FORMULA.match(value)
+    return f"'{value}" if is_formula and not _NUMBERS.fullmatch(value) else value
 
 
 def append(file: Path, text: str) -> None:

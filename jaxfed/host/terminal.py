@@ -1,6 +1,6 @@
 """Progress output of commands: a bar with an estimate on a terminal, plain lines elsewhere.
 
-In a notebook there are fewer lines, and no bar. (Rich's own bar there needs ipywidgets, and warns without.)
+(In a notebook, too: Rich's own bar there needs ipywidgets, and warns without.)
 
 Without a bar, progress within a step is printed if no line has been for `QUIET_SECONDS`.
 """
@@ -23,7 +23,6 @@ from rich.progress import (
 
 QUIET_SECONDS = 20.0
 _NO_EDGE = 1000  # characters
-_PLAIN = str.maketrans({"±": "+-", "–": "-", "†": "*"})
 
 
 class _Console(Console):
@@ -43,11 +42,6 @@ def _console() -> Console:
     return console
 
 
-def in_notebook() -> bool:
-    """True if standard output is a notebook's."""
-    return Console().is_jupyter
-
-
 class Terminal:
     """A progress bar with lines above it, or lines alone; a context manager.
 
@@ -55,16 +49,14 @@ class Terminal:
     """
 
     def __init__(self, total: int, doing: str, console: Console | None = None) -> None:
-        is_notebook = console is None and in_notebook()
         self.console = console or _console()
-        self._has_bar = self.console.is_terminal
-        self.is_interactive = self._has_bar or is_notebook  # somebody watches
+        self.is_interactive = self.console.is_terminal
         left = TextColumn("left"), TimeRemainingColumn()
         self._bar = Progress(
             *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
             *(TimeElapsedColumn(), *left),
             console=self.console,
-            disable=not self._has_bar,
+            disable=not self.is_interactive,
         )
         self._task: Any = self._bar.add_task(doing, total=total)
         self._last_line = time.monotonic()
@@ -83,7 +75,7 @@ class Terminal:
     def describe_part(self, part: str) -> None:
         """Show progress within the step until the next `describe`; without a bar only after a silence."""
         self._bar.update(self._task, description=part)
-        if not self._has_bar and time.monotonic() - self._last_line >= QUIET_SECONDS:
+        if not self.is_interactive and time.monotonic() - self._last_line >= QUIET_SECONDS:
             self.say(part)
 
     def advance(self) -> None:
@@ -98,11 +90,3 @@ class Terminal:
         """Print one line, above the bar if there is one."""
         self._last_line = time.monotonic()
         self.console.print(text, markup=False)
-
-    def printable(self, text: str) -> str:
-        """Return the text, with plain signs for those that the output's encoding does not have."""
-        try:
-            text.encode(self.console.encoding)
-        except UnicodeEncodeError:
-            return text.translate(_PLAIN)
-        return text

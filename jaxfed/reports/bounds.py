@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from jaxfed.errors import UsageError
-from jaxfed.host.csv_file import write_csv
+from jaxfed.host.storage import write_csv
 from jaxfed.reports import style
 from jaxfed.training.consensus.consensus import change_probability, rounds_needed
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from jaxfed.experiment.store.records import Measurement, Run, ordered_methods, own_measures
 from jaxfed.host import storage
-from jaxfed.host.csv_file import write_csv
+from jaxfed.host.storage import write_csv
 from jaxfed.paper_numbers import PAPER_TABLES, PaperCell, PaperTable
 from jaxfed.reports.comparison import (
     LEAST_REPEATS,

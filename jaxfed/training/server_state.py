@@ -24,7 +24,7 @@ from flax import nnx
 from jaxfed.errors import BeyondMemory
 from jaxfed.federation.cohort import Array
 from jaxfed.federation.execution.settings import bytes_text, host_bytes
-from jaxfed.host.row_table import Interleaved, RowTable
+from jaxfed.host.row_table import RowTable
 
 # If the server's own examples are rows of a cohort, these have the ids -2, -3, ...; -1 is padding.
 _FIRST_OF_SERVER = -2
@@ -142,8 +142,7 @@ def rows_for(num_clients: int, state: Any) -> Any:
             f"the states of {num_clients:,} clients take {bytes_text(num_bytes)}, the host's memory is "
             f"{bytes_text(available)}; use a smaller model or fewer clients"
         )
-    beside = Interleaved(num_clients)
-    return jax.tree.map(lambda leaf: RowTable(num_clients, leaf, beside), state)
+    return jax.tree.map(lambda leaf: RowTable(num_clients, leaf), state)
 
 
 def rows_of_clients(num_clients: int, make: Callable[[np.ndarray], Any]) -> Any:

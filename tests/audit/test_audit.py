@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.api.conduct import conduct
+from jaxfed.api.run import conduct
 from jaxfed.audit.audit import Audit
 from jaxfed.audit.shadows import AuditShadows
 from jaxfed.config import check
@@ -188,7 +188,7 @@ def test_looking_changes_no_round(audited, tmp_path, monkeypatch):
     config, place = audited
     with pytest.raises(UsageError, match=r"^config\.federation\.test='central'"):
         run(config, tmp_path / "run")
-    monkeypatch.setattr("jaxfed.api.conduct.check_tested_alike", lambda config: None)
+    monkeypatch.setattr("jaxfed.api.run.check_tested_alike", lambda config: None)
     run(config, tmp_path / "run")
     lines = [
         [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

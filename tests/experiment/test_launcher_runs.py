@@ -28,7 +28,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
-from jaxfed.host import checkpoint_writer
+from jaxfed.host import checkpoint
 from launch import entry, run
 
 how, _, when = os.environ.get("STOP", "").partition("@")
@@ -59,7 +59,7 @@ def stopping_write(self, step, *rest):
 
 Checkpoints.write = stopping_write
 if how in BESIDE:  # a save is due after every round
-    checkpoint_writer._MOST_LOST, checkpoint_writer.LARGEST_SHARE = 0.0, 1e9
+    checkpoint._MOST_LOST, checkpoint.LARGEST_SHARE = 0.0, 1e9
 
 @method(takes=("num_classes",))
 def drift(*, num_classes):

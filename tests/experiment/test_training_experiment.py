@@ -24,7 +24,7 @@ from jaxfed.experiment.store.records import Run
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
-from jaxfed.host.parallel.prefetch import prefetched
+from jaxfed.host.parallel.workers import prefetched
 from jaxfed.settings import names_of, settings_of
 from jaxfed.training.pseudo_labels import pseudo_label
 

@@ -12,7 +12,7 @@ import refusals
 from invoking import DIGITS
 
 from jaxfed.config import base
-from jaxfed.flower.deployment import commands, dealing, programs
+from jaxfed.flower.deployment import commands, programs, trial
 from jaxfed.flower.messages import pytrees, records
 from jaxfed.flower.messages.records import BadMessage
 from launch import flower
@@ -42,7 +42,7 @@ def taking_part():
 def labels_at_the_server():
     config = base.get_config()
     config.federation.labels_at = "server"
-    dealing.deal(config, Path("nodes"), Path("server"))
+    trial.deal(config, Path("nodes"), Path("server"))
 
 
 COMMANDS = {

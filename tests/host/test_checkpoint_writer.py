@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxfed.host import checkpoint_writer
-from jaxfed.host.checkpoint import Checkpoints
-from jaxfed.host.checkpoint_writer import CheckpointWriter
+from jaxfed.host import checkpoint
+from jaxfed.host.checkpoint import Checkpoints, CheckpointWriter
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -37,8 +36,8 @@ class Gated(Checkpoints):
 @pytest.fixture
 def gated(tmp_path, monkeypatch):
     """By this clock a save is due whenever the writer is free."""
-    monkeypatch.setattr(checkpoint_writer, "_MOST_LOST", 0.0)
-    monkeypatch.setattr(checkpoint_writer, "LARGEST_SHARE", 1e9)
+    monkeypatch.setattr(checkpoint, "_MOST_LOST", 0.0)
+    monkeypatch.setattr(checkpoint, "LARGEST_SHARE", 1e9)
     checkpoints = Gated(tmp_path)
     yield checkpoints
     checkpoints.gate.set()

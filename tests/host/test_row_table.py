@@ -9,9 +9,13 @@ import pytest
 
 from jaxfed.host import row_table
 from jaxfed.host.checkpoint import Checkpoints, copied_leaves
-from jaxfed.host.row_table import Interleaved, RowTable
+from jaxfed.host.row_table import RowTable
 
 NUM, FIRST = 50, np.float32([1, 2, 3])
+
+
+def table_of(rows):
+    return RowTable(len(rows), rows[0]).replaced(np.arange(len(rows)), rows)
 
 
 def plain(table):
@@ -78,7 +82,7 @@ def test_a_change_allocates_no_more_in_a_large_table():
 
 def test_typed_keys():
     keys = jax.random.split(jax.random.key(0, impl="rbg"), 5)
-    table = RowTable.of(keys)
+    table = table_of(keys)
     assert (table.shape, table.dtype) == (keys.shape, keys.dtype)
     assert jax.random.key_impl(table[[1]]) == jax.random.key_impl(keys)
     after = table.replaced([2], keys[:1])
@@ -115,8 +119,8 @@ def test_a_checkpoint_has_the_changed_rows(tmp_path, monkeypatch, block, first, 
 
 
 def test_a_checkpoint_of_keys(tmp_path):
-    table = RowTable.of(jax.random.split(jax.random.key(3), 4))
-    restored = checkpointed(table, RowTable.of(jax.random.split(jax.random.key(4), 4)), tmp_path)
+    table = table_of(jax.random.split(jax.random.key(3), 4))
+    restored = checkpointed(table, table_of(jax.random.split(jax.random.key(4), 4)), tmp_path)
     np.testing.assert_array_equal(plain(restored), plain(table))
 
 
@@ -160,17 +164,3 @@ def test_a_place_that_occurs_twice_has_the_last_row():
     table = RowTable(NUM, FIRST).replaced([5, 2, 5], rows[:3]).replaced([9], rows[3:])
     np.testing.assert_array_equal(table[[5, 2, 9, 0]], [rows[2], rows[1], rows[3], FIRST])
     assert table._array.num_written == 3
-
-
-def test_tables_beside_each_other_do_not_touch():
-    beside = Interleaved(NUM)
-    firsts = [FIRST, np.int8(3), np.zeros((0, 2), np.float32), jnp.bfloat16([[1, 2], [3, 4]])]
-    tables = [RowTable(NUM, first, beside) for first in firsts]
-    places = np.array([0, 7, NUM - 1])
-    new = [np.full((3, *np.shape(first)), 9 - i, first.dtype) for i, first in enumerate(firsts)]
-    after = [table.replaced(places, rows) for table, rows in zip(tables, new, strict=True)]
-    for first, table, rows in zip(firsts, after, new, strict=True):
-        expected = np.repeat(np.asarray(first)[None], NUM, axis=0)
-        expected[places] = rows
-        np.testing.assert_array_equal(plain(table), expected)
-    assert after[0]._array.rows.base is after[1]._array.rows.base

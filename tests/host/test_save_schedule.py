@@ -5,8 +5,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from jaxfed.host import checkpoint_writer
-from jaxfed.host.checkpoint_writer import CheckpointWriter
+from jaxfed.host import checkpoint
+from jaxfed.host.checkpoint import CheckpointWriter
 
 
 class Clock:
@@ -34,7 +34,7 @@ def played(round_seconds, num_rounds, copy_seconds=0.0, write_seconds=0.0, every
         clock.seconds += copy_seconds
 
     with (
-        mock.patch.object(checkpoint_writer, "copied_leaves", copied),
+        mock.patch.object(checkpoint, "copied_leaves", copied),
         CheckpointWriter(Nowhere(), every, clock) as writer,
     ):
         for number in range(1, num_rounds + 1):

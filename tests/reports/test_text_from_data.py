@@ -10,7 +10,7 @@ from small_workdirs import make_run
 
 import jaxfed
 from jaxfed.experiment.store.records import read_run
-from jaxfed.host.csv_file import write_csv
+from jaxfed.host.storage import write_csv
 from jaxfed.reports import figures as plots
 from jaxfed.reports import report, tables
 from jaxfed.reports.style import plain, text_width

@@ -43,8 +43,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, has_diverged
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.settings import require
 from jaxfed.federation.rounds import cohorts_of, play
-from jaxfed.host.checkpoint import Checkpoints
-from jaxfed.host.checkpoint_writer import CheckpointWriter
+from jaxfed.host.checkpoint import Checkpoints, CheckpointWriter
 from jaxfed.kernels.devices import in_batches
 from jaxfed.models import Model
 from jaxfed.models.encoders import num_features

@@ -11,7 +11,7 @@ where methods that need labels draw separate cohorts (`jaxfed.federation.samplin
 whose clients are those that arrive (`jaxfed.federation.clock`).
 
 Steps and checkpoints: an experiment numbers all its rounds as steps 1 .. num_repeats * methods * rounds.
-Each step appends its line to metrics.jsonl. After some steps (`jaxfed.host.checkpoint_writer`) a checkpoint
+Each step appends its line to metrics.jsonl. After some steps (`jaxfed.host.checkpoint`) a checkpoint
 stores a snapshot of the state and a mark of metrics.jsonl; it is written while the next rounds run. Lines of
 rounds that a killed process has lost are dropped when the experiment resumes. A process that receives a stop
 signal saves the current round first. All randomness derives from `seed`, `repeat` and `round`, so a resumed
@@ -64,8 +64,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, rounds_of
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock import Schedule
 from jaxfed.federation.rounds import Played
-from jaxfed.host.checkpoint import Checkpoint, Checkpoints
-from jaxfed.host.checkpoint_writer import CheckpointWriter
+from jaxfed.host.checkpoint import Checkpoint, Checkpoints, CheckpointWriter
 from jaxfed.host.interruption import Interruption
 
 

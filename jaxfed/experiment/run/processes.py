@@ -46,7 +46,7 @@ def open_for_all(
                     elif place.exists():
                         shutil.copyfile(place, own / name)
                 directory = stack.enter_context(open_workdir(own, config))
-        step = Checkpoints(directory.checkpoints).newest()
+        step = max(Checkpoints(directory.checkpoints).steps(), default=None)
         processes.check_same({"the newest checkpoint in --workdir": str(step)})
         yield directory
 

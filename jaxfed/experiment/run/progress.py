@@ -142,7 +142,7 @@ class RunProgress(Terminal):
                 heading, justify="left" if is_text else "right", no_wrap=not is_text or place == 0
             )
         for row in rows:
-            table.add_row(*map(self.printable, row))
+            table.add_row(*row)
         self.console.print(table)
 
 

@@ -14,16 +14,29 @@ keys and allowed values alone. One run has one config: the run's name begins wit
 agreed to one config writes that hash into client.toml. What is left to a server is what the method itself
 does to the client: its model, its number of steps, and so its time and memory
 (docs/threat-model-network.md).
+
+The first reply, the hello, says the client's number, and of its data nothing but the numbers of its examples
+and labels, on which the number of steps, shapes and weights of a round depend. The client itself compares
+the form of its examples, the names of their columns and its public examples with those of the run.
+
+If a method's networks normalize their inputs by all clients' data, the sum and the sum of squares of each
+feature (of each channel of images) leave as well. They are sums in the clear: of one example they are the
+example. A client with fewer examples than `least_examples` in its client.toml refuses such a method in one
+line, since a normalization without it would be another one than the simulation's. The floor does not help
+against a server that compares the sums before and after a site has added an example: their difference is
+that example.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Listener
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -41,13 +54,14 @@ from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store import compilation_cache
 from jaxfed.federation.algorithm import ClientSide
+from jaxfed.federation.census import ClientCounts, counts_of
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.method import method_settings
-from jaxfed.flower.client import client_data, client_step, hello
+from jaxfed.flower.client import client_data, client_step
 from jaxfed.flower.client.client_data import ClientData, ClientSettings
 from jaxfed.flower.client.client_step import StepRefused
 from jaxfed.flower.messages import pytrees, records, setup
-from jaxfed.flower.messages.records import BadMessage, Record
+from jaxfed.flower.messages.records import BadMessage, Record, Value, one_line
 from jaxfed.flower.messages.setup import Form, Setup
 from jaxfed.flower.messages.steps import Step, step_of
 from jaxfed.settings import check_each, check_value
@@ -56,6 +70,7 @@ from jaxfed.settings import check_each, check_value
 SETUP, FORM, MESSAGE, REPLY = "setup", "form", "message", "reply"
 Kept = dict[str, tuple[ClientSide, Federation, jax.Array]]
 _DESCRIBED = "setup"  # entry of a state within a session: hash of the setup
+HELLO = "hello"  # name of the first step
 _CLASS = "learner.estimator."
 _MOST_CLIENTS, _MOST_CLASSES = 1_000_000, 100_000
 
@@ -87,10 +102,62 @@ def perform(request: Record, *, folder: Path, kept: Kept) -> Record:
         name = step_of(request).name
     except Exception as error:  # its text may hold data; nobody has said that it may leave
         return client_step.refused(None, error)
-    if name == hello.NAME:
+    if name == HELLO:
         return client_step.answer(request, partial(_hello, data))
     step = partial(_step, data, kept)
     return client_step.perform(folder, request, step, client=data.settings.number)
+
+
+class Hello(NamedTuple):
+    """A client's first reply.
+
+    Attributes:
+        client: its number.
+        name: its name in client.toml.
+        counts: numbers of its examples and labels, with sums of features if the method needs them.
+    """
+
+    client: int
+    name: str
+    counts: ClientCounts
+
+
+def hello(data: ClientData, form: Form, *, sums: bool) -> Hello:
+    """Collect a client's first reply; `StepRefused` if its examples have another form."""
+    x, y = data.points
+    own = Form(x.dtype.name, x.shape[1:], data.columns, form.public and checksum(data.public))
+    for what, here, there in zip(Form._fields, own, form, strict=True):
+        if here != there:
+            order = " in another order" * (what == "columns" and sorted(here) == sorted(there))
+            shown = one_line(f"{here}{order}, not {there}")
+            raise StepRefused(f"{data.settings.name} has examples of {what} {shown}")
+    least = data.settings.least_examples
+    if sums and 0 < len(y) < least:
+        raise StepRefused(
+            "the method needs sums of features, and there are fewer examples than the "
+            f"least_examples = {least} of client.toml"
+        )
+    return Hello(data.settings.number, data.settings.name, counts_of(x, y[y >= 0], sums=sums))
+
+
+def checksum(x: np.ndarray | None) -> str:
+    """SHA-256 of public examples; "" without them."""
+    return "" if x is None else records.fingerprint({"x": x})
+
+
+def from_record(content: Mapping[str, Value], shape: Sequence[int]) -> Hello:
+    """Read a hello from the content of a reply; `shape` is that of an example."""
+    said = records.unpacked(Hello, content)
+    examples, labels, sums = said.counts
+    if not 0 <= said.client < 2**53 or not 0 <= labels <= examples < 2**53:
+        raise BadMessage("the numbers of a hello are too large, or contradict each other")
+    if sums is not None:
+        both = sums.total, sums.square
+        if {each.shape for each in both} != {(shape[-1],)}:
+            raise BadMessage("the sums of a hello are not one of each feature")
+        if not np.isfinite(both).all() or sums.values != examples * math.prod(shape[:-1]):
+            raise BadMessage("the sums of a hello are not finite, or of another number of values")
+    return said
 
 
 def own_federation(data: ClientData, setup: Setup) -> Federation:
@@ -119,7 +186,7 @@ def _hello(data: ClientData, step: Step, content: Record) -> Record:
     config = accepted(data.settings, told, step.run)
     _check_labels(data, told)
     form = records.unpacked(Form, records.part(content, FORM))
-    said = hello.hello(data, form, sums=scales_by_clients(config, told.method))
+    said = hello(data, form, sums=scales_by_clients(config, told.method))
     client_step.check_data(data.folder, step.run, _checksum(data), begins=True)
     return records.packed(said)
 

@@ -16,9 +16,9 @@ from jaxfed.config.reading import opened
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store import workdir
 from jaxfed.flower.client import client_data
-from jaxfed.flower.deployment import comparison, programs
-from jaxfed.flower.deployment.dealing import deal
+from jaxfed.flower.deployment import programs, trial
 from jaxfed.flower.deployment.programs import Address, Say
+from jaxfed.flower.deployment.trial import deal
 from jaxfed.flower.messages import setup
 from jaxfed.flower.server import server_data, server_run
 
@@ -93,7 +93,7 @@ def try_here(
     say("simulating the same")
     simulate(config, place / SIMULATION)
     places = place / RUN, place / SIMULATION
-    difference = comparison.compare(*places, config.algorithm, nodes=place / NODES)
+    difference = trial.compare(*places, config.algorithm, nodes=place / NODES)
     say(f"network and simulation: {difference}")
     say(f"results are in {place / RUN}")
     return int(not difference.is_none)

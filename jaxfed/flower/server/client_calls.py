@@ -3,12 +3,23 @@
     calls = connect(network, config, limits, data, workdir)
     algorithm = calls.algorithm(algorithm, name)       # its round asks the clients
 
-stages.jsonl (`stages`) has one line when a stage of a round begins and one when it ends: time, who replied,
-who is lost and why, bytes, and seconds.
+stages.jsonl is the record of a run's stages, beside metrics.jsonl:
+
+    {"round": 0, "stage": "hello", "run": "..."}                                the run's first start
+    {"round": 3, "stage": "update", "clients": [0, 1, 2], "step": 3}             a stage begins
+    {"round": 3, "stage": "update ended", ..., "why": {"1": "no reply within 300 s"}}
+    {"round": 3, "stage": "end", "states": {"0": 3, "2": 3}}                     the round ends
+
+A line is appended before what it announces happens. A server that was killed and starts again reads here
+which steps it has used and which states of clients belong to its checkpoint. Of a round that was played
+again, the last lines count.
 """
 
 from __future__ import annotations
 
+import json
+import secrets
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +32,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config.sections import Deployment
-from jaxfed.errors import UsageError
+from jaxfed.errors import Unresumable, UsageError
 from jaxfed.federation.algorithm import (
     Check,
     FederatedAlgorithm,
@@ -33,8 +44,7 @@ from jaxfed.federation.algorithm import (
 from jaxfed.federation.census import census_of
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
-from jaxfed.flower.client.client_run import MESSAGE, REPLY, SETUP
-from jaxfed.flower.client.hello import NAME
+from jaxfed.flower.client.client_run import HELLO, MESSAGE, REPLY, SETUP
 from jaxfed.flower.messages import pytrees, records, setup
 from jaxfed.flower.messages.records import BadMessage, Record
 from jaxfed.flower.messages.setup import Setup
@@ -42,10 +52,15 @@ from jaxfed.flower.messages.steps import Network
 from jaxfed.flower.server.clients import Clients
 from jaxfed.flower.server.exchange import Answers, Exchange
 from jaxfed.flower.server.server_data import ServerData
-from jaxfed.flower.server.stages import END, ENDED, Stages
+from jaxfed.host import safe_files, storage
 from jaxfed.host.checkpoint import Checkpoints
 
 _LARGEST_NORM = float(np.sqrt(np.finfo(np.float32).max))  # of a model
+
+
+STAGES = "stages.jsonl"
+END = "end"
+ENDED = " ended"  # behind the name of a stage in its last line
 
 
 class UnusableModel(RuntimeError):
@@ -76,7 +91,7 @@ def connect(
         raise UsageError(f"clients {missing} of {number} are missing{because}")
     for line in refused:
         tell(f"refused {line}")
-    stages.write(round=0, stage=NAME, run=run)
+    stages.write(round=0, stage=HELLO, run=run)
     census = census_of([found.hellos[client].counts for client in range(number)])
     exchange.nodes, exchange.next_step = found.nodes, 1 + stages.last_step()
     told, seen = told._replace(census=census.shared()), data.federation(census, number)
@@ -175,9 +190,9 @@ class ClientCalls:
             self.exchange.states = self._stages.states_after(number - 1)
             self._begun = True
         # The older checkpoint too: if the newest one is damaged, the next start continues from that.
-        saved = Checkpoints(self.place / "checkpoints").oldest()
-        if saved is not None and saved < number:
-            self.exchange.committed = self._stages.states().get(saved, {})
+        saved = Checkpoints(self.place / "checkpoints").steps()
+        if saved and saved[0] < number:
+            self.exchange.committed = self._stages.states().get(saved[0], {})
 
     def _read(self, form: Any, check: Check, client: int, content: Record) -> Any:
         """Read a client's reply."""
@@ -223,3 +238,54 @@ def _norm(tree: Any) -> float:
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     squares = (np.sum(np.square(np.asarray(leaf, np.float64))) for leaf in leaves)
     return float(np.sqrt(sum(squares, np.float64(0))))
+
+
+class Stages:
+    """The file of one run, which the server alone writes."""
+
+    def __init__(self, place: Path) -> None:
+        """Open the file in a workdir; half a line at its end, of a server that was killed, is removed."""
+        self._file = place / STAGES
+        if self._file.exists():
+            content = self._file.read_bytes()
+            whole = content.rfind(b"\n") + 1
+            if whole < len(content):
+                with self._file.open("r+b") as stream:
+                    stream.truncate(whole)
+
+    def write(self, **line: Any) -> None:
+        """Append a line, with the time in seconds since 1970."""
+        storage.append(self._file, json.dumps({**line, "time": round(time.time(), 3)}) + "\n")
+
+    def run(self, config: str) -> str:
+        """Return the run's name, which begins with its config's hash; a new one at the first start."""
+        named = (line["run"] for line in self._lines() if "run" in line)
+        return next(named, f"{config}-{secrets.token_hex(8)}")
+
+    def _lines(self) -> list[dict[str, Any]]:
+        file = self._file
+        return safe_files.json_lines(safe_files.content_of(file), file) if file.exists() else []
+
+    def last_step(self) -> int:
+        """Return the largest number of a step that was announced; 0: none."""
+        return max((line.get("step", 0) for line in self._lines()), default=0)
+
+    def states(self) -> dict[int, dict[int, int]]:
+        """Return the states after each round: {round: {client: number of the step that made it}}."""
+        return {
+            line["round"]: {int(client): number for client, number in line["states"].items()}
+            for line in self._lines()
+            if "states" in line
+        }
+
+    def states_after(self, number: int) -> dict[int, int]:
+        """Return the states after a round, from which the next one continues."""
+        if number == 0:
+            return {}
+        found = self.states().get(number)
+        if found is None:
+            raise Unresumable(
+                f"{self._file}: nothing about the end of round {number}, from which the clients' states "
+                "would continue; bring the file back"
+            )
+        return found

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 from absl import logging
 
-from jaxfed.flower.client import hello
-from jaxfed.flower.client.client_run import FORM, SETUP
-from jaxfed.flower.client.hello import Hello
+from jaxfed.flower.client import client_run
+from jaxfed.flower.client.client_run import FORM, HELLO, SETUP, Hello
 from jaxfed.flower.messages import records
 from jaxfed.flower.messages.setup import Form, Setup
 from jaxfed.flower.server.exchange import Exchange
@@ -70,10 +69,10 @@ class Clients:
         message = records.prefixed(records.packed(self.told), SETUP)
         message |= records.prefixed(records.packed(self.form), FORM)
         answers = self.exchange.ask(
-            hello.NAME,
+            HELLO,
             dict.fromkeys(asked, message),
             round=0,
-            read=lambda place, reply: hello.from_record(reply, self.form.shape),
+            read=lambda place, reply: client_run.from_record(reply, self.form.shape),
             continues=False,
         )
         refused = {asked[place]: lost.reason for place, lost in answers.lost.items()}

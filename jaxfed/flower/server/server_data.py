@@ -4,7 +4,7 @@
     held.federation(census, number)  # no client's examples
 
 The folder has shared.json (`Shared`), and test.npz, validation.npz and public.npz if the server holds them;
-`jaxfed.flower.deployment.dealing` writes it for a trial.
+`jaxfed.flower.deployment.trial` writes it for a trial.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.census import Census
 from jaxfed.federation.clients import Federation
 from jaxfed.flower.client.client_data import Points, points_of, settings_from
-from jaxfed.flower.client.hello import checksum
+from jaxfed.flower.client.client_run import checksum
 from jaxfed.flower.messages.setup import Form
 from jaxfed.host import safe_files
 from jaxfed.settings import Allowed, check

@@ -17,8 +17,6 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 
-FROM_CLUSTER = "auto"
-
 
 def connect(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
     """Connect to the run's other processes, before any device is used; a no-op without a coordinator.
@@ -38,7 +36,7 @@ def connect(coordinator: str | None, num_processes: int | None, process_id: int 
     # JAX would handle SIGTERM itself; here it requests a stop after this round.
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    address = None if coordinator == FROM_CLUSTER else coordinator
+    address = None if coordinator == "auto" else coordinator
     try:
         jax.distributed.initialize(address, num_processes, process_id)
     except (RuntimeError, ValueError) as error:
@@ -71,11 +69,7 @@ def gather_texts(text: str) -> list[str]:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """A block that all processes leave in the same way: an error in one ends them all.
-
-    Raises:
-        UsageError: another process has raised an error.
-    """
+    """A block that all processes leave in the same way: an error in one ends them all."""
     try:
         yield
     except Exception as error:
@@ -87,11 +81,7 @@ def together() -> Iterator[None]:
 
 
 def check_same(own: Mapping[str, str]) -> None:
-    """Check that all processes have equal entries.
-
-    Raises:
-        UsageError: names a process with an entry other than the first's; all processes raise it.
-    """
+    """Check that all processes have equal entries; the error, of all, names one that differs."""
     first, *others = (json.loads(text) for text in gather_texts(json.dumps(dict(own))))
     for number, other in enumerate(others, 1):
         for name in {**first, **other}:

@@ -24,8 +24,7 @@ from jaxfed.experiment.store.workdir import Workdir, open_workdir
 from jaxfed.federation.algorithm import Course, FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.federation.sampling import num_groups, sample_clients
-from jaxfed.host.checkpoint import Checkpoints
-from jaxfed.host.checkpoint_writer import CheckpointWriter
+from jaxfed.host.checkpoint import Checkpoints, CheckpointWriter
 from jaxfed.host.interruption import Interrupted, Interruption
 
 

@@ -23,7 +23,7 @@ from jaxfed.experiment.store.workdir import (
 )
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
-from jaxfed.host import checkpoint_writer
+from jaxfed.host import checkpoint
 from launch import entry, run
 
 CONFIG = {"algorithm": "xclp", "num_repeats": 2, "dataset": {"name": "digits"}, "alpha": 0.5}
@@ -246,8 +246,8 @@ def test_a_full_disk_is_one_line_and_the_same_command_continues(
     launch, whole, tmp_path, full_disk, monkeypatch, every
 ):
     """Full while metrics, checkpoints or plots are written; by the clock a thread writes them."""
-    monkeypatch.setattr(checkpoint_writer, "_MOST_LOST", 0.0)
-    monkeypatch.setattr(checkpoint_writer, "LARGEST_SHARE", 1e9)
+    monkeypatch.setattr(checkpoint, "_MOST_LOST", 0.0)
+    monkeypatch.setattr(checkpoint, "LARGEST_SHARE", 1e9)
     for limit, plots in ((150, "false"), (1000, "false"), (3000, "true")):
         saving = (f"--config.checkpoint_every={every}", f"--config.execution.plots={plots}")
         workdir = tmp_path / str(limit)

@@ -12,7 +12,7 @@ from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.flower.client import client_data
-from jaxfed.flower.deployment import dealing
+from jaxfed.flower.deployment import trial
 
 DIGITS = "ml_collections_configs/xclp_digits.py"
 TOML = 'number = 1\nname = "north"\n'
@@ -113,7 +113,7 @@ def test_folders_are_what_the_simulation_gives_its_clients(tmp_path):
     whole = simulation(tmp_path, 30, **keys).federation(0)
     for client in range(whole.num_clients):
         folder = tmp_path / f"{client}"
-        dealing.deal_to_client(whole, client, folder)
+        trial.deal_to_client(whole, client, folder)
         data = client_data.read(folder, num_classes=3)
         assert (data.settings.number, data.settings.least_clients) == (client, 3)
         own = federation_of(data, 3)
@@ -128,11 +128,11 @@ def test_folders_are_what_the_simulation_gives_its_clients(tmp_path):
 
 def test_a_config_is_dealt_and_dealt_again(tmp_path):
     config = file.load(DIGITS, ["federation.num_clients=3", "dataset.train_size=120"])
-    dealt = dealing.deal(config, tmp_path / "nodes", tmp_path / "server")
+    dealt = trial.deal(config, tmp_path / "nodes", tmp_path / "server")
     assert [folder.name for folder in dealt] == ["0", "1", "2"]
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.npz")}
     (dealt[0] / "state" / "kept").write_text("1")
-    dealing.deal(config, tmp_path / "nodes", tmp_path / "server")
+    trial.deal(config, tmp_path / "nodes", tmp_path / "server")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.npz")} == before
     assert (dealt[0] / "state" / "kept").exists()
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "kept"]
@@ -145,7 +145,7 @@ def test_a_config_is_dealt_and_dealt_again(tmp_path):
 def test_bytes_stay_bytes(tmp_path):
     images = np.arange(2 * 4 * 4, dtype=np.uint8).reshape(2, 4, 4, 1)
     whole = Federation.from_clients([(images, [0, 1])], num_classes=2)
-    dealing.deal_to_client(whole, 0, folder := tmp_path / "0")
+    trial.deal_to_client(whole, 0, folder := tmp_path / "0")
     np.testing.assert_array_equal(client_data.read(folder).train.x, images, strict=True)
 
 

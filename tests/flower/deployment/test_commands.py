@@ -12,7 +12,7 @@ from jaxfed.config import file as config_file
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.flower import app
-from jaxfed.flower.deployment import commands, comparison, programs
+from jaxfed.flower.deployment import commands, programs, trial
 from jaxfed.host.checkpoint import Checkpoints
 from launch import flower
 
@@ -129,8 +129,8 @@ def test_a_trial_without_processes(monkeypatch, tmp_path):
     assert played == [[f"--data={place / 'nodes' / number}" for number in "012"]]
     assert said[-2] == "network and simulation: no states to compare; no labels to compare"
     assert simulated == ["simulation"]
-    differs = comparison.Difference(0.0, 1, 1, 100)
-    monkeypatch.setattr(comparison, "compare", lambda *_, **__: differs)
+    differs = trial.Difference(0.0, 1, 1, 100)
+    monkeypatch.setattr(trial, "compare", lambda *_, **__: differs)
     assert try_here(*SECURE) == 1
 
 
@@ -140,11 +140,11 @@ def test_differences_of_two_workdirs(tmp_path):
         files = Workdir(tmp_path / name)
         Checkpoints(files.final_state("m", 0)).save(1, state, {})
     places = tmp_path / "a", tmp_path / "b"
-    assert str(comparison.compare(*places, "m")) == (
+    assert str(trial.compare(*places, "m")) == (
         "max |difference| 0.5 of 2 arrays; no labels to compare"
     )
-    assert comparison.compare(places[0], places[0], "m").largest == 0.0
-    assert comparison.compare(*places, "other").largest is None
+    assert trial.compare(places[0], places[0], "m").largest == 0.0
+    assert trial.compare(*places, "other").largest is None
 
 
 def test_the_app_is_two_thin_files():

@@ -12,7 +12,7 @@ import pytest
 from invoking import ROOT
 
 from jaxfed.experiment.store.records import read_metrics
-from jaxfed.flower.deployment import comparison
+from jaxfed.flower.deployment import trial
 
 pytest.importorskip("flwr", reason="pip install -r requirements-flower.txt")
 pytestmark = pytest.mark.slow
@@ -50,7 +50,7 @@ def tried(place, *settings, status=(0,)):
 def test_processes_compute_what_the_simulation_does(tmp_path, name, record_property):
     settings, allowed, on_top = RUNS[name]
     said = tried(tmp_path, *SMALL, f"algorithm={name}", *settings)
-    found = comparison.compare(tmp_path / "run", tmp_path / "simulation", name)
+    found = trial.compare(tmp_path / "run", tmp_path / "simulation", name)
     assert found.num_arrays > 0
     assert found.largest <= allowed
     assert found.labels == 0 < found.num_labels
@@ -81,7 +81,7 @@ def test_processes_that_run_protocols_compute_what_the_simulation_does(tmp_path,
     settings, allowed = IN_SESSIONS[name]
     statuses = (0, 1) if allowed else (0,)  # 1: other bits, by rounding
     tried(tmp_path, *SMALL, f"algorithm={name}", *settings, "rounds=2", status=statuses)
-    found = comparison.compare(tmp_path / "run", tmp_path / "simulation", name)
+    found = trial.compare(tmp_path / "run", tmp_path / "simulation", name)
     assert found.num_arrays > 2
     assert found.largest <= allowed
     lines = list(map(json.loads, (tmp_path / "run" / "stages.jsonl").read_text().splitlines()))
@@ -108,6 +108,6 @@ def test_a_killed_client_is_a_departure(tmp_path):
     with started(tmp_path / "without", *leaving, command=("launch.run",)) as process:
         print(process.communicate(timeout=300)[0])
     assert process.returncode == 0
-    found = comparison.compare(tmp_path / "run", tmp_path / "without", "fedavg")
+    found = trial.compare(tmp_path / "run", tmp_path / "without", "fedavg")
     assert found.num_arrays > 2
     assert (found.largest, found.labels) == (0, 0)

@@ -13,7 +13,7 @@ from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.cohort import emptied
-from jaxfed.flower.deployment import comparison
+from jaxfed.flower.deployment import trial
 from jaxfed.host.interruption import Interruption
 
 # One makes all whole numbers negative, of which an update need not have any.
@@ -74,6 +74,6 @@ def test_random_faults_are_departures(tmp_path, name, clients, rounds, seed):
     left = {number: lost for (_, number), lost in there.reasons().items()}
     assert len(left) > rounds // 4
     simulate(config, tmp_path / "simulation", left)
-    found = comparison.compare(there.place, tmp_path / "simulation", name)
+    found = trial.compare(there.place, tmp_path / "simulation", name)
     assert found.largest == 0
     assert found.labels == 0

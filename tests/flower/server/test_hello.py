@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from local_network import LocalNetwork
 
-from jaxfed.flower.client import client_step, hello
+from jaxfed.flower.client import client_run, client_step
 from jaxfed.flower.client.client_data import ClientData, ClientSettings, Points
 from jaxfed.flower.client.client_step import StepRefused
 from jaxfed.flower.messages import records
@@ -21,14 +21,14 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(6, 2, 3)).astype(np.float32)
 Y = np.array([0, 2, -1, 2, -1, 1])
 PUBLIC = RNG.normal(size=(4, 2, 3)).astype(np.float32)
-FORM = Form("float32", (2, 3), ("a", "b", "c"), hello.checksum(PUBLIC))
+FORM = Form("float32", (2, 3), ("a", "b", "c"), client_run.checksum(PUBLIC))
 SETTINGS = ClientSettings(number=1, name="north", least_examples=2)
 DATA = ClientData(None, SETTINGS, Points(X, Y), None, PUBLIC, FORM.columns)
 
 
 def hello_of(number=1, form=FORM, *, sums=True, **changes):
     settings = replace(SETTINGS, number=number)
-    return hello.hello(DATA._replace(settings=settings, **changes), form, sums=sums)
+    return client_run.hello(DATA._replace(settings=settings, **changes), form, sums=sums)
 
 
 def test_a_hello_counts():
@@ -36,7 +36,7 @@ def test_a_hello_counts():
     assert said.counts[:2] == (6, 4)
     np.testing.assert_allclose(said.counts.sums.total, X.sum((0, 1)), rtol=1e-5)
     np.testing.assert_allclose(said.counts.sums.square, np.square(X).sum((0, 1)), rtol=1e-5)
-    nobody = hello.hello(DATA._replace(train=Points(X[:0], Y[:0])), FORM, sums=True).counts
+    nobody = client_run.hello(DATA._replace(train=Points(X[:0], Y[:0])), FORM, sums=True).counts
     assert (nobody[:2], nobody.sums.total.tolist()) == ((0, 0), [0] * 3)
     with pytest.raises(StepRefused, match="fewer examples than the least_examples = 2"):
         hello_of(train=Points(X[:1], Y[:1]))
@@ -47,7 +47,7 @@ def test_a_hello_counts():
 @pytest.mark.parametrize("y", [Y, np.full(6, -1)])
 def test_a_hello_comes_back(y, sums):
     record = records.packed(hello_of(train=Points(X, y), sums=sums))
-    read = hello.from_record(records.decode(*records.encode(record)), (2, 3))
+    read = client_run.from_record(records.decode(*records.encode(record)), (2, 3))
     assert records.encode(records.packed(read)) == records.encode(record)
 
 
@@ -95,9 +95,9 @@ MALFORMED = {
 @pytest.mark.parametrize("case", MALFORMED)
 def test_a_malformed_hello_is_a_bad_message(case):
     record = records.packed(hello_of())
-    hello.from_record(record, (2, 3))
+    client_run.from_record(record, (2, 3))
     with pytest.raises(BadMessage):
-        hello.from_record(MALFORMED[case](record), (2, 3))
+        client_run.from_record(MALFORMED[case](record), (2, 3))
 
 
 REFUSED = {  # what the run has in place of the client's -> why the client refuses

@@ -10,7 +10,7 @@ from on_demand import on_demand
 from jaxfed.config import assembly
 from jaxfed.errors import UsageError
 from jaxfed.flower.server import server_data, server_run
-from jaxfed.flower.server.stages import Stages
+from jaxfed.flower.server.client_calls import Stages
 from jaxfed.host import storage
 from jaxfed.host.checkpoint import Checkpoints
 

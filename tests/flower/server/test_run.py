@@ -22,7 +22,7 @@ from jaxfed.api.run import run as simulate
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.records import read_predictions
 from jaxfed.flower.client import client_data
-from jaxfed.flower.deployment import comparison
+from jaxfed.flower.deployment import trial
 from jaxfed.flower.server import server_run
 
 
@@ -37,7 +37,7 @@ def compared(there, **options):
     """The difference of a run to its simulation, which is in `simulation` beside it."""
     place = there.place.parent / "simulation"
     simulate(there.config, workdir=place, progress=False)
-    return comparison.compare(there.place, place, there.config.algorithm, **options)
+    return trial.compare(there.place, place, there.config.algorithm, **options)
 
 
 @pytest.mark.parametrize("name", on_demand(["fedavg", "scaffold", *CONSISTENT], at_once=["fedavg"]))
@@ -149,8 +149,8 @@ def test_labels_at_clients_are_the_simulations(tmp_path, row_sums):
     text = file.read_text()
     file.write_text(text.replace("npz,0,", "npz,0,7", 1))
     places = there.place, tmp_path / "simulation"
-    assert comparison.compare(*places, "xclp", nodes=nodes).labels == 1
-    assert comparison.compare(*places, "xclp").labels is None
+    assert trial.compare(*places, "xclp", nodes=nodes).labels == 1
+    assert trial.compare(*places, "xclp").labels is None
 
 
 def assert_in_a_file(folder, expected):

@@ -1,0 +1,220 @@
+"""A trial: a config's simulated clients as folders, and the results of a network beside a simulation's.
+
+    folders = deal(config, Path("work/nodes"), Path("work/server"))
+    print(compare(Path("work/run"), Path("work/simulation"), "fedavg"))
+
+A client's folder (`jaxfed.flower.client.client_data`) has the examples that the simulation gives to the
+client, in its order, bit for bit: labeled, then unlabeled ones in train.npz, new points in test.npz. The
+server's folder is that of `jaxfed.flower.server.server_data`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxfed.config.data.simulation import Simulation
+from jaxfed.config.keys import refused
+from jaxfed.data.dataset import UNLABELED
+from jaxfed.experiment.run.loop import first_repeat
+from jaxfed.experiment.store.records import read_predictions
+from jaxfed.experiment.store.workdir import Workdir
+from jaxfed.federation.clients import Federation
+from jaxfed.flower.client.client_data import (
+    LABELS,
+    PRIVATE_FOLDER,
+    PUBLIC,
+    SETTINGS,
+    TEST,
+    TRAIN,
+    ClientSettings,
+    private_folder,
+    write_private,
+)
+from jaxfed.flower.server.server_data import PARTS, SHARED
+from jaxfed.host.safe_files import arrays_of
+
+_LEAVES = "state/"
+_MODELS = "state/learner."  # of clients, if each has its own
+
+
+def deal(config: ConfigDict, nodes: Path, server: Path) -> tuple[Path, ...]:
+    """Write the folders of all clients of a config, and that of the server; return the clients'.
+
+    A client's state, if any, stays.
+    """
+    if config.federation.labels_at != "clients":
+        wrong = "clients of a deployment hold their labels"
+        raise refused(config, "federation.labels_at", wrong, "use 'clients'")
+    simulation = Simulation(config)
+    simulation.warn()
+    first_repeat(config, simulation)
+    federation = simulation.federation(config.seed)
+    names = simulation.class_counts(federation)["class_names"][: federation.num_classes]
+    shared: dict[str, Any] = {
+        "class_names": list(names),
+        "example": [str(federation.x.dtype), *federation.x.shape[1:]],
+    }
+    # Columns have no names if a network computes them.
+    if config.preprocessing.kind not in ("pretrained", "federated_features"):
+        shared["columns"] = list(simulation.row_encoding(config.seed).names)
+    nodes.mkdir(parents=True, exist_ok=True)
+    server.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+    write_private(server / SHARED, (json.dumps(shared, indent=2) + "\n").encode())
+    for name in PARTS[:-1]:
+        rows = getattr(federation, name)
+        held = {"x": federation.x[rows], "y": federation.y[rows]} if len(rows) else {}
+        _write_arrays(server / f"{name}.npz", held)
+    _write_arrays(server / PUBLIC, _public(federation))
+    named = config.learner.get("estimator", {}).get("estimator", "")  # a client must allow it
+    folders = tuple(nodes / str(client) for client in range(federation.num_clients))
+    for client, folder in enumerate(folders):
+        estimators = [named] if named else []
+        deal_to_client(federation, client, folder, estimators, shared.get("columns", ()))
+    return folders
+
+
+def deal_to_client(
+    federation: Federation,
+    client: int,
+    folder: Path,
+    estimators: Sequence[str] = (),
+    columns: Sequence[str] = (),
+) -> None:
+    """Write a client's folder, whose settings allow these estimators."""
+    folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    labeled, unlabeled, new = (each[client] for each in federation.partition)
+    own = np.concatenate([labeled, unlabeled])
+    y = np.full(len(own), UNLABELED, np.int32)
+    y[: len(labeled)] = federation.y[labeled]
+    named = {"columns": np.array(columns)} if columns else {}
+    _write_arrays(folder / TRAIN, {"x": federation.x[own], "y": y, **named})
+    test = {"x": federation.x[new], "y": federation.y[new], **named}
+    _write_arrays(folder / TEST, test if len(new) else {})
+    _write_arrays(folder / PUBLIC, _public(federation))
+    least = min(3, max(1, federation.num_clients - 1))  # one of a round may be lost
+    lines = [f"number = {client}", f'name = "client-{client}"', f"least_clients = {least}"]
+    if len(own) < ClientSettings.least_examples:  # simulated clients have no secrets
+        lines.append(f"least_examples = {len(own)}")
+    lines.append(f"estimators = {json.dumps(list(estimators))}")
+    write_private(folder / SETTINGS, "".join(f"{line}\n" for line in lines).encode())
+    private_folder(folder)
+
+
+def _public(federation: Federation) -> dict[str, np.ndarray]:
+    return {"x": federation.public_examples} if len(federation.public) else {}
+
+
+def _write_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write an .npz file, or remove an earlier one if there are no arrays."""
+    if not arrays:
+        file.unlink(missing_ok=True)
+        return
+    content = io.BytesIO()
+    np.savez(content, **dict(arrays))  # type: ignore[arg-type]
+    write_private(file, content.getvalue())
+
+
+class Difference(NamedTuple):
+    """Differences of the results of one method in one repeat.
+
+    Fields:
+        largest: largest absolute difference of an entry of the last state, infinite for other shapes or
+            names; None without states.
+        num_arrays: number of arrays that were compared.
+        labels: number of predicted labels that differ; None without predictions.
+        num_labels: number of points with a label in one of the two.
+    """
+
+    largest: float | None
+    num_arrays: int
+    labels: int | None
+    num_labels: int
+
+    def __str__(self) -> str:
+        """One line, such as `max |difference| 0.0 of 4 arrays; 0 of 120 labels differ`."""
+        states, labels = "no states to compare", "no labels to compare"
+        if self.largest is not None:
+            states = f"max |difference| {self.largest:g} of {self.num_arrays} arrays"
+        if self.labels is not None:
+            labels = f"{self.labels} of {self.num_labels} labels differ"
+        return f"{states}; {labels}"
+
+
+def compare(first: Path, second: Path, method: str, *, nodes: Path | None = None) -> Difference:
+    """Compare the last states and the predictions of a method in two workdirs.
+
+    The first one is that of a server, whose state has no rows for its clients' own states, and none of their
+    models if each has its own. Labels that stay with the clients are in their folders, `nodes`/NUMBER, if
+    these are here. A client's points have one order everywhere: labeled, unlabeled, new.
+    """
+    here, there = (_last_state(path, method) for path in (first, second))
+    largest = None
+    # States of clients, which stay with them; a table has several arrays, NAME and NAME@...
+    own = {name for name, rows in here.items() if rows.shape[:1] == (0,)}
+    here, there = (
+        {name: rows for name, rows in side.items() if name.partition("@")[0] not in own}
+        for side in (here, there)
+    )
+    if not any(name.startswith(_MODELS) for name in here):
+        there = {name: rows for name, rows in there.items() if not name.startswith(_MODELS)}
+    if here and there:
+        largest = max(_difference(here.get(n), there.get(n)) for n in {*here, *there})
+    found, expected = (_labels(path, method) for path in (first, second))
+    if nodes is not None and not found:  # a server has no labels of its clients' points
+        found = _labels_at_clients(nodes)
+        expected.pop("-1", None)
+    pairs = [
+        pair
+        for client in {*found, *expected}
+        for pair in zip_longest(found.get(client, ()), expected.get(client, ()))
+    ]
+    labels = sum(one != other for one, other in pairs) if found and expected else None
+    return Difference(largest, len(here), labels, len(pairs))
+
+
+def _last_state(workdir: Path, method: str) -> dict[str, np.ndarray]:
+    """Return the arrays of a method's last state, or of its only one; {} if there is none."""
+    files = Workdir(workdir)
+    for is_last in (True, False):
+        folder = files.final_state(method, 0, last=is_last)
+        if saved := sorted(folder.glob("*.npz")):
+            arrays = arrays_of(saved[-1])
+            return {name: array for name, array in arrays.items() if name.startswith(_LEAVES)}
+    return {}
+
+
+def _difference(here: np.ndarray | None, there: np.ndarray | None) -> float:
+    if here is None or there is None or here.shape != there.shape or here.dtype != there.dtype:
+        return float("inf")
+    if here.tobytes() == there.tobytes():
+        return 0.0
+    if here.dtype.kind not in "biuf":
+        return float("inf")
+    gaps = np.abs(here.astype(np.float64) - there.astype(np.float64))
+    return float(np.nan_to_num(gaps, nan=np.inf).max(initial=0.0))
+
+
+def _labels(workdir: Path, method: str) -> dict[str, list[str]]:
+    """Return the labels of each client's points; "-1" has those that no client holds."""
+    found = defaultdict(list)
+    for row in read_predictions(workdir, method, 0) or ():
+        found[row["client"]].append(row["label"])
+    return found
+
+
+def _labels_at_clients(nodes: Path) -> dict[str, list[str]]:
+    found = defaultdict(list)
+    for file in nodes.glob(f"*/{LABELS}"):
+        with file.open(encoding="utf-8", newline="") as stream:
+            found[file.parent.name] = [row["label"] for row in csv.DictReader(stream)]
+    return found
