@@ -102,7 +102,6 @@ class Result:
 
         Returns:
             x -> probabilities, float32 [n, C], of examples [n, ...] as clients held them: preprocessed.
-            It raises a UsageError for examples of another shape.
 
         Raises:
             UsageError: a method that trains no model; one that diverged.

@@ -178,8 +178,7 @@ def run(
 
     Raises:
         KeyboardInterrupt: Ctrl-C, or a notebook's stop; one line on what is kept and how to go on.
-        UsageError: one line on what cannot be: a key, a value, a key that nothing in the run reads, missing
-            data, another experiment's workdir.
+        UsageError: one line on what cannot be.
     """
     path_text(overrides.get("dataset__name", ""), "config.dataset.name")
     texts = [as_text(key.replace("__", "."), value) for key, value in overrides.items()]
@@ -227,9 +226,6 @@ def open(workdir: str | os.PathLike[str]) -> Result:
 
     Args:
         workdir: of `jaxfed.run` or `launch.run`, or of a point of a sweep.
-
-    Returns:
-        The same as `jaxfed.run` with this workdir.
 
     Raises:
         UsageError: one line: no such folder, no workdir, a run that has not finished, a damaged file.

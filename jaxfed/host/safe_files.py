@@ -72,10 +72,7 @@ def json_object(content: bytes | str, file: Path | str) -> dict[str, Any]:
 
 
 def json_lines(content: bytes, file: Path) -> list[dict[str, Any]]:
-    """Parse the content of a file as JSON objects, one a line; `Damaged` if a line is none.
-
-    A last line without its end is left out: a process that was killed may have left it.
-    """
+    """Parse the content of a file as JSON objects, one a line; half a last line, of a kill, is left out."""
     lines = enumerate(content.split(b"\n")[:-1], 1)
     return [json_object(line, f"line {number} of {file}") for number, line in lines]
 

@@ -116,7 +116,12 @@ def read(folder: Path, *, num_classes: int | None = None) -> ClientData:
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder")
     _check_modes(folder)
-    settings = _settings(folder / SETTINGS)
+    file = folder / SETTINGS
+    try:
+        given = tomllib.loads(safe_files.content_of(file).decode())
+    except ValueError as error:
+        raise UsageError(f"{file}: not a readable TOML file ({one_line(f'{error}')})") from error
+    settings = settings_from(ClientSettings, given, file)
     train, columns = points_of(folder / TRAIN, num_classes)
     test, public = None, None
     if (file := folder / TEST).exists():
@@ -167,14 +172,6 @@ def as_examples(x: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):  # to inf, which is refused
             return x.astype(np.float32, copy=False)
     return x[..., None] if x.ndim == 3 else x
-
-
-def _settings(file: Path) -> ClientSettings:
-    try:
-        given = tomllib.loads(safe_files.content_of(file).decode())
-    except ValueError as error:
-        raise UsageError(f"{file}: not a readable TOML file ({one_line(f'{error}')})") from error
-    return settings_from(ClientSettings, given, file)
 
 
 def settings_from(kind: Callable[..., Settings], given: Mapping[str, Any], file: Path) -> Settings:

@@ -29,17 +29,8 @@ from jaxfed.experiment.run.loop import first_repeat
 from jaxfed.experiment.store.records import read_predictions
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.clients import Federation
-from jaxfed.flower.client.client_data import (
-    LABELS,
-    PRIVATE_FOLDER,
-    PUBLIC,
-    SETTINGS,
-    TEST,
-    TRAIN,
-    ClientSettings,
-    private_folder,
-    write_private,
-)
+from jaxfed.flower.client import client_data
+from jaxfed.flower.client.client_data import ClientSettings, private_folder, write_private
 from jaxfed.flower.server.server_data import PARTS, SHARED
 from jaxfed.host.safe_files import arrays_of
 
@@ -68,13 +59,13 @@ def deal(config: ConfigDict, nodes: Path, server: Path) -> tuple[Path, ...]:
     if config.preprocessing.kind not in ("pretrained", "federated_features"):
         shared["columns"] = list(simulation.row_encoding(config.seed).names)
     nodes.mkdir(parents=True, exist_ok=True)
-    server.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+    server.mkdir(mode=client_data.PRIVATE_FOLDER, parents=True, exist_ok=True)
     write_private(server / SHARED, (json.dumps(shared, indent=2) + "\n").encode())
     for name in PARTS[:-1]:
         rows = getattr(federation, name)
         held = {"x": federation.x[rows], "y": federation.y[rows]} if len(rows) else {}
         _write_arrays(server / f"{name}.npz", held)
-    _write_arrays(server / PUBLIC, _public(federation))
+    _write_arrays(server / client_data.PUBLIC, _public(federation))
     named = config.learner.get("estimator", {}).get("estimator", "")  # a client must allow it
     folders = tuple(nodes / str(client) for client in range(federation.num_clients))
     for client, folder in enumerate(folders):
@@ -91,22 +82,22 @@ def deal_to_client(
     columns: Sequence[str] = (),
 ) -> None:
     """Write a client's folder, whose settings allow these estimators."""
-    folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    folder.mkdir(mode=client_data.PRIVATE_FOLDER, exist_ok=True)
     labeled, unlabeled, new = (each[client] for each in federation.partition)
     own = np.concatenate([labeled, unlabeled])
     y = np.full(len(own), UNLABELED, np.int32)
     y[: len(labeled)] = federation.y[labeled]
     named = {"columns": np.array(columns)} if columns else {}
-    _write_arrays(folder / TRAIN, {"x": federation.x[own], "y": y, **named})
+    _write_arrays(folder / client_data.TRAIN, {"x": federation.x[own], "y": y, **named})
     test = {"x": federation.x[new], "y": federation.y[new], **named}
-    _write_arrays(folder / TEST, test if len(new) else {})
-    _write_arrays(folder / PUBLIC, _public(federation))
+    _write_arrays(folder / client_data.TEST, test if len(new) else {})
+    _write_arrays(folder / client_data.PUBLIC, _public(federation))
     least = min(3, max(1, federation.num_clients - 1))  # one of a round may be lost
     lines = [f"number = {client}", f'name = "client-{client}"', f"least_clients = {least}"]
     if len(own) < ClientSettings.least_examples:  # simulated clients have no secrets
         lines.append(f"least_examples = {len(own)}")
     lines.append(f"estimators = {json.dumps(list(estimators))}")
-    write_private(folder / SETTINGS, "".join(f"{line}\n" for line in lines).encode())
+    write_private(folder / client_data.SETTINGS, "".join(f"{line}\n" for line in lines).encode())
     private_folder(folder)
 
 
@@ -148,6 +139,11 @@ class Difference(NamedTuple):
         if self.labels is not None:
             labels = f"{self.labels} of {self.num_labels} labels differ"
         return f"{states}; {labels}"
+
+    @property
+    def is_none(self) -> bool:
+        """True if no entry and no label differs."""
+        return not self.largest and not self.labels
 
 
 def compare(first: Path, second: Path, method: str, *, nodes: Path | None = None) -> Difference:
@@ -214,7 +210,7 @@ def _labels(workdir: Path, method: str) -> dict[str, list[str]]:
 
 def _labels_at_clients(nodes: Path) -> dict[str, list[str]]:
     found = defaultdict(list)
-    for file in nodes.glob(f"*/{LABELS}"):
+    for file in nodes.glob(f"*/{client_data.LABELS}"):
         with file.open(encoding="utf-8", newline="") as stream:
             found[file.parent.name] = [row["label"] for row in csv.DictReader(stream)]
     return found

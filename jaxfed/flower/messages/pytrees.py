@@ -23,15 +23,10 @@ _ROOT = "value"  # name of a tree that is a single leaf
 
 def to_record(tree: Any) -> Record:
     """Flatten a pytree; arrays of JAX are copied to the host."""
-    record: Record = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        name = _name(path)
-        if name in record:
-            raise ValueError(f"two leaves of a tree have the name {name}")
-        if type(leaf) not in (bytes, *PLAIN) and not hasattr(leaf, "dtype"):
-            raise TypeError(f"{name}: {type(leaf).__name__} cannot be sent")
-        record[name] = np.asarray(leaf) if hasattr(leaf, "dtype") else leaf
-    return record
+    return {
+        _name(path): np.asarray(leaf) if hasattr(leaf, "dtype") else leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
 
 
 def from_record(record: Mapping[str, Value], template: Any, *, finite: bool = True) -> Any:

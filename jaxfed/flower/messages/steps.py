@@ -97,14 +97,9 @@ def failure_of(record: Mapping[str, Value]) -> Failure | None:
 
 
 class Arrival(NamedTuple):
-    """A reply, or news that there will be none.
+    """A reply, or news that there will be none: without a record, and with a problem, one line.
 
-    Attributes:
-        reply_to: the request's identifier; it alone says whose reply this is, because news of a lost node
-            comes from the network.
-        node: the sender of a reply, 0 with a problem.
-        record: content of the reply; None with a problem.
-        problem: why there is no content, one line; "" if there is.
+    The request's identifier alone says whose it is, because news of a lost node come from the network.
     """
 
     reply_to: str

@@ -23,18 +23,9 @@ from typing import Any, NamedTuple
 
 from absl import logging
 
-from jaxfed.flower.messages import records
+from jaxfed.flower.messages import records, steps
 from jaxfed.flower.messages.records import BadMessage, Record
-from jaxfed.flower.messages.steps import (
-    Arrival,
-    Failure,
-    Network,
-    Step,
-    content_of,
-    failure_of,
-    request,
-    step_of,
-)
+from jaxfed.flower.messages.steps import Arrival, Failure, Network, Step
 
 Read = Callable[[int, Record], Any]  # client, content -> what `replies` holds
 
@@ -81,11 +72,7 @@ class Answers:
         return f"round {self.round}, {self.step}"
 
     def enough(self, quorum: float) -> Answers:
-        """Return these answers if this share of the asked clients has answered, and one at least.
-
-        Raises:
-            TooFewClients: says who is missing, and why.
-        """
+        """Return these answers if this share of the asked clients has answered, and one at least."""
         asked = len(self.requests)
         needed = max(1, math.ceil(quorum * asked - 1e-9))
         if len(self.replies) >= needed:
@@ -148,7 +135,7 @@ class Exchange:
         for client in sorted(messages):
             own = len(messages), after.get(client, 0), oldest.get(client, 0)
             step = Step(self.run, number, name, round, client, *own)
-            asked.requests[client] = request(step, messages[client])
+            asked.requests[client] = steps.request(step, messages[client])
         sent = [(self.nodes[client], record) for client, record in asked.requests.items()]
         identifiers = self.network.send(sent, self.deadline)
         for client, identifier in zip(asked.requests, identifiers, strict=True):
@@ -193,11 +180,11 @@ class Exchange:
         """Content of a reply to this step by the node that was asked."""
         if node != self.nodes[client]:
             raise BadMessage(f"node {node} replied in place of node {self.nodes[client]}")
-        if failure := failure_of(record):
+        if failure := steps.failure_of(record):
             raise _StepFailed(failure)
-        if step_of(record) != step_of(asked.requests[client]):
+        if steps.step_of(record) != steps.step_of(asked.requests[client]):
             raise BadMessage("its reply belongs to another step or client")
-        return content_of(record)
+        return steps.content_of(record)
 
     def _lose(self, asked: Answers, client: int, lost: Lost) -> None:
         asked.lost[client] = lost

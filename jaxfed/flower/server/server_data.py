@@ -9,7 +9,6 @@ The folder has shared.json (`Shared`), and test.npz, validation.npz and public.n
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from jaxfed.federation.census import Census
 from jaxfed.federation.clients import Federation
 from jaxfed.flower.client.client_data import Points, points_of, settings_from
 from jaxfed.flower.client.client_run import checksum
+from jaxfed.flower.messages import records
 from jaxfed.flower.messages.setup import Form
 from jaxfed.host import safe_files
 from jaxfed.settings import Allowed, check
@@ -104,11 +104,7 @@ class ServerData(NamedTuple):
 
     def checksums(self) -> dict[str, str]:
         """Return a checksum of each array, to detect changed data."""
-        return {
-            f"{kind}_{name}": f"{a.dtype}{list(a.shape)} {zlib.crc32(a.tobytes()):08x}"
-            for name, arrays in self.parts.items()
-            for kind, a in zip("xy", arrays, strict=True)
-        }
+        return {name: records.fingerprint(part._asdict()) for name, part in self.parts.items()}
 
 
 def read(folder: Path) -> ServerData:

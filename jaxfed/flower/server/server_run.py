@@ -11,7 +11,8 @@ checkpoint, and the clients from their states of that time.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -29,7 +30,6 @@ from jaxfed.experiment.store.data_form import DataForm
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.census import Census, FeatureSums
-from jaxfed.federation.clients import Federation
 from jaxfed.flower.messages.steps import Network
 from jaxfed.flower.server import client_calls
 from jaxfed.flower.server.client_calls import UnusableModel
@@ -74,7 +74,14 @@ def serve(
         def make(config: ConfigDict, name: str, *_: Any, **__: Any) -> FederatedAlgorithm:
             return calls.algorithm(make_algorithm(config, name, seen), name)
 
-        held = _InPlaceOfSimulation(data, seen)
+        class_names = list(names)
+        held: Any = SimpleNamespace(  # in the place of a simulation
+            numbers=np.full(len(seen.y), -1),
+            names={"classes": class_names, "features": []},
+            federation=lambda *_: seen,
+            data_checksums=data.checksums,
+            class_counts=lambda federation: {"class_names": class_names},  # it knows no counts
+        )
         experiment = Experiment(config, held, directory, progress, Interruption(), make=make)
         summary = {**experiment.run(), "environment": environment.describe()}
         directory.finish(summary)
@@ -98,30 +105,3 @@ def check(config: ConfigDict, data: ServerData) -> None:
         wrong = "this method runs in one process alone, not on a network"
         raise refused(config, "algorithm", wrong, "use launch.run")
     algorithm.sides().server(lambda *_, **__: {}, federation)
-
-
-class _InPlaceOfSimulation(NamedTuple):
-    """Clients of an experiment as the server knows them."""
-
-    held: ServerData
-    seen: Federation
-
-    @property
-    def numbers(self) -> np.ndarray:
-        """No example has a number in a data set."""
-        return np.full(len(self.seen.y), -1)
-
-    @property
-    def names(self) -> dict[str, list[str]]:
-        return {"classes": list(self.held.shared.class_names), "features": []}
-
-    def federation(self, *_: Any) -> Federation:
-        return self.seen
-
-    def data_checksums(self) -> dict[str, str]:
-        return self.held.checksums()
-
-    def class_counts(self, federation: Federation) -> dict[str, Any]:
-        """No counts of classes: a server does not know the clients'."""
-        del federation
-        return {"class_names": self.held.shared.class_names}

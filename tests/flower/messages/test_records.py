@@ -108,11 +108,6 @@ def test_bytes_are_those_of_the_values():
     assert records.num_bytes(record) == 24 + 3 + 2 + 8 + 8 + 1
 
 
-def test_leaves_of_one_name_cannot_be_sent():
-    with pytest.raises(ValueError, match=r"two leaves of a tree have the name a\.b"):
-        pytrees.to_record({"a": {"b": 1}, "a.b": 2})
-
-
 @given(st.data())
 def test_a_changed_file_is_noticed(data):
     content = records.to_bytes({"a": np.arange(3), "b": "text"})
