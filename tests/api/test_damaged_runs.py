@@ -10,7 +10,7 @@ from damaged_files import ANY, says, says_or_reads
 
 import jaxfed
 from jaxfed.errors import Unresumable
-from jaxfed.experiment.store.records import find, read_metrics
+from jaxfed.experiment.store.records import find
 from jaxfed.experiment.store.workdir import Workdir, is_finished
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.reports.figures import run_plots
@@ -47,12 +47,6 @@ def run(tmp_path_factory):
 @pytest.fixture
 def copied(run, tmp_path):
     return shutil.copytree(run.workdir, tmp_path / "w")
-
-
-def cases(each, seeds=1):
-    """All kinds of damage to one of the files each; they take turns."""
-    pairs = [(name, kind) for name in each for kind in ANY]
-    return [(*pair, seed) for seed in range(seeds) for pair in pairs]
 
 
 def of_old_version(place):
@@ -142,19 +136,6 @@ def test_states_are_compared_when_they_are_read(copied):
     says(lambda: jaxfed.open(copied).model("fedavg"), r"3\.npz has changed since the run wrote it")
 
 
-def test_an_unreadable_line_is_named(copied):
-    file = of_old_version(copied) / "metrics.jsonl"
-    lines = file.read_text().splitlines()
-    for change, message in (
-        (lambda lines: ["", *lines], "cannot read line 1 of "),
-        (lambda lines: [*lines, "x", "[]"], f"cannot read line {len(lines) + 1} of "),
-    ):
-        file.write_text("\n".join(change(lines)) + "\n")
-        says(lambda: read_metrics(copied), message)
-    file.write_text("\n".join([*lines, lines[0][:9]]))  # as a kill leaves it
-    assert len(read_metrics(copied)) == len(lines)
-
-
 def test_checkpoints_that_are_none(tmp_path):
     """Each kind of damage to the newest one: the older one is used."""
     older = []
@@ -170,16 +151,3 @@ def test_checkpoints_that_are_none(tmp_path):
         np.testing.assert_array_equal(latest.state({"w": np.zeros(1)})["w"], np.arange(50.0))
         older.append(latest.progress["step"] == 1)
     assert sum(older) > len(older) * 2 // 3  # the others are two archives, or differ in their times
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
-def test_many_damages(copied, seed):
-    """About 900 in all."""
-    for number, (name, kind, _) in enumerate(cases((*READ, STATE))):
-        place = shutil.copytree(copied, copied.parent / f"n{number}")
-        damaged(place, name, kind, seed)
-        for read in (of_result, of_reports):
-            says_or_reads(lambda place=place, read=read: read(place))
-        says_or_reads(lambda place=place: Checkpoints(place / "states/fedavg-0").latest())
-        shutil.rmtree(place)

@@ -38,11 +38,3 @@ def test_a_model_never_learns_from_them(result):
     labels = opened.model("fedavg")(federation.x[new]).argmax(axis=1)
     rows = result.predictions("fedavg").set_index("index").label
     np.testing.assert_array_equal(labels, rows[opened._source.numbers[new]])
-
-
-def test_a_central_test_set_is_refused_before_the_run(tmp_path):
-    with pytest.raises(
-        jaxfed.UsageError, match=r"^config\.federation\.test='central': 'xclp' labels"
-    ):
-        jaxfed.run("fedavg_xclp:smoke", baselines=("xclp",), workdir=tmp_path / "w", **SMALL)
-    assert not (tmp_path / "w").exists()

@@ -8,7 +8,7 @@ import pytest
 from small_workdirs import make_run, make_sweep
 
 import jaxfed
-from jaxfed.config import base, file, stored
+from jaxfed.config import base
 from jaxfed.config.keys import flatten
 from jaxfed.config.overrides import entries
 from jaxfed.config.stored import GONE
@@ -36,10 +36,6 @@ def test_it_is_what_run_returns(trained):
     assert repr(opened) == repr(trained)
     assert opened.methods == ("fedavg", "per_client_lp")
     assert opened.predictions("fedavg").equals(trained.predictions("fedavg"))
-
-
-def test_models_and_clients_need_no_config(trained):
-    opened = jaxfed.open(trained.workdir)
     federation = opened.federation()
     x = federation.x[np.concatenate(federation.partition.new)]
     assert np.array_equal(opened.model("fedavg")(x), trained.model("fedavg")(x))
@@ -50,14 +46,6 @@ def of_an_older_version(trained, tmp_path):
     place = shutil.copytree(trained.workdir, tmp_path / "w")
     (place / "manifest.json").unlink()
     return place
-
-
-@pytest.mark.parametrize("name", ["xclp_digits:smoke", "fedct:smoke", "protofssl:smoke", "tuned"])
-def test_every_config_comes_back(name):
-    name = "xclp_digits:tuned" if name == "tuned" else name
-    config = file.load(name)
-    text = json.dumps(config.to_dict())
-    assert stored.restored(json.loads(text)) == config
 
 
 def test_keys_of_later_versions_have_their_defaults(trained, tmp_path):
@@ -135,7 +123,6 @@ def _sweep(path):
     ("make", "message"),
     [
         (lambda path: None, r"^jaxfed\.open\('w'\): no workdir of jaxfed\.run .* \(/"),
-        (lambda path: path.write_text("x"), "no workdir of"),
         (lambda path: path.mkdir(), "no workdir of"),
         (_unfinished, "has not finished; the call or command that began it continues it"),
         (_deleted, "no workdir of"),
@@ -186,19 +173,6 @@ def test_data_that_are_gone_or_others_are_one_line(on_a_file):
         result.federation()
     table.write_text(text)
     assert result.federation().num_clients == 2
-
-
-def test_a_relative_path_is_that_of_the_folder_where_the_run_began(on_a_file, monkeypatch):
-    result, table = on_a_file
-    (result.workdir / "manifest.json").unlink()
-    config = result.workdir / "config.json"
-    config.write_text(config.read_text().replace(str(table), table.name))
-    (table.parent / "other").mkdir()
-    monkeypatch.chdir(table.parent / "other")
-    with pytest.raises(jaxfed.UsageError, match="no such file"):
-        jaxfed.open(result.workdir).federation()
-    monkeypatch.chdir(table.parent)
-    assert jaxfed.open(result.workdir).federation().num_clients == 2
 
 
 def test_a_name_that_is_not_registered_is_one_line(trained, tmp_path):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pandas
 import pytest
 from PIL import Image
 from predicted_rows import FEW, as_in_the_run, write_table
@@ -93,16 +94,6 @@ def test_a_damaged_predictor_is_one_line(on_a_table, tmp_path, damage, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_run_has_what_simulate_returns(on_a_table):
-    """One form of a method's result, from memory or from a workdir."""
-    result, _ = on_a_table
-    found = result.simulated()
-    final = result.summary["algorithms"]["fedavg"]["test_accuracy"]["values"][0]
-    assert found.metrics["test_accuracy"] == found.records[-1]["test_accuracy"] == final
-    told = result.predictions()
-    assert found.predictions().label.tolist() == list(np.asarray(told["label"]))
-
-
 def digits(tmp_path, **settings):
     return jaxfed.run(
         "fedavg_xclp:smoke",
@@ -168,19 +159,6 @@ def on_images(tmp_path, **settings):
 
 
 @pytest.mark.slow
-def test_image_files(tmp_path, monkeypatch):
-    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
-    result = on_images(tmp_path, preprocessing__kind="images")
-    files = sorted((tmp_path / "f").rglob("*.png"))
-    raw, expected = as_in_the_run(result, np.array(files))
-    predict = result.predictor()
-    np.testing.assert_array_equal(predict(raw.tolist()), expected)
-    np.testing.assert_array_equal(predict(raw[0].read_bytes()), expected[:1])
-    with pytest.raises(jaxfed.UsageError, match=r"^no\.png: there is no such file$"):
-        predict("no.png")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "views",
     [{}, {"preprocessing__components": 6, "preprocessing__views": 1}],
@@ -227,3 +205,35 @@ def test_models_of_each_client(tmp_path):
     predict = result.predictor()
     raw, expected = as_in_the_run(result, rows)
     np.testing.assert_array_equal(predict(raw.tolist()), expected)
+
+
+def run_on(file, workdir, **settings):
+    jaxfed.run(
+        "fedavg_xclp:smoke",
+        workdir=workdir,
+        dataset__name=str(file),
+        federation__labeled_fraction=0.5,
+        model__name="mlp",
+        model__hidden=(8,),
+        **{**FEW, "rounds": 1, **settings},
+    )
+    return jaxfed.open(workdir)
+
+
+@pytest.mark.slow
+def test_a_predictor_of_a_parquet_file_is_that_of_the_same_csv_file(tmp_path):
+    write_table(tmp_path / "t.csv")
+    frame = pandas.read_csv(tmp_path / "t.csv", keep_default_na=False, na_values=["NA"])
+    frame.to_parquet(tmp_path / "t.parquet")
+    scaled = {"preprocessing__kind": "standardized"}
+    of_csv, of_parquet = (
+        run_on(tmp_path / name, tmp_path / f"w-{name}", **scaled) for name in ("t.csv", "t.parquet")
+    )
+    expected = of_csv.predictor()(frame)
+    predict = of_parquet.predictor()
+    stored = pandas.read_parquet(tmp_path / "t.parquet")
+    for rows in (frame, stored, stored.drop(columns="label").to_dict("records")):
+        np.testing.assert_array_equal(predict(rows), expected)
+    assert predict.classes == ("no", "yes")
+    places, in_run = as_in_the_run(of_parquet, np.arange(len(frame)))
+    np.testing.assert_array_equal(predict(frame.iloc[places]), in_run)

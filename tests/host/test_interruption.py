@@ -64,13 +64,6 @@ def test_the_terminals_signals_are_the_parents():
     assert ends(worker)
 
 
-def test_workers_are_told_whom_to_end_with(monkeypatch):
-    """Whoever asks is the parent: with another number they would end at once."""
-    monkeypatch.setattr(os, "getpid", lambda: 2**30)
-    with pytest.raises(Exception, match="terminated abruptly"), worker_processes(1) as mapped:
-        list(mapped(pid_after, [20]))
-
-
 UNTIL_HANG_UP = """
 import os, sys, time
 from pathlib import Path
@@ -128,25 +121,11 @@ def test_nohup_is_respected():
         signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.usefixtures("hang_ups_arrive")
-def test_without_nohup_a_hang_up_waits_for_the_round():
-    interruption = Interruption()
-    with pytest.raises(Interrupted) as caught, interruption, interruption.deferred():
-        os.kill(os.getpid(), signal.SIGHUP)
-    assert interruption.is_pending
-    assert caught.value.exit_status == 129
-
-
 def test_a_signal_in_a_round_is_answered_and_a_second_one_is_the_systems(capfd):
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     with suppress(Interrupted), Interruption() as interruption, interruption.deferred():
         os.kill(os.getpid(), signal.SIGINT)
         assert "stopping after this round; again to stop now" in capfd.readouterr().err
         assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
     assert interruption.pending == signal.SIGINT
-
-
-def test_an_interruption_gives_back_what_it_has_taken():
-    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
-    with Interruption():
-        pass
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before

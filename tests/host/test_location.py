@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from jaxfed.config import file as config_file
 from jaxfed.host.location import file_to_write, folder_to_write, location
 
 
@@ -13,27 +12,15 @@ def test_home_is_expanded_and_nothing_else(monkeypatch, tmp_path):
     assert location(Path("a") / "b", "--workdir") == Path("a/b")
 
 
-def test_a_file_to_write_is_asked_for_and_left_as_it_is(tmp_path):
+def test_places_to_write_are_asked_for_and_left_as_they_are(tmp_path):
     there = tmp_path / "a.json"
     there.write_text("kept")
     assert file_to_write(there, "--out").read_text() == "kept"
     assert not file_to_write(tmp_path / "b" / "c.json", "--out").parent.exists()
-    assert list(tmp_path.iterdir()) == [there]
-
-
-def test_a_folder_to_write_is_asked_for_and_not_made(tmp_path):
-    assert folder_to_write(tmp_path, "--out") == tmp_path
     assert not folder_to_write(tmp_path / "a" / "b", "--out").parent.exists()
+    assert list(tmp_path.iterdir()) == [there]
 
 
 def test_below_a_file_is_nothing(tmp_path):
     (tmp_path / "file").touch()
     assert not location(tmp_path / "file" / "x", "--workdir").exists()
-
-
-def test_home_is_expanded_wherever_a_path_is_given(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text("def get_config(variant=''): ...")
-    assert config_file.load_module("~/mine.py").get_config() is None
-    assert config_file.split_variant("~/mine:smoke") == ("~/mine.py", "smoke")

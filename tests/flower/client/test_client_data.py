@@ -140,34 +140,3 @@ def test_a_config_is_dealt_and_dealt_again(tmp_path):
     shared = json.loads((tmp_path / "server" / "shared.json").read_text())
     whole = Simulation(config).federation(config.seed)
     assert len(shared["class_names"]) == whole.num_classes == 10
-
-
-def test_bytes_stay_bytes(tmp_path):
-    images = np.arange(2 * 4 * 4, dtype=np.uint8).reshape(2, 4, 4, 1)
-    whole = Federation.from_clients([(images, [0, 1])], num_classes=2)
-    trial.deal_to_client(whole, 0, folder := tmp_path / "0")
-    np.testing.assert_array_equal(client_data.read(folder).train.x, images, strict=True)
-
-
-def test_labels_go_back_to_the_rows_of_the_folder(tmp_path):
-    x = np.zeros((4, 2), np.float32)
-    y = np.array([-1, 2, -1, 0], np.int32)
-    data = client_data.ClientData(
-        tmp_path,
-        client_data.ClientSettings(number=0, name="a"),
-        client_data.Points(x, y),
-        client_data.Points(x[:1], y[3:]),
-        None,
-    )
-    # Labeled rows 1 and 3 are first, the new point is last, as in a simulation.
-    label = np.array([2, 0, 1, -1, 1], np.int32)
-    confidence = np.array([1, 0.5, 0.25, 0, 0.125], np.float32)
-    file = tmp_path / "labels.csv"
-    file.write_text("of an earlier run")
-    client_data.write_labels(data, label, confidence)
-    assert file.read_bytes() == (
-        b"file,index,label,confidence,given\r\ntrain.npz,0,1,0.25,\r\ntrain.npz,1,2,1,2\r\n"
-        b"train.npz,2,-1,0,\r\ntrain.npz,3,0,0.5,0\r\ntest.npz,0,1,0.125,\r\n"
-    )
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert [each.name for each in tmp_path.iterdir()] == ["labels.csv"]

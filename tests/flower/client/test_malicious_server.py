@@ -8,9 +8,6 @@ import io
 import json
 import os
 import shutil
-import stat
-import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 
 import numpy as np
@@ -238,31 +235,6 @@ def test_a_letter_after_the_last_one(xclp, before):
     assert "ProtocolError" in client.refuses(**again | client.terms(round=0))
 
 
-def test_a_hello_in_the_midst_of_a_session(xclp, before):
-    client = before(xclp, "send_own")
-    hello = client_run.perform(xclp["hello"][1], folder=client.folder, kept={})
-    assert failure_of(hello) is None
-    client.accepts()
-
-
-def test_two_letters_at_once(xclp, before, monkeypatch):
-    client, real, began = before(xclp, "send_own"), client_run.method_of, []
-
-    def slow(*arguments):
-        began.append(arguments)
-        time.sleep(0.1)
-        return real(*arguments)
-
-    monkeypatch.setattr(client_run, "method_of", slow)
-    ask = [client.reply, lambda: client.reply(**client.letter(client.calls[-1]))]
-    with ThreadPoolExecutor(4) as pool:
-        replies = [each.result() for each in [pool.submit(one) for one in ask * 2]]
-    (frames,) = {reply["content.reply.frames"] for reply in replies if failure_of(reply) is None}
-    assert len(frames) > 1000
-    assert len(began) == 1
-    assert client.states() == [client.number]
-
-
 # --- FedCT: noise, and sums over others -----------------------------------------------------------
 
 
@@ -360,18 +332,3 @@ def test_runs_and_states_without_end(xclp, before, monkeypatch):
     assert len(folders) == 8
     assert "killed" not in folders
     assert len(client.states()) == 8  # a state of a session serves the next step alone
-
-
-def test_files_are_private_whatever_the_server_asks(xclp, before):
-    umask = os.umask(0)
-    try:
-        client = before(xclp, "hello")
-        known = set(client.folder.rglob("*"))
-        for step in ("hello", "join", "give_group_secret", "send_own"):
-            client_run.perform(xclp[step][1], folder=client.folder, kept={})
-    finally:
-        os.umask(umask)
-    written = set(client.folder.rglob("*")) - known
-    assert written
-    for path in written:
-        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path

@@ -11,7 +11,6 @@ from invoking import ROOT, invoke
 from jaxfed.config import file as config_file
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.workdir import Workdir
-from jaxfed.flower import app
 from jaxfed.flower.deployment import commands, programs, trial
 from jaxfed.host.checkpoint import Checkpoints
 from launch import flower
@@ -145,19 +144,6 @@ def test_differences_of_two_workdirs(tmp_path):
     )
     assert trial.compare(places[0], places[0], "m").largest == 0.0
     assert trial.compare(*places, "other").largest is None
-
-
-def test_the_app_is_two_thin_files():
-    """What Flower sends to sites: no code that a site has not installed itself, and all of it packaged."""
-    files = {path.relative_to(commands.APP) for path in commands.APP.rglob("*") if path.is_file()}
-    names = {str(path) for path in files if "__pycache__" not in path.parts}
-    package = "jaxfed_app"
-    assert names == {
-        *("pyproject.toml", "__init__.py"),
-        *(f"{package}/{name}.py" for name in ("__init__", "client", "server")),
-    }
-    assert commands.APP.samefile(app.__path__[0])
-    assert sum(len((commands.APP / name).read_text().splitlines()) for name in names) < 100
 
 
 def test_the_example_is_right(tmp_path, capsys):

@@ -1,7 +1,6 @@
 """A site's worker: answers on a socket, one message after another, and once more by a new one if it ends."""
 
 import contextlib
-import sys
 import threading
 import time
 from multiprocessing.connection import Client, Listener
@@ -11,7 +10,6 @@ import network_deployment
 import pytest
 
 from jaxfed.flower.client import client_run
-from jaxfed.flower.deployment import commands, programs
 from jaxfed.flower.messages import records
 from jaxfed.flower.messages.steps import Step, failure_of, request
 
@@ -73,37 +71,3 @@ def test_an_app_asks_a_new_worker_once_more(tmp_path, monkeypatch, ends):
     monkeypatch.setattr(client.grid_messages, "_WORKER_SECONDS", 0.1)
     with pytest.raises(OSError, match="No such file"):
         client.answer(HELLO, Context(1, 2, {"worker": f"{address}2"}, RecordDict(), {}))
-
-
-def test_a_killed_worker_is_started_again_and_answers(tmp_path, monkeypatch):
-    """A full machine kills it; its step is not computed twice."""
-    folder = network_deployment.deal(network_deployment.config_of("fedavg"), tmp_path)[0]
-    address, said = str(tmp_path / "w"), []
-    pids = tmp_path / "pids"
-    code = f"import os; open({str(pids)!r}, 'a').write(f'{{os.getpid()}} '); import runpy, sys; "
-    code += f"sys.argv[1:] = {[str(folder), address]!r}; "
-    code += f"runpy.run_module({commands.WORKER!r}, run_name='__main__')"
-    variables = programs.environment(tmp_path / "home")
-    killed = []
-
-    def say(line):
-        said.append(line)
-        if "ended" in line and len(killed) > 1:
-            raise KeyboardInterrupt
-
-    def killing():
-        for _ in range(2):
-            with connected(address) as connection:
-                connection.send_bytes(records.to_bytes(HELLO))
-                records.from_bytes(connection.recv_bytes())
-            killed.append(int(pids.read_text().split()[-1]))
-            programs.os.kill(killed[-1], 9)
-            Path(address).unlink()
-
-    started(killing)
-    monkeypatch.setattr(programs, "_BETWEEN_STARTS", 0.01)
-    with pytest.raises(KeyboardInterrupt):
-        programs.keep_running({"worker": [sys.executable, "-c", code]}, variables, say=say)
-    again = "worker ended with status -9 (killed, perhaps for its memory); starting it again"
-    assert [line for line in said if line[0] != "$"] == [again] * 2
-    assert len({*killed}) == 2

@@ -98,16 +98,3 @@ def test_names_of_columns_are_compared_at_the_hello(tmp_path, table, case):
     if case == "swapped":
         rewritten(there.folders[1], NAMES, [1, 0, 2, 3, 4])
         there.serve()
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"encoding": {}}', '{"encoding": 3}'])
-def test_a_damaged_record_of_the_network_is_one_line(tmp_path, content):
-    there = Deployment(tmp_path, config_of("fedavg", "rounds=1"))
-    there.serve()
-    (there.place / "network.json").write_text(content)
-    with pytest.raises(UsageError, match=r"network\.json has changed since the run wrote it"):
-        jaxfed.open(there.place)
-    (there.place / "manifest.json").unlink()
-    with pytest.raises(UsageError, match=r"cannot read .*network\.json: ") as caught:
-        jaxfed.open(there.place).model()
-    assert "\n" not in str(caught.value)

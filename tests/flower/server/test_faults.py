@@ -11,7 +11,6 @@ from local_network import FAULTS
 from network_deployment import STEPS, Deployment, config_of, last_state, tally
 from on_demand import on_demand
 
-import jaxfed
 from jaxfed.config import assembly
 from jaxfed.errors import UsageError
 from jaxfed.flower.server import server_run
@@ -219,23 +218,6 @@ def test_a_client_that_changes_after_its_hello_is_lost_from_then_on(deployed, ca
     assert reason in reasons["update", 3][1]
     absent = {("update", 2): 1, ("update", 3): 1}
     np.testing.assert_array_equal(result(there), expected(absent))
-
-
-def test_another_version_after_the_hello_is_refused(deployed, monkeypatch):
-    there = deployed()
-    ask = there.network.clients[11]
-
-    def updated(request):
-        if request["step.round"] < 2:
-            return ask(request)
-        with monkeypatch.context() as patched:
-            patched.setattr(jaxfed, "__version__", "9.9")
-            return ask(request)
-
-    there.network.clients[11] = updated
-    there.serve()
-    assert "this client has jaxfed 9.9 and JAX " in there.reasons()["update", 2][1]
-    assert set(there.reasons()) == {("update", 2), ("update", 3)}
 
 
 STARTS = {

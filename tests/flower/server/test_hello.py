@@ -51,19 +51,6 @@ def test_a_hello_comes_back(y, sums):
     assert records.encode(records.packed(read)) == records.encode(record)
 
 
-def test_only_counts_leave():
-    """Of the arrays, no value is in the record but sums over all examples."""
-    said = hello_of()
-    record = records.packed(said)
-    assert json.loads(record.pop("counts")) == {
-        "examples": 6,
-        "labels": 4,
-        "sums": {name: np.asarray(v).tolist() for name, v in said.counts.sums._asdict().items()},
-    }
-    assert record == {"client": 1, "name": "north"}
-    assert not np.isin(np.float32([said.counts.sums.total, said.counts.sums.square]), X).any()
-
-
 def counts(**changes):
     def change(record):
         found = json.loads(record["counts"])

@@ -1,18 +1,16 @@
 """What leaves a client in a whole run: all bytes that the server receives, searched for the client's data."""
 
 import contextlib
-import json
 from functools import partial
 
 import numpy as np
 import pytest
 from leak_search import LABELS, Listener, Private, has_one, leaks, needles
-from network_deployment import METHODS, SECURE, Deployment, config_of
+from network_deployment import METHODS, Deployment, config_of
 from on_demand import on_demand
 
 from jaxfed.errors import UsageError
 from jaxfed.flower.client import client_data, client_run
-from jaxfed.flower.messages import records
 from jaxfed.flower.server.exchange import TooFewClients
 from jaxfed.secure.primitives.blocks import bits_of
 from jaxfed.xclp import network
@@ -126,22 +124,6 @@ def test_a_planted_leak_is_found(tmp_path, monkeypatch, step, planted):
     assert any(found.values()), found  # a client of one class has no labels to be recognized by
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["xclp", "fedavg_xclp"])
-def test_one_row_of_codes_is_found(tmp_path, monkeypatch, codes, method):
-    real = client_run._step
-
-    def leaking(*arguments):
-        state, content = real(*arguments)
-        planted = {"seconds.planted": codes[0][-1]} if codes else {}
-        return state, content | planted
-
-    monkeypatch.setattr(client_run, "_step", leaking)
-    refusal = partial(pytest.raises, TooFewClients, match="seconds.planted is unexpected")
-    there = Deployment(tmp_path, config_of(method, "rounds=1", "dataset.train_size=90", *SECURE))
-    assert found_in_a_run(there, refusal, codes) == {j: ["codes, words"] for j in range(3)}
-
-
 RNG = np.random.default_rng(3)
 IMAGES = RNG.integers(0, 256, (40, 8, 8, 1)).astype(np.uint8)
 Y = RNG.integers(-1, 6, 40)
@@ -167,20 +149,3 @@ def test_every_encoding_is_found_and_nothing_else(x):
         for at in {0, len(some) // 2}:
             content = noise[-999:] + b"\1" + sorted(some)[at] + noise[:999]
             assert has_one(content, some), name
-
-
-def test_sums_of_a_small_client_do_not_leave(tmp_path):
-    """One example's sums are the example: a method that needs them is refused, with nothing sent."""
-    config = config_of("fedavg", "rounds=1")
-    there = Deployment(tmp_path, config)
-    folder = there.folders[1]
-    data = client_data.read(folder)
-    np.savez(folder / "train.npz", x=data.train.x[:1], y=data.train.y[:1])
-    listeners = listened(there)
-    with pytest.raises(Exception, match="fewer examples than the least_examples = 10"):
-        there.serve()
-    assert not any(b"counts" in part for part in listeners[11].sent)
-    text = (folder / "client.toml").read_text()
-    (folder / "client.toml").write_text(text + "least_examples = 1\n")
-    sums = records.decode(*[listeners[10].sent[at] for at in (0, 1)])
-    assert len(json.loads(sums["content.counts"])["sums"]["total"]) == 1

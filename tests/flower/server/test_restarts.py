@@ -179,12 +179,8 @@ DAMAGE = {
     "no class_names": (shared(class_names=None), "class_names is missing"),
     "one class": (shared(class_names=["a"]), "class_names=['a']: use a list of names"),
     "a type": (shared(example=["float99", 8]), "example=['float99', 8]: use a list"),
-    "a shape": (shared(example=["float32", -8]), "example=['float32', -8]: use a list"),
     "no JSON": (lambda folder: (folder / "shared.json").write_text("{"), "cannot read"),
-    "no npz": (lambda folder: (folder / "test.npz").write_bytes(b"x"), "cannot read"),
-    "texts": (arrays(x=lambda x: np.array(["a"] * len(x))), "examples of type <U1"),
     "another form": (arrays(x=lambda x: x[:, :3]), "examples are float32[3, 8, 1], all others"),
-    "few labels": (arrays(y=lambda y: y[1:]), "for 40 examples; one integer each"),
     "a label beyond": (arrays(y=lambda y: y + 90), "label 9"),
     "columns": (shared(columns=["a", "b"]), "columns has 2 names for examples"),
 }

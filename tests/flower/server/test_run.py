@@ -4,9 +4,11 @@ import csv
 import io
 import json
 import stat
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from local_network import FAULTS
 from network_deployment import (
     CONSISTENT,
     FIRST_NODE,
@@ -19,16 +21,24 @@ from network_deployment import (
 from on_demand import on_demand
 
 from jaxfed.api.run import run as simulate
+from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
+from jaxfed.experiment.run.loop import Experiment
+from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.records import read_predictions
+from jaxfed.experiment.store.workdir import open_workdir
+from jaxfed.federation.cohort import emptied
 from jaxfed.flower.client import client_data
 from jaxfed.flower.deployment import trial
 from jaxfed.flower.server import server_run
+from jaxfed.host.interruption import Interruption
 
 
-def played(place, config, faults=None):
+def played(place, config, faults=None, *, revives=False):
     """A deployment after its run."""
     there = Deployment(place, config, faults)
+    there.network.revives = revives
     there.serve()
     return there
 
@@ -231,3 +241,61 @@ def test_a_client_lost_at_a_letter_has_left_its_round(tmp_path, case):
         assert state["label"]
         assert state["once"] is False
         assert not any(state[name] for name in ("seed", "past", "vectors"))
+
+
+# One makes all whole numbers negative, of which an update need not have any.
+PLAYED = [fault for fault in FAULTS if fault != "out of range"]
+
+
+def without(algorithm, left):
+    """The method whose rounds are played as if clients {round: clients} had not been drawn."""
+
+    def played(state, cohort, key):
+        gone = left.get(int(state.round) + 1, ())
+        is_there = ~np.isin(cohort.client_id, list(gone))
+        return algorithm.round(state, emptied(cohort, is_there), key)
+
+    return algorithm._replace(round=played)
+
+
+def simulate_without(config, place, left):
+    def make(*arguments, **keywords):
+        return without(make_algorithm(*arguments, **keywords), left)
+
+    settings = config.to_dict()
+    with RunProgress(settings) as progress, open_workdir(place, settings) as directory:
+        experiment = Experiment(config, Simulation(config), directory, progress, Interruption())
+        directory.finish(replace(experiment, make=make).run())
+
+
+@pytest.mark.parametrize(
+    ("name", "clients", "rounds", "seed"),
+    [
+        ("fedavg", 3, 5, 7),
+        *(
+            pytest.param(name, clients, 30, seed, marks=pytest.mark.slow)
+            for name, clients in (("fedavg", 4), ("scaffold", 3))
+            for seed in (3, 4)
+        ),
+    ],
+)
+def test_random_faults_are_departures(tmp_path, name, clients, rounds, seed):
+    rng = np.random.default_rng(seed)
+    faults = {
+        (FIRST_NODE + client, "update", number): str(rng.choice(PLAYED))
+        for number in range(1, rounds + 1)
+        for client in range(1, clients)  # client 0 stays, so that a round has somebody
+        if rng.random() < 0.4
+    }
+    config = config_of(
+        name,
+        f"rounds={rounds}",
+        f"federation.num_clients={clients}",
+        "deployment.quorum=0.01",
+    )
+    there = played(tmp_path, config, faults, revives=True)
+    left = {number: lost for (_, number), lost in there.reasons().items()}
+    assert len(left) > rounds // 4
+    simulate_without(config, tmp_path / "simulation", left)
+    found = trial.compare(there.place, tmp_path / "simulation", name)
+    assert (found.largest, found.labels) == (0, 0)
