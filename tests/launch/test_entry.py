@@ -12,7 +12,6 @@ import pytest
 from absl import app, logging
 from absl.testing import flagsaver
 from invoking import called as in_process
-from rich.console import Console
 
 from jaxfed.config import file as config_file
 from jaxfed.experiment.run.progress import RunProgress
@@ -93,20 +92,6 @@ def test_what_an_encoding_lacks_is_spelled_out(monkeypatch):
     monkeypatch.setattr(sys, "stdout", stream)
     assert status_of(lambda *_: print("Universität ± \udcff"), monkeypatch) == 0
     assert stream.buffer.getvalue() == rb"Universit\xe4t \xb1 \udcff" + b"\n"
-
-
-@pytest.mark.parametrize(
-    ("encoding", "cell"), [("utf-8", "50.00 ± 1.00"), ("ascii", "50.00 +- 1.00")]
-)
-def test_the_final_table_in_every_encoding(encoding, cell):
-    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    progress = RunProgress(
-        {"num_repeats": 2, "rounds": 1, "baselines": ()}, Console(file=stream, width=80)
-    )
-    accuracy = {"mean": 0.5, "std": 0.01, "values": [0.49, 0.51]}
-    progress.show_results({"xclp": {"test_accuracy": accuracy}}, "w", {})
-    stream.flush()
-    assert cell in stream.buffer.getvalue().decode(encoding)
 
 
 OF_THE_REPOSITORY = {"jaxfed-bench", "jaxfed-growth", "jaxfed-accelerator"}
