@@ -14,6 +14,7 @@ from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError, suggestion
+from jaxfed.experiment.run.simulate import Simulated
 from jaxfed.experiment.store import data_form
 from jaxfed.experiment.store.data_form import DataForm
 from jaxfed.experiment.store.records import PREDICTED, read_metrics, read_predictions, read_run
@@ -93,20 +94,20 @@ class Result:
             return table([{key: PREDICTED[key](text) for key, text in row.items()} for row in rows])
 
     def model(self, method: str | None = None, repeat: int = 0, *, last: bool = False) -> Step:
-        """Return a method's trained model as a function.
+        """Return a method's trained model: x -> probabilities, float32 [n, C], of examples [n, ...].
+
+        The examples are as clients held them: preprocessed.
 
         Args:
             method: of the experiment; None is its first.
             repeat: its number.
             last: the state after the last round, not the one that validation selected.
 
-        Returns:
-            x -> probabilities, float32 [n, C], of examples [n, ...] as clients held them: preprocessed.
-
         Raises:
             UsageError: a method that trains no model; one that diverged.
         """
-        return step_of(*self._restored("model", method, repeat, last=last)[:2])
+        algorithm, state, federation = self._restored("model", method, repeat, last=last)
+        return Simulated(algorithm, federation, state, state, {}, []).predict
 
     def predictor(
         self, method: str | None = None, repeat: int = 0, *, last: bool = False

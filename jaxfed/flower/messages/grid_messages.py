@@ -1,4 +1,4 @@
-"""How records travel: as messages of Flower 1.42, and on the Unix socket of a site's worker; without JAX.
+"""Records as messages of Flower 1.42, and on the Unix socket of a site's worker; without JAX.
 
 The only file between the exchange and Flower's message API. A record travels as a head in a ConfigRecord and
 a payload, if it has one, as a single Array of bytes in an ArrayRecord. So a message has six objects however

@@ -73,7 +73,7 @@ class Shared:
 
 
 class ServerData(NamedTuple):
-    """What a server holds: `shared`, and the examples of each of `PARTS` that is there."""
+    """Holdings of a server: `shared`, and the examples of each of `PARTS` that is there."""
 
     shared: Shared
     parts: dict[str, Points]
