@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("page", ["network", "threat-model-network"])
-def test_every_test_that_a_page_names_exists(page):
+def test_every_test_that_the_threat_model_names_exists(page):
     named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / f"{page}.md").read_text("utf-8")))
     assert len(named) > 15
     source = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))

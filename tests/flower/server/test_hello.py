@@ -33,6 +33,7 @@ def hello_of(number=1, form=FORM, *, sums=True, **changes):
 
 def test_a_hello_counts():
     said = hello_of()
+    assert said._fields == ("client", "name", "counts")  # nothing else of its data leaves
     assert said.counts[:2] == (6, 4)
     np.testing.assert_allclose(said.counts.sums.total, X.sum((0, 1)), rtol=1e-5)
     np.testing.assert_allclose(said.counts.sums.square, np.square(X).sum((0, 1)), rtol=1e-5)
