@@ -8,6 +8,7 @@ import zipfile
 from functools import partial
 
 import numpy as np
+import pandas
 import pytest
 from damaged_files import ANY, says_or_reads
 from hf_files import image_table, write_parquet
@@ -197,6 +198,9 @@ def table(folder):
     (folder / "a.csv").write_text(f"f,day,kind,label\n{rows}")
     with gzip.open(folder / "b.csv.gz", "wt") as file:
         file.write(f"f,day,kind,label\n{rows}")
+    frame = pandas.read_csv(folder / "a.csv")
+    frame.to_feather(folder / "c.feather")
+    frame.to_json(folder / "d.jsonl", orient="records", lines=True)
     return folder
 
 
@@ -207,9 +211,10 @@ def parquet(folder):
     return folder
 
 
+TABLES = ("a.csv", "b.csv.gz", "c.feather", "d.jsonl")
 SOURCES = {  # makes a folder; what is loaded, and with which root
     "npz": (arrays, lambda folder: [(folder / "a.npz", None)]),
-    "csv": (table, lambda folder: [(folder / "a.csv", None), (folder / "b.csv.gz", None)]),
+    "table": (table, lambda folder: [(folder / name, None) for name in TABLES]),
     "parquet": (parquet, lambda folder: [(folder / "a", None), (folder / "b", None)]),
     "png": (pictures, lambda folder: [(str(folder), None)]),
     "embeddings": (embeddings, lambda folder: [(str(folder), None)]),

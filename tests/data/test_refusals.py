@@ -59,7 +59,6 @@ PARTITIONS = {
     "...num_clients=5: the data have 4 client ids; use 4": split(Natural, IDS, num_clients=5),
     "...entries do not match": split(Natural, IDS[1:]),
     "...shares from 0 on": split(Table, np.full((2, 10), np.nan)),
-    "...num_clients=4: a class has 5 subclasses... from 5": split(Subclasses, np.arange(100) // 2),
     "...min_size=1: Subclasses fixes the client of each example; use 0": split(
         Subclasses, TENS, min_size=1
     ),
@@ -96,7 +95,6 @@ TABLES = {
     "...'label': labels are a quantity, 1.37 has a fraction": lines(F, *FRACTIONS),
     "...column 'client', line 3: '' names no client": lines("f,label,client", "1,a,x", "2,b,"),
     "...a.csv: cannot be read...Row #2: Expected 2 columns, got 3": lines("1,2", "1,2,3"),
-    "...image_size=4: does not apply": lines(F, "1,a", "2,b", image_size=4),
     "...cannot be read...iconv": csv("f,label\n1,weiß\n2,rot\n".encode("windows-1252")),
 }
 
@@ -419,8 +417,6 @@ def from_root(name, **environment):
 BYTES = X.astype(np.uint8)
 LOADED = {
     "...train: labels of shape (1,)": whole(y=Y[:1]),
-    "...label 1 is not a class; use 0 to 0": whole(y=Y + 1),
-    "...shape": whole(x_test=np.zeros((0, 4))),
     "...one an example is needed  id": whole(client_id=Y[:1]),
     "...2 class names for 1 classes; use one a class": whole(class_names=("0", "1")),
     "from_clients: ...labels of type datetime64": clients(X, np.array([0, 1], "datetime64[D]")),

@@ -276,14 +276,14 @@ class Table:
 
 def _table(file: Path) -> Any:
     """The pyarrow.Table of a file."""
-    from pyarrow import feather, parquet
+    from pyarrow import OSFile, ipc, parquet
     from pyarrow import json as arrow_json
 
-    readers: dict[str, Any] = {
-        ".parquet": lambda file: parquet.ParquetFile(file).read(),
-        **dict.fromkeys((".feather", ".arrow"), feather.read_table),
-        ".jsonl": arrow_json.read_json,
-    }
+    def arrow(file: Path) -> Any:  # pyarrow.feather crashes on a damaged file of its first version
+        return ipc.open_file(OSFile(str(file))).read_all()
+
+    readers = {".feather": arrow, ".arrow": arrow, ".jsonl": arrow_json.read_json}
+    readers[".parquet"] = lambda file: parquet.ParquetFile(file).read()
     with guarded(file):
         table = readers.get(file.suffix.lower(), _lines)(file)
         table.validate(full=True)  # a damaged offset would crash the process
