@@ -5,9 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 FILES = [
     path for root in ("jaxfed", "launch", "benchmarks") for path in sorted(Path(root).rglob("*.py"))
@@ -17,52 +15,24 @@ NO_HEAD = re.compile(r"\W*(What|Who|Whose|Whether|Which|Where|How|Of)\b")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 
 
-class Named(NamedTuple):
-    """A module, class or function: of the last its lines and arguments too."""
-
-    name: str
-    docstring: str | None
-    lines: int = 0
-    arguments: int = 0
-
-
-@cache
-def nodes(path):
-    """Modules, classes and functions of a file."""
-    found = []
-    for node in statements(ast.parse(path.read_text())):
-        if isinstance(node, DOCUMENTED):
-            own = getattr(node, "name", path.stem), ast.get_docstring(node)
-            if isinstance(node, ast.FunctionDef):
-                own += (
-                    node.end_lineno - node.lineno + 1,
-                    len(node.args.args) + len(node.args.kwonlyargs),
-                )
-            found.append(Named(*own))
-    return found
+def faults(node):
+    """What is wrong with a module, class or function."""
+    if NO_HEAD.match(ast.get_docstring(node) or ""):
+        yield "begins with a relative clause, to be read twice: `Return ...` and `Bytes of ...` need not"
+    if isinstance(node, ast.FunctionDef):
+        if node.end_lineno - node.lineno >= 100:
+            yield "is longer than a screen"
+        if len(node.args.args) + len(node.args.kwonlyargs) > 12:
+            yield "has more arguments than one remembers"
 
 
-def statements(node):
-    """The node and the statements in it, whose expressions define nothing that has a name."""
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
-            yield from statements(child)
-
-
-def docstrings(path):
-    for node in nodes(path):
-        if node.docstring:
-            yield node.name, node.docstring
-
-
-def test_docstrings_begin_with_a_noun_or_a_verb():
-    """A relative clause has to be read twice: `Return ...`, `True if ...`, `Bytes of ...` need not."""
+def test_definitions_are_read_at_a_glance():
     found = [
-        f"{path}: {name}: {text.splitlines()[0]}"
+        f"{path}: {getattr(node, 'name', 'the file')} {fault}"
         for path in [*FILES, *CONFIGS]
-        for name, text in docstrings(path)
-        if NO_HEAD.match(text)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, DOCUMENTED)
+        for fault in faults(node)
     ]
     assert not found, "\n".join(found)
 
@@ -107,23 +77,6 @@ def test_no_room_grows():
 def test_no_file_is_longer_than_a_concept():
     lengths = {path: len(path.read_text().splitlines()) for path in [*FILES, *CONFIGS]}
     assert {path: length for path, length in lengths.items() if length > 900} == {}
-
-
-def functions():
-    for path in [*FILES, *CONFIGS]:
-        for node in nodes(path):
-            if node.lines:
-                yield f"{path}: {node.name}", node
-
-
-def test_no_function_is_longer_than_a_screen():
-    lengths = {name: node.lines for name, node in functions()}
-    assert {name: length for name, length in lengths.items() if length > 100} == {}
-
-
-def test_no_function_has_more_arguments_than_one_remembers():
-    numbers = {name: node.arguments for name, node in functions()}
-    assert {name: number for name, number in numbers.items() if number > 12} == {}
 
 
 def imported(*codes):
