@@ -34,12 +34,10 @@ test_refused = refusals.table(
     {
         "decision_tree.pseudo_weight=-1.0: use": lambda: tree(pseudo_weight=-1.0),
         "network.public_batch_size=0": lambda: network(public_batch_size=0),
-        "network.pseudo_weight=-1.0": lambda: network(pseudo_weight=-1.0),
         "network.public_loss='l3'": lambda: network(public_loss="l3"),
         "public_loss='soft_cross_entropy': needs soft targets": lambda: fit(
             network(public_loss="soft_cross_entropy")
         ),
-        "mixed: no learner": lambda: mixed([]),
         "mixed: 3 learners and 2 clients": lambda: mixed([tree()] * 3).init(KEY, FEDERATION),
     }
 )

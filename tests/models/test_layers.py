@@ -17,7 +17,6 @@ from jaxfed.models.layers import (
     max_pool,
     narrow_product,
     overlapping_max_pool,
-    pooled_conv,
     unit_vectors,
 )
 from jaxfed.models.model import in_precision, normalized
@@ -105,15 +104,6 @@ def test_max_pool_shares_among_equal_numbers_as_maxima_of_maxima_do(height, widt
     ours, expected = derived(lambda x: max_pool(x, 2), x), derived(of_slices, x)
     for one, other in zip(ours, expected, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_a_bias_after_the_pooling_is_the_same():
-    layers = Layers(nnx.Rngs(0))
-    conv = layers.conv(2, 5, use_bias=True)
-    conv.bias[...] = jnp.arange(5, dtype=jnp.float32) - 2.3
-    x = inputs_of((6, 9, 2))
-    np.testing.assert_array_equal(pooled_conv(conv, x, 2), max_pool(conv(x), 2))
-    assert conv.use_bias
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 2), (42, 7)])

@@ -57,11 +57,6 @@ class Masked(Net):
         return super().__call__(x * mask)
 
 
-class Summed(Net):
-    def __call__(self, x):
-        return super().__call__(x).sum(axis=-1)
-
-
 class Buffered(nnx.Module):
     def __init__(self, rngs):
         self.inner = nnx.Linear(4, 3, rngs=rngs)
@@ -98,7 +93,6 @@ MODULES = {
     "from_flax(Cached): is a class": module(Cached),
     "...Cached: seen is of type Cache; use nnx.Param": module(Cached()),
     "...Masked.__call__: requires the argument 'mask'": module(Masked),
-    "...Summed: returns shape (2,) for 2 examples in evaluation": module(Summed),
     "...Linear does not take examples of (4,)": module(lambda rngs: nnx.Linear(5, 3, rngs=rngs)),
     "from_flax(int): use": module(7),
     "...m needs a head of one dense layer...b.bias, b.kernel": head(from_module(DeepHead)),

@@ -187,13 +187,9 @@ test_refused = refusals.table(
         "trainable='lora': the network has no dense layer below its head": made(
             "cifar_resnet8", (8, 8, 3), "lora"
         ),
-        "...below its head": made("mlp", (4,), "lora", hidden=()),
         "lora_rank=8: a dense layer has 4 inputs; use at most 4": made("mlp", (4,), "lora"),
         "model: trainable='head' needs a network of a body and a head": made(
             "mlp", (4,), "head", hidden=()
-        ),
-        "config.training.trainable='norms': the network has no norm": of(
-            "fedavg", "norms", ("model.name=mlp",)
         ),
         "config.training.lora_rank=99: a dense layer has 8 inputs; use at most 8": lambda: arranged(
             "fedavg", settings=(*LORA, "training.lora_rank=99")

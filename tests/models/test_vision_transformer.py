@@ -42,11 +42,6 @@ def test_features_are_those_of_transformers(kind, tmp_path):
 
 PREPARED = {
     "crop": {},
-    "square, bilinear": {
-        "size": {"height": 28, "width": 35},
-        "resample": 2,
-        "do_center_crop": False,
-    },
     "grown": {"size": {"shortest_edge": 64}, "crop_size": {"height": 56, "width": 56}},
     "lanczos": {"resample": 1},
     "as they are": {"do_resize": False, "do_center_crop": False},
@@ -162,13 +157,9 @@ test_refused = refusals.table(
         f"{FOLDER}model_type='bert' cannot be read; readable: vit, ": broken(
             configured(model_type="bert")
         ),
-        f"{FOLDER}config.json: cannot be read: ": broken(
-            lambda folder: (folder / "config.json").write_text("{")
-        ),
         f"{FOLDER}sizes ... and hidden_act='swiglu' cannot be read": broken(
             configured(use_swiglu_ffn=True)
         ),
-        f"{FOLDER}sizes (8, 2, 2, 16, -7, 28, 3)": broken(configured(patch_size=-7)),
         f"{FOLDER}3 heads, width 8": broken(configured(num_attention_heads=3)),
         f"{FOLDER}own/model.safetensors has 1 missing tensors for this network, first {NORM}": broken(
             tensors(**{NORM: None})

@@ -140,14 +140,6 @@ def test_releases_add_up_in_squares():
     )
 
 
-@pytest.mark.parametrize("epsilon", [0.0, 1.0])
-def test_what_nobody_moves_costs_nothing(epsilon):
-    """A sensitivity of 0: the release tells nothing, at any noise."""
-    assert gaussian_delta(epsilon, 0.0, 1.0) == 0
-    assert gaussian_epsilon(1e-5, 0.0, 1.0, releases=7) == 0
-    assert str(gaussian_delta(epsilon, 1e-20, 1.0)) == "0.0"  # and not -0.0
-
-
 def test_the_sensitivity_of_a_mean_is_attained():
     rng = np.random.default_rng(0)
     z = rng.standard_normal((5, 3))
