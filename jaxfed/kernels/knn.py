@@ -215,7 +215,7 @@ def _hamming_knn_among(
     def by(kernel: hamming.TileKernel, *search: Any) -> Nearest:
         return _nearer_by(kernel, num_words)(*search)
 
-    search = best, queries, jnp.int32(_NO_POINT), bits, valid, jnp.int32(0)
+    search: tuple[Any, ...] = best, queries, jnp.int32(_NO_POINT), bits, valid, jnp.int32(0)
     distances, ids = hamming.on_platform("auto", by, *search)
     found = distances.astype(jnp.int32), ids
     return nearest.as_rows(found, jnp.ones(m, jnp.bool_), num_neighbors, missing)

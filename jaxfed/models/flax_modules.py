@@ -135,12 +135,12 @@ def _parts(
         network = nnx.merge(graph, state, streams, copy=True)  # the caller's state must not change
         rngs = None if key is None else nnx.Rngs(key)
         mode = _mode(name, getattr(methods if is_linen else network, method), rngs)
-        if is_linen:
-            mode |= {"rngs": {}} if rngs is None else {"mutable": ["batch_stats"]}
         if rngs is None:
             network.eval()
+            mode |= {"rngs": {}} if is_linen else {}
         else:
             network.train()
+            mode |= {"mutable": ["batch_stats"]} if is_linen else {}
             keys = nnx.to_flat_state(nnx.state(network, nnx.RngKey))
             streams_used = sorted({variable.tag for _, variable in keys})
             nnx.reseed(network, **{stream: rngs() for stream in streams_used})

@@ -247,7 +247,7 @@ class Layers:
 
     def norm(self, channels: int) -> BatchNorm | GroupNorm | Identity:
         """A norm of the network's kind, called as norm(x, frozen). Raises UsageError."""
-        common = {"epsilon": self.epsilon, "promote_dtype": _in_float32, "rngs": self.rngs}
+        common: Any = {"epsilon": self.epsilon, "promote_dtype": _in_float32, "rngs": self.rngs}
         if self.norm_kind == "batch":
             return BatchNorm(channels, momentum=self.momentum, **common)
         if self.norm_kind == "group":

@@ -109,7 +109,7 @@ def vit(
     Images have a patch or more; one channel is repeated over RGB with a folder, whose sizes come before the
     options. `width` is D, a multiple of twice the `heads`; `depth` is the number of blocks.
     """
-    form = None
+    form: Form | None = None
     if folder:
         with of_folder("config.model.folder", folder):
             form = read_form(location(folder, "config.model.folder"))
