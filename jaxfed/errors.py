@@ -44,9 +44,6 @@ class UsageError(ValueError):
         reason = "; ".join(filter(None, (self.wrong, self.allowed)))
         return ": ".join(filter(None, (setting, reason)))
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self)!r})"
-
     def renamed(self, key: str) -> UsageError:
         """Return this error with another key, which needs no owner."""
         self.key, self.owner = key, ""

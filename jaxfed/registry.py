@@ -67,11 +67,7 @@ class Registry(UserDict[str, Factory]):
         return factory
 
     def register(self, name: str) -> Callable[[Factory], Factory]:
-        """A decorator that adds a factory under this name; a sweep's file adds it once for each point.
-
-        Raises:
-            UsageError: a name that a config's section cannot have, a name of jaxfed, or of another factory.
-        """
+        """A decorator that adds a factory under this name; a sweep's file adds it once for each point."""
         if not name.isidentifier():
             raise UsageError(f"{self._kind} {name!r}: a name must be a Python identifier")
         if name in self._reserved:

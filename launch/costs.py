@@ -34,7 +34,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     out = file_to_write(_OUT.value, "--out") if _OUT.value else None
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
-    from jaxfed.config.reading import opened
+    from jaxfed.config.check import opened
     from jaxfed.experiment.costs import answers_public
     from jaxfed.experiment.run.environment import describe
 

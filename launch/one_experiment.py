@@ -59,8 +59,8 @@ def conducted(
         from rich.console import Console
 
         from jaxfed.api.run import conduct, present
+        from jaxfed.config.check import opened
         from jaxfed.config.keys import flatten
-        from jaxfed.config.reading import opened
         from jaxfed.experiment.run.progress import RunProgress
         from jaxfed.experiment.run.summary import complaints
         from jaxfed.experiment.store import workdir

@@ -5,7 +5,6 @@ import dataclasses
 import inspect
 import tempfile
 
-import jax
 import numpy as np
 import pytest
 from flax import nnx
@@ -17,15 +16,12 @@ from jaxfed import data, xclp
 from jaxfed.config import check
 from jaxfed.config import file as config_file
 from jaxfed.config.overrides import with_overrides
-from jaxfed.kernels import conjugate_gradient, graph, hamming, knn, lsh
-from jaxfed.learners import LEARNERS, mixed
+from jaxfed.kernels import knn
 
 RNG = np.random.default_rng(0)
 X = [RNG.normal(size=(12, 4)).astype(np.float32) for _ in range(3)]
 Y = [np.where(np.arange(12) < 6, np.arange(12) % 2, -1) for _ in range(3)]
 CODES = RNG.integers(0, 2**32, (9, 2), dtype=np.uint32)
-INDICES, DISTANCES = (np.asarray(a) for a in knn.hamming_knn(CODES, 3))
-WEIGHTS = np.asarray(graph.cosine_from_hamming(DISTANCES, 64))
 MODEL = jaxfed.from_flax(lambda rngs: nnx.Linear(4, 2, rngs=rngs), (4,))
 
 
@@ -77,22 +73,6 @@ CALLS = {
         ),
         (X, Y),
     ),
-    "propagate_labels, tiny": (
-        lambda vectors, labels: xclp.propagate_labels(vectors, labels, num_classes=2, num_bits=64),
-        ([x * np.float32(1e-38) for x in X], Y),
-    ),
-    "propagate_labels, protocols": (
-        lambda vectors, labels: xclp.propagate_labels(
-            vectors,
-            labels,
-            num_classes=2,
-            num_bits=64,
-            hamming="masked",
-            row_sums="masked",
-            influence="columns",
-        ),
-        (X, Y),
-    ),
     "propagate_labels, select": (
         lambda vectors, labels, select: xclp.propagate_labels(
             vectors, labels, num_classes=2, num_bits=64, select=select
@@ -120,20 +100,7 @@ CALLS = {
         lambda y, parts: data.class_counts(y, parts, 3),
         (np.arange(60) % 3, [np.arange(9), np.arange(9, 60)]),
     ),
-    "project_bits": (lambda v: lsh.project_bits(v, jax.random.key(0), 64), (X[0],)),
-    "distances": (hamming.distances, (CODES, CODES.copy())),
     "hamming_knn": (lambda codes: knn.hamming_knn(codes, 3), (CODES,)),
-    "normalized_graph": (graph.normalized_graph, (INDICES, WEIGHTS)),
-    "propagate": (
-        lambda indices, weights, y: conjugate_gradient.propagate(
-            graph.normalized_graph(indices, weights), y, 0.9, tolerance=1e-6, max_steps=50
-        ),
-        (INDICES, WEIGHTS, np.eye(9, 2, dtype=np.float32)),
-    ),
-    "mixed": (
-        lambda learners: mixed(learners).continues,
-        ([LEARNERS["decision_tree"](num_classes=2) for _ in range(2)],),
-    ),
 }
 
 

@@ -23,9 +23,8 @@ from benchmarks.rounds.fedavg_round import (
     put,
 )
 from benchmarks.timing.contest import Contest, Work, optional_peer
-from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.assembly import make_algorithm, make_model
 from jaxfed.config.file import shipped
-from jaxfed.config.networks import make_model
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
 from jaxfed.models import Model

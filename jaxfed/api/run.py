@@ -24,10 +24,10 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from jaxfed.api.result import Result
-from jaxfed.config.data.simulation import Simulation, few_rows
+from jaxfed.config.check import opened
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.methods import check_tested_alike
 from jaxfed.config.overrides import as_text
-from jaxfed.config.reading import opened
 from jaxfed.config.stored import restored
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run import environment
@@ -97,8 +97,6 @@ def conduct(
         held = simulation.holdings()
         few = f"; {config.cohort_size:,} clients a round" * (0 < config.cohort_size < held.clients)
         progress.say(held.line(config.dataset.name) + few)
-        for line in few_rows(held.test, held.validation):
-            progress.note(line)
         if processes.are_several():
             sums = simulation.data_checksums()
             processes.check_same({f"data.{name}": text for name, text in sums.items()})

@@ -12,10 +12,9 @@ f is the pretrained network, a_v are draws of `training.augmentation` and A_v of
 its V rows, uniformly; everywhere else an example is its first row. So methods that compare two views of an
 image train a small network on features: a step costs thousands of times less than one through f.
 
-A method that takes `training` receives a `Training` built from the sections `model`, `training`,
-`pseudo_label`, `xclp`, `per_client_lp` and `execution`. One that takes `learner` receives per-client models
-built from the section `learner` (`jaxfed.config.methods`). The settings of a one-shot method may be
-selected by cross-validation (section `selection`).
+`training.initial_model` is '' for new weights, 'pretrained' for released ImageNet weights, or the state of an
+earlier experiment, WORKDIR/states/METHOD-{repeat}. An unfinished run resumes only if such files are unchanged
+(`checksums`): otherwise later repeats would come from other weights than the existing results.
 """
 
 from __future__ import annotations
@@ -23,21 +22,25 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import optax
+from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.config.networks import trained_network
+from jaxfed.config.keys import refused
 from jaxfed.config.sections import MIXED, WITH_MOMENTUM, TrainingSection, section_of
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.census import feature_sums, mean_and_deviation
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock import Schedule, schedule_of
+from jaxfed.federation.communication import num_bytes_of
 from jaxfed.federation.execution import client_map as executing
 from jaxfed.federation.execution.client_map import MapClients, client_map
 from jaxfed.federation.execution.settings import (
@@ -49,7 +52,16 @@ from jaxfed.federation.execution.settings import (
 )
 from jaxfed.federation.method import Method
 from jaxfed.federation.sampling import Sampling, participation
+from jaxfed.host.checkpoint import Checkpoint, Checkpoints
+from jaxfed.host.location import location
+from jaxfed.host.storage import file_checksum
 from jaxfed.learners import INGREDIENTS, LEARNERS, Learner, mixed
+from jaxfed.models import MODELS, Model
+from jaxfed.models.efficientnet import NETWORKS
+from jaxfed.models.encoders import Encoder, find_encoder
+from jaxfed.models.model import DTYPES, in_precision, normalized, of_first_row
+from jaxfed.models.trainable import partly_trained
+from jaxfed.random_streams import Stream
 from jaxfed.training.aggregate import WEIGHTINGS, adaptive
 from jaxfed.training.local import augmentation, losses
 from jaxfed.training.local.batches import Batches
@@ -59,6 +71,8 @@ from jaxfed.training.round.round import server_optimizer
 from jaxfed.training.specification import ServerTraining, Training
 from jaxfed.xclp.one_shot.cross_validation import cross_validated
 
+PRETRAINED = "pretrained"
+_INITIAL = "training.initial_model"
 AUGMENTATIONS = ("augmentation", "strong_augmentation")
 Factory = Callable[..., FederatedAlgorithm]
 
@@ -78,9 +92,6 @@ def make_algorithm(
 
     `progress` is called within its rounds. Clients are executed by `map_clients` if given, else according to
     `config.execution`. `call` calls the factory with ingredients and settings.
-
-    Raises:
-        UsageError: the method or its ingredients cannot work with a value.
     """
     factory, own = methods.factory_of(config, name), methods.keywords(config, name)
     needed, seen = methods.needs(config, name), methods.with_own_training(config, name)
@@ -97,30 +108,17 @@ def make_algorithm(
             return call(factory, {**ingredients.of(needed.takes), **own, **settings})
 
     wanted, candidates = section_of(config, "selection"), methods.settings_to_try(config, name)
-    if needed.trains or wanted.settings == "given" or len(candidates) == 1:
+    if not needed.one_shot or wanted.settings == "given" or len(candidates) == 1:
         return make({}, execution)
-    folds, measure = wanted.folds, wanted.measure
-    chosen = cross_validated(
-        make, candidates, num_folds=folds, measure=measure, execution=execution
-    )
-    if not chosen.course.one_shot:
-        wrong = f"{name!r} needs more than one round, and cross-validation asks for labels in one"
-        key = f"config.selection.candidates.{name}"
-        raise UsageError(wrong, key=key, allowed="leave it out, and use a sweep")
-    return chosen
+    return cross_validated(make, candidates, measure=wanted.measure, execution=execution)
 
 
 @dataclass(frozen=True)
 class Ingredients:
     """Objects that a run makes for one method (`jaxfed.federation.method.INGREDIENTS`).
 
-    Attributes:
-        config: the config as the method sees it (`methods.with_own_training`).
-        federation: clients of the repeat.
-        repeat: number of the repeat.
-        here: processes and memory of the host.
-        map_clients: execution of clients in place of that in `config.execution`.
-        needed: declaration of the method.
+    `config` is as the method sees it (`methods.with_own_training`), `here` is the host, `needed` the method's
+    declaration. `map_clients` executes clients in place of `config.execution`.
     """
 
     config: ConfigDict
@@ -131,11 +129,7 @@ class Ingredients:
     needed: Method = field(default_factory=Method)
 
     def of(self, takes: Collection[str]) -> dict[str, Any]:
-        """Return ingredient -> object, made for this call.
-
-        Raises:
-            UsageError: a part of it refuses a value, or these examples.
-        """
+        """Return ingredient -> object, made for this call."""
         config, federation = self.config, self.federation
         made: dict[str, Callable[[], Any]] = {
             "participation": lambda: participation(
@@ -147,10 +141,12 @@ class Ingredients:
             "public": lambda: federation.public_examples,
             "public_labels": lambda: federation.public_labels,
             "learner": self.learner,
-            "server_learner": self._server_learner,
-            "network": lambda: partial(
-                self._learner, "network"
-            ),  # its keywords replace the config's
+            # The learner of the first kind, for one client with all rows.
+            "server_learner": lambda: replace(self, federation=federation.pooled())._learner(
+                methods.learner_names(config)[0]
+            ),
+            # Its keywords replace the config's.
+            "network": lambda: partial(self._learner, "network"),
             "training": self.training,
         }
         return {name: made[name]() for name in takes}
@@ -171,11 +167,6 @@ class Ingredients:
         """Learner of all clients, also of several kinds (`learner.names`)."""
         made = [self._learner(name) for name in methods.learner_names(self.config)]
         return mixed(made) if self.config.learner.name == MIXED else made[0]
-
-    def _server_learner(self) -> Learner:
-        """Return the learner of the first kind, for one client with all rows (`Federation.pooled`)."""
-        alone = replace(self, federation=self.federation.pooled())
-        return alone._learner(methods.learner_names(self.config)[0])
 
     def _learner(self, name: str, **own: Any) -> Learner:
         given: dict[str, Any] = {**self.config.learner.get(name, {}), **own}
@@ -281,24 +272,18 @@ def _server_optimizer(wanted: TrainingSection) -> optax.GradientTransformation:
 
 def _pointwise(config: ConfigDict, wanted: TrainingSection, num_classes: int) -> losses.Pointwise:
     pointwise = losses.POINTWISE[wanted.loss]
-    if not wanted.class_weights:
-        return pointwise
-    if (numbers := len(wanted.class_weights)) != num_classes:
-        wrong = f"{numbers} numbers, but {config.dataset.name} has {num_classes} classes"
-        key = "config.training.class_weights"
-        raise UsageError(wrong, key=key, allowed="() weighs all alike")
-    return losses.class_weighted(pointwise, wanted.class_weights)
+    if len(wanted.class_weights) not in (0, num_classes):
+        raise refused(config, "training.class_weights", f"there are {num_classes} classes")
+    weights = wanted.class_weights
+    return losses.class_weighted(pointwise, weights) if weights else pointwise
 
 
 def _batches(wanted: TrainingSection, federation: Federation) -> Batches:
     most = federation.largest
     if wanted.batches == "paired":  # counts labeled examples, or all if no client has labels
         most = federation.max_labels or federation.largest
-    epochs, what = wanted.epochs, f"an order of {federation.largest} examples each"
-    num_bytes = 4 * epochs * federation.largest
-    require(num_bytes, what, key="epochs", value=epochs, owner="config.training")
     size, steps = _at_most(wanted.batch_size, most), wanted.local_steps
-    return Batches(wanted.batches, size, epochs, steps, wanted.unlabeled_ratio)
+    return Batches(wanted.batches, size, wanted.epochs, steps, wanted.unlabeled_ratio)
 
 
 def _at_most(size: int, most: int) -> int:
@@ -356,11 +341,7 @@ def in_time(
 ) -> tuple[FederatedAlgorithm, Schedule | None]:
     """Return a method in simulated time, and the schedule of its rounds; None if the clock is off.
 
-    `config` is as the method sees it (`methods.with_own_training`), with its number of rounds; `seed` is that
-    of the repeat.
-
-    Raises:
-        UsageError: settings that do not go together (`schedule_of`).
+    `config` is as the method sees it (`methods.with_own_training`); `seed` is that of the repeat.
     """
     needed, training = methods.needs(config, name), config.training
 
@@ -368,7 +349,7 @@ def in_time(
         """Methods without a shared model process each example once."""
         if not needed.trains or needed.has_learners:
             return held
-        batch = np.minimum(held, training.batch_size) if training.batch_size else held
+        batch = np.minimum(held, training.batch_size or held)
         return training.local_steps * batch if training.local_steps else training.epochs * held
 
     clock, sampling = section_of(config, "clock"), Sampling(config.cohort_size, config.sampling)
@@ -379,3 +360,163 @@ def in_time(
         return schedule_of(
             clock, timed, federation, sampling, seed, config.rounds, processed=processed
         )
+
+
+def make_model(
+    config: ConfigDict, federation: Federation, *, head: bool = True, private: bool = False
+) -> Model:
+    """Build the config's network for the federation's examples; it normalizes its inputs.
+
+    Without a head it ends with its features; a network from outside (`MODELS.register`) keeps its head. A
+    `private` model normalizes by public examples only.
+    """
+    options = config.model.to_dict()
+    name = options.pop("name")
+    shape = federation.x.shape[2 if config.preprocessing.views else 1 :]
+    num_classes = federation.num_classes if head or name in MODELS.from_outside() else None
+    try:
+        model = MODELS[name](shape, num_classes, **options)
+    except UsageError as error:
+        if error.key.startswith("config."):
+            raise
+        raise refused(config, "model.name", str(error)) from error
+    if num_classes and name in MODELS.from_outside():
+        state = jax.eval_shape(model.init, jax.random.key(0))
+        example = jax.ShapeDtypeStruct((1, *shape), jax.numpy.float32)
+        if (outputs := jax.eval_shape(model.apply, state, example).shape[-1]) != num_classes:
+            raise refused(config, "model.name", f"{outputs} outputs, {num_classes} classes")
+    if config.execution.precision != "float32":
+        model = in_precision(model, DTYPES[config.execution.precision])
+    model = normalized(model, *_normalization(config, federation, private=private))
+    return of_first_row(model) if config.preprocessing.views else model
+
+
+def trained_network(
+    config: ConfigDict,
+    federation: Federation,
+    repeat: int,
+    *,
+    head: bool = True,
+    private: bool = False,
+) -> tuple[Model, nnx.State | None]:
+    """Return the model of the part that `training.trainable` trains, and the state it starts from, or None.
+
+    The rest of the network is that of `training.initial_model`, else drawn by the seed of the repeat, which
+    every party has. Arguments and errors as those of `make_model`.
+    """
+    model, wanted = make_model(config, federation, head=head, private=private), config.training
+    num_bytes = num_bytes_of(jax.eval_shape(model.init, jax.random.key(0)))
+    require(num_bytes, "the parameters", key="config.model.name", value=config.model.name)
+    start = initial_model(config, model, repeat) if head else None  # stored networks have one
+    if wanted.trainable == "all":
+        return model, start
+    options = ("lora_rank", "lora_alpha", "lora_factors")
+    draw = jax.random.fold_in(jax.random.key(config.seed + repeat), Stream.FROZEN_WEIGHTS)
+    whole = jax.jit(model.init)(draw) if start is None else start
+    with section("config.training", ("trainable", *options)), section("config.model", ("name",)):
+        model, part = partly_trained(
+            model, whole, wanted.trainable, key=draw, **{key: wanted[key] for key in options}
+        )
+    return model, None if start is None else part(start)
+
+
+def scales_by_clients(config: ConfigDict, name: str) -> bool:
+    """True if the networks of a method normalize their inputs by the data of all clients."""
+    if methods.with_own_training(config, name).training.initial_model == PRETRAINED:
+        return False  # by the numbers that the weights were trained with
+    return methods.uses_training(config, name) and not methods.needs(config, name).private
+
+
+def _normalization(
+    config: ConfigDict, federation: Federation, *, private: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and deviation of the clients' data, or those that released weights were trained with.
+
+    `private`: those of the public examples. Without any, they are 1/2 and 1/2 for images, else 0 and 1.
+    """
+    if config.training.initial_model == PRETRAINED:
+        return _pretrained(config).scaling
+    x = federation.x
+    if private and len(federation.public):
+        sums = feature_sums(x, federation.public)
+        return mean_and_deviation(sums, of_bytes=x.dtype == np.uint8)
+    if private:
+        is_image = config.preprocessing.kind == "images"
+        zeros = np.zeros(x.shape[-1], np.float32)
+        return (zeros + 0.5, zeros + 0.5) if is_image else (zeros, zeros + 1)
+    mean, deviation = federation.normalization
+    if config.preprocessing.components:  # the last ones are mostly noise: one scale for all
+        deviation = np.full_like(deviation, np.sqrt(np.mean(deviation**2)))
+    return mean, deviation
+
+
+def initial_model(config: ConfigDict, model: Model, repeat: int) -> Any:
+    """Return the parameters that training starts from; None for new ones."""
+    if config.training.initial_model == PRETRAINED:
+        key = jax.random.fold_in(jax.random.key(config.seed + repeat), Stream.NEW_HEAD)
+        return _pretrained(config).read(model.init(key), new_head=True)
+    if not config.training.initial_model:
+        return None
+    template, saved = jax.eval_shape(model.init, jax.random.key(0)), _saved_model(config, repeat)
+    try:
+        state = saved.state(template, part="model")
+    except UsageError as error:
+        raise refused(config, _INITIAL, str(error)) from error
+    for leaf, form in zip(jax.tree.leaves(state), jax.tree.leaves(template), strict=True):
+        if (leaf.shape, leaf.dtype) != (form.shape, form.dtype):
+            there, here = (f"{one.dtype}{list(one.shape)}" for one in (leaf, form))
+            raise refused(config, _INITIAL, f"it has {there}, the model {here}")
+    return state
+
+
+def saved_models(config: ConfigDict) -> dict[int, Checkpoint]:
+    """Return repeat -> state that its training starts from; {} for none, only 0 if all repeats share one."""
+    if config.training.initial_model in ("", PRETRAINED):
+        return {}
+    number = config.num_repeats if "{repeat}" in config.training.initial_model else 1
+    return {repeat: _saved_model(config, repeat) for repeat in range(number)}
+
+
+def _saved_model(config: ConfigDict, repeat: int) -> Checkpoint:
+    given = config.training.initial_model.replace("{repeat}", str(repeat))
+    folder = location(given, f"config.{_INITIAL}")
+    wanted = "give WORKDIR/states/NAME-{repeat}"
+    try:
+        saved = Checkpoints(folder).latest() if folder.is_dir() else None
+    except UsageError as error:
+        raise refused(config, _INITIAL, str(error)) from error
+    if saved is None:
+        raise refused(config, _INITIAL, f"{folder} holds no saved state", wanted)
+    return saved
+
+
+def _pretrained(config: ConfigDict) -> Encoder:
+    """Return the released network that the config trains."""
+    name = config.model.name
+    folder = config.model.get("folder", "") if name == "vit" else ""
+    if name not in NETWORKS and not folder:
+        wrong = f"there are no weights for model.name={name!r}"
+        allowed = f"use {', '.join(map(repr, NETWORKS))}, or 'vit' with a model.folder"
+        raise refused(config, _INITIAL, wrong, allowed)
+    key = "config.model.folder" if folder else f"config.{_INITIAL}"
+    return find_encoder(folder or name, root=config.dataset.root or None, key=key)
+
+
+def checksums(config: ConfigDict) -> dict[str, str]:
+    """Return config key (with the repeat, for states) -> size and checksum of each file in use."""
+    files, models = dict[str, Path](), dict[str, ConfigDict]()
+    for name in methods.chosen(config):
+        if methods.uses_training(config, name):
+            key = methods.training_key(config, name, "initial_model")
+            models[key] = methods.with_own_training(config, name)
+    if config.preprocessing.kind == "federated_features":
+        models[_INITIAL] = config
+    if config.preprocessing.kind == "pretrained":
+        encoder = find_encoder(config.preprocessing.network, root=config.dataset.root or None)
+        files |= encoder.named_files("preprocessing.network", "preprocessing.weights")
+    for key, seen in models.items():
+        if seen.training.initial_model == PRETRAINED:
+            files |= _pretrained(seen).named_files("model.folder", key)
+        for repeat, saved in saved_models(seen).items():
+            files[f"{key} of repeat {repeat}"] = saved.file
+    return {key: file_checksum(file) for key, file in files.items()}

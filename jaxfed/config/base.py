@@ -20,14 +20,13 @@ Variant = Callable[[ConfigDict], None]
 Add = Callable[..., None]
 
 # Sizes that a config sets for its own data set. With another `--config.dataset.name`, sizes that are not
-# overridden have these values instead; if the config has public examples, also this share.
-PUBLIC_FRACTION = 0.5
+# overridden have these values instead, except that of public examples.
 SIZES_OF_A_SET: dict[str, Any] = {
     key: shared_settings()[key].default
     for key in (
         *("dataset.train_size", "dataset.test_size", "dataset.unlabeled_size", "dataset.balanced"),
         "dataset.test_rows",
-        *("federation.num_labeled", "federation.public_size", "federation.own_size"),
+        *("federation.num_labeled", "federation.own_size"),
         *("audit.members", "audit.population", "paper_table"),
     )
 }
@@ -105,14 +104,8 @@ def apply_variants(
 ) -> ConfigDict:
     """Apply a comma-separated list of variants to the config, in the file's order, and return it.
 
-    Args:
-        config: changed in place.
-        variant: names out of `own` and the shared `tuned`, `auto` and `smoke`; '' for none.
-        own: the file's variants; one of them may replace a shared one, which otherwise come last.
-        exclusive: groups of mutually exclusive variants.
-
-    Raises:
-        UsageError: there is no such variant, or two exclude each other.
+    `own` are the file's variants, which come before the shared `tuned`, `auto` and `smoke` or replace them;
+    `exclusive` are groups of mutually exclusive ones.
     """
     variants = dict(own or {})
     for shared in (tuned, auto, smoke):
@@ -120,9 +113,8 @@ def apply_variants(
     names = [name for name in variant.split(",") if name]
     for name in names:
         if name not in variants:
-            raise UsageError(
-                f"--config=...:{variant}: no variant {name!r}{suggestion(name, variants)}"
-            )
+            known = suggestion(name, variants)
+            raise UsageError(f"--config=...:{variant}: no variant {name!r}{known}")
     for group in (*exclusive, ("tuned", "auto")):
         rivals = [name for name in dict.fromkeys(names) if name in group]
         if len(rivals) > 1:

@@ -1,79 +1,85 @@
-"""Check of a whole config before anything is built: keys, values, and conditions between them.
+"""A config that is ready to run: its keys, values, conditions between them, and what reads each key.
 
-    check(config)
+    config = opened("fedavg_xclp.py", ["training.epochs=2"])
     check_number_of_clients(config, 20)     # once the data say how many there are
+    seen_by(config, "fedprox")              # equal for two configs with equal results of the method
+    reasons(config)["fedprox.mu"]           # why nothing reads it; "" if it is read
 
 Conditions on values of one section stand in its class (`jaxfed.config.sections`), those on one value of a
 method, learner or network in its type hint; here are those on two sections, or on a section and a method.
+
+A key is in effect in a run if a method of the run reads it and the conditions in its hint hold
+(`jaxfed.settings.when`). Keys for execution, deployment and monitoring are always in effect (`_OF_THE_RUN`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import methods
-from jaxfed.config.assembly import AUGMENTATIONS, view_rows
+from jaxfed.config import file, methods
+from jaxfed.config.assembly import AUGMENTATIONS, saved_models, view_rows
 from jaxfed.config.keys import flatten, parents, refused
-from jaxfed.config.networks import saved_models
-from jaxfed.config.overrides import known_keys, setting_of, settings_in, unknown_key
+from jaxfed.config.overrides import (
+    CANDIDATES,
+    known_keys,
+    setting_of,
+    settings_in,
+    unknown_key,
+    with_overrides,
+)
 from jaxfed.config.sections import SECTIONS, section_of, shared_settings
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import check_rounds
 from jaxfed.federation.departures import Departure, check_departures
 from jaxfed.federation.method import Method, checked, labels_elsewhere
-from jaxfed.federation.sampling import cohort_sizes, num_groups
+from jaxfed.learners import LEARNERS
 from jaxfed.settings import OneOf, check_complete, check_value
-from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS, check_source
+from jaxfed.training.pseudo_labels.label_sources import (
+    BY_OWN_LABELS,
+    LABELING_NOTHING,
+    check_source,
+    settings_section,
+    source_names,
+)
 from jaxfed.training.pseudo_labels.propagated_labels import is_one_program
 
 _ANY = {"num_classes": 2}  # keywords that the data set determines; no check depends on their values
+# Keys and sections for execution, monitoring and display of a run with any method.
+_OF_THE_RUN = (
+    *("algorithm", "baselines", "paper_table", "dataset.root", "execution", "deployment"),
+    *("evaluate_every", "evaluate_test", "checkpoint_every"),
+)
+_OF_NO_METHOD = ("algorithm", "baselines", "paper_table", "deployment", "audit")
 
 
 def check(config: ConfigDict) -> None:
-    """Check every key and value of a config before any data is read or any file is written.
-
-    Raises:
-        UsageError: names the first wrong key, or two that contradict each other.
-    """
+    """Check every key and value of a config before any data is read or any file is written."""
     _check_keys(config)
     known: Any = Annotated[str, OneOf((*ALGORITHMS, *methods.variants(config)))]
     check_value("config.algorithm", config.algorithm, known)
     check_value("config.baselines", config.baselines, tuple[known, ...])
-    chosen = methods.chosen(config)
-    nothing_to_choose = all(len(methods.settings_to_try(config, name)) == 1 for name in chosen)
-    if config.selection.settings == "cross_validated" and nothing_to_choose:
-        wrong = f"selection.candidates has no values for {', '.join(chosen)}"
-        raise refused(config, "selection.settings", wrong, "add some, or use 'given'")
     if config.preprocessing.views:
         _check_views(config)
-    for name in chosen:
+    for name in methods.chosen(config):
         _check_method(config, name)
     if config.federation.num_clients:
         check_number_of_clients(config, config.federation.num_clients)
 
 
 def _check_keys(config: ConfigDict) -> None:
-    flat, shared = dict(flatten(config.to_dict())), shared_settings()
-    there = {*flat, *(owner for key in flat for owner in parents(key))}
-    for key in (*shared, "xclp", "per_client_lp", "selection.candidates"):
-        if key not in there:
-            allowed = "jaxfed.config.base.get_config() has it"
-            raise UsageError("missing", key=f"config.{key}", allowed=allowed)
     for name in methods.variants(config):
         key = f"config.{name}.algorithm"
-        if not name.isidentifier():
-            raise UsageError(f"{name!r} cannot name a method", key=key, allowed="use an identifier")
         check_value(key, config[name].algorithm, Annotated[str, OneOf(ALGORITHMS)])
     for name in SECTIONS:
         section_of(config, name)
     # First the sections that those of baselines refer to: the error should name their keys.
-    first = ("xclp.", f"{config.algorithm}.")
-    own = {key: value for key, value in flat.items() if key not in shared}
-    for key, value in sorted(own.items(), key=lambda item: not item[0].startswith(first)):
+    first, shared = ("xclp.", f"{config.algorithm}."), shared_settings()
+    own = [each for each in flatten(config.to_dict()) if each[0] not in shared]
+    for key, value in sorted(own, key=lambda item: not item[0].startswith(first)):
         setting = setting_of(config, key)
         if setting is not None:
             check_value(f"config.{key}", value, setting.hint)
@@ -82,32 +88,30 @@ def _check_keys(config: ConfigDict) -> None:
 
 
 def _check_views(config: ConfigDict) -> None:
-    key = "preprocessing.views"
     if not view_rows(config):
         allowed = "set training.augmentation, or use 0"
-        raise refused(config, key, "no augmentation makes views", allowed)
+        raise refused(config, "preprocessing.views", "no augmentation makes views", allowed)
     for name in methods.chosen(config):
-        needed = methods.needs(config, name)
-        if not needed.trains or needed.has_learners:
-            wrong = f"{name!r} does not train one network on the clients' examples"
-            raise refused(config, key, wrong, "use 0, or leave the method out")
-        for own, (owner, value) in methods.own_training(config, name).items():
-            if own in AUGMENTATIONS and value != config.training[own]:
-                key, wrong = f"{owner}.training.{own}", "views are computed once, for all methods"
-                allowed = f"set training.{own}, or preprocessing.views to 0"
-                raise refused(config, key, wrong, allowed)
+        needed, own = methods.needs(config, name), methods.own_training(config, name)
+        wrong = f"{name!r} does not train one network on the clients' examples"
+        if needed.trains and not needed.has_learners:
+            wrong = "augmentations are the same for all methods" * bool({*AUGMENTATIONS} & {*own})
+        if wrong:
+            raise refused(config, "preprocessing.views", wrong, "use 0, or leave the method out")
 
 
 def _check_method(config: ConfigDict, name: str) -> None:
     needed, own = methods.needs(config, name), methods.keywords(config, name)
     check_complete(settings_in(config, name), own, f"config.{name}", f"{name!r} needs it")
-    _check_own_training(config, name)
+    if methods.training_read(config, name):
+        seen = methods.with_own_training(config, name)
+        with methods.naming(config, name):
+            section_of(seen, "training")
+            saved_models(seen)
     _check_place_of_labels(config, name, needed)
-    if "public" in needed.takes and not section_of(config, "federation").has_public:
+    if "public" in needed.takes and not config.federation.public_size:
         wrong = f"{name!r} has clients learn labels of public examples"
-        raise refused(
-            config, "federation.public_size", wrong, "use 1 or more, or a public_fraction above 0"
-        )
+        raise refused(config, "federation.public_size", wrong, "use 1 or more")
     last = methods.all_keywords(config, name).get("teacher_rounds", 0)
     if last > config.rounds:
         wrong = f"at most rounds={config.rounds}, or nobody votes and there is no student"
@@ -123,19 +127,6 @@ def _check_method(config: ConfigDict, name: str) -> None:
         _check_labels(config, name, needed)
 
 
-def _check_own_training(config: ConfigDict, name: str) -> None:
-    read = methods.training_read(config, name)
-    for key in methods.own_training(config, name):
-        if key not in read:
-            owner = f"config.{methods.training_key(config, name, key)}"
-            raise UsageError(f"{name!r} does not read it", key=owner, allowed="leave it out")
-    if read:
-        seen = methods.with_own_training(config, name)
-        with methods.naming(config, name):
-            section_of(seen, "training")
-            saved_models(seen)
-
-
 def _check_place_of_labels(config: ConfigDict, name: str, needed: Method) -> None:
     place, wrong, allowed = config.federation.labels_at, "", "use 'clients'"
     if (needed.trains or needed.one_shot) and place not in needed.labels_at:
@@ -147,15 +138,8 @@ def _check_place_of_labels(config: ConfigDict, name: str, needed: Method) -> Non
         parameters, _ = methods.label_settings(config, **_ANY)
         has_head = needed.pseudo_label == "xclp_head"
         if has_head or not is_one_program(parameters) or parameters.compared_clients:
-            wrong = (
-                "the server then takes part in XCLP, whose noise, protocols, choices and head are for "
-                "clients"
-            )
-            allowed = (
-                "set no noise, hamming='plaintext', row_sums='plaintext', influence='labels', "
-                "compared_clients=0, center=False, head='none', select=(), client_prior=0 and "
-                "confidence='entropy' in config.xclp"
-            )
+            wrong = "XCLP's noise, protocols, choices and head are for clients, not for the server"
+            allowed = "use 'clients', or leave them out in config.xclp"
     if wrong:
         raise refused(config, "federation.labels_at", wrong, allowed)
 
@@ -187,62 +171,171 @@ def _check_learners(config: ConfigDict, name: str, needed: Method) -> None:
 
 
 def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
-    """Check that cohorts of this number of clients suffice for rounds, groups, sums and mask partners.
-
-    Mask partners must suffice for every cohort size that sampling can give: fewer clients sometimes need more
-    partners (`jaxfed.secure.session.neighborhoods`).
-
-    Raises:
-        UsageError: names the first key that this number contradicts.
-    """
-    numbers = {"cohort_size": config.cohort_size, "learner.names": len(config.learner.names)}
-    for key, number in numbers.items():
-        if 0 < config.federation.num_clients < number:
-            wrong = f"at most {num_clients} with federation.num_clients={num_clients}"
-            raise refused(config, key, wrong)
-    groups = num_groups(num_clients, config.cohort_size)
-    if config.sampling == "groups" and config.rounds < groups:
-        wrong = f"with cohort_size={config.cohort_size}, {num_clients} clients make {groups} groups"
-        raise refused(config, "rounds", wrong, f"use integers from {groups} on")
+    """Check that this number of clients suffices for cohorts, sums, mask partners and departures."""
+    size = config.cohort_size or num_clients
+    if size > num_clients:
+        raise refused(config, "cohort_size", f"there are {num_clients} clients")
     # Also if no method of the run is XCLP: methods that train may take its labels.
-    for name in dict.fromkeys(("xclp", *methods.chosen(config))):
-        given = methods.all_keywords(config, name)
-        _check_leaving(given.get("presence", ()), num_clients, f"{name}.presence")
-        if size := given.get("mask_partners", 0):
+    for name in dict.fromkeys((*methods.chosen(config), "xclp")):
+        training = methods.with_own_training(config, name).training
+        given = {"sums": training.sums, **methods.all_keywords(config, name)}
+        in_sums = {training.sums, given["sums"], given.get("prototype_sums", "none")}
+        least = max(training.training_cohort_size, 1 + (in_sums != {"plaintext", "none"}))
+        if least > size:
+            key = "cohort_size" if config.cohort_size else "federation.num_clients"
+            raise refused(config, key, f"{name!r} needs {least} clients a round or more")
+        if partners := given.get("mask_partners", 0):
             from jaxfed.secure.session.neighborhoods import check_partners  # for sums under masks
 
             with methods.naming(config, name):
-                for number in sorted(cohort_sizes(config, num_clients)):
-                    check_partners(number, size)
-    for name in methods.chosen(config):
-        leaving = methods.with_own_training(config, name).training.presence
-        _check_leaving(leaving, num_clients, methods.training_key(config, name, "presence"))
-        _check_round(config, name, config.cohort_size or num_clients)
+                check_partners(size, partners)
+        own = {methods.training_key(config, name, "presence"): training.presence}
+        for key, entries in (own | {f"{name}.presence": given.get("presence", ())}).items():
+            clients = [entry.partition("@")[0] for entry in entries]
+            leaving = [Departure(int(one), 0.0, "") for one in clients if one.isdecimal()]
+            check_departures(leaving, num_clients, f"config.{key}")
 
 
-def _check_leaving(entries: Sequence[str], num_clients: int, key: str) -> None:
-    clients = [entry.partition("@")[0] for entry in entries]
-    leaving = [Departure(int(client), 0.0, "") for client in clients if client.isdecimal()]
-    check_departures(leaving, num_clients, f"config.{key}")
+def opened(
+    config: str | ConfigDict,
+    overrides: Sequence[str] = (),
+    *,
+    command: str = "",
+    in_sweep: bool = False,
+) -> ConfigDict:
+    """Read a config, apply overrides `KEY=VALUE` and check the result, before any data is read.
+
+    `config` is `FILE.py[:VARIANT]`, or a config with references between keys. `command` is the one that runs:
+    launch.audit alone reads the section `audit`. In a sweep, which has checked that an override has an effect
+    at some point, it may have none.
+    """
+    base = file.read(config) if isinstance(config, str) else config
+    settings = with_overrides(base, overrides)
+    check(settings)
+    found = {} if in_sweep else effects(settings, base, overrides, command)
+    for line in filter(None, found.values()):
+        raise UsageError(line)
+    return settings
 
 
-def _check_round(config: ConfigDict, name: str, size: int) -> None:
-    given = methods.all_keywords(config, name)
-    if given.get("num_groups", 1) > size:
-        wrong = f"at most the {size} clients of a round (config.cohort_size)"
-        raise UsageError(wrong, key=f"config.{name}.num_groups", value=given["num_groups"])
-    for key, alone in (("prototype_sums", "none"), ("sums", "plaintext")):
-        if given.get(key, alone) != alone and size < 2:
-            raise UsageError(
-                f"with config.{name}.{key}={given[key]!r} a round has 2 clients or more",
-                key="config.cohort_size" if config.cohort_size else "config.federation.num_clients",
-                value=size,
+def effects(
+    config: ConfigDict, base: ConfigDict, overrides: Sequence[str], command: str = ""
+) -> dict[str, str]:
+    """Return the key of each override -> "", or an error if it has no effect.
+
+    `config` is `base` with the overrides, checked. An override has an effect if a key that it changes is in
+    effect: its own, or one that refers to it.
+    """
+    values, why, found = dict(flatten(config.to_dict())), reasons(config, command), {}
+    for text in overrides:
+        key = text.partition("=")[0]
+        found[key] = f"config.{text}: {why[key]}" if why.get(key) else ""
+        if found[key]:  # unless a key that refers to it is read, or another override depends on it
+            try:
+                left = with_overrides(base, [other for other in overrides if other is not text])
+            except UsageError:
+                left = ConfigDict()
+            before = dict(flatten(left.to_dict()))
+            changed = [one for one in values if before.get(one) != values[one]]
+            if not changed:
+                del found[key]
+            elif not all(why[one] for one in changed):
+                found[key] = ""
+    return found
+
+
+def reasons(config: ConfigDict, command: str = "") -> dict[str, str]:
+    """Return every key of a checked config -> why it has no effect, and what to write; "" if it has one."""
+    read = {name: _read_by(config, name) for name in methods.chosen(config)}
+    of_the_run = {*_OF_THE_RUN, *(["audit"] if command == "launch.audit" else [])}
+
+    def reason(key: str) -> str:
+        if not of_the_run.isdisjoint((key, key.partition(".")[0])):
+            return ""
+        unmet = [_unmet(config, own, key) for own in read.values() if key in own]
+        if unmet:
+            return "" if "" in unmet else unmet[0]
+        return f"no method of this run reads it ({', '.join(read)}); leave it out"
+
+    return {key: reason(key) for key, _ in flatten(config.to_dict())}
+
+
+def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
+    """Return the part of a checked config that can change a method's results: dotted key -> value.
+
+    Keys are common to all methods: `fedprox.training.epochs` is `training.epochs`.
+    """
+    read = _read_by(config, name)
+    return {common: value for key, (common, value) in read.items() if not _unmet(config, read, key)}
+
+
+def keys_seen_by(config: ConfigDict, name: str) -> set[str]:
+    """Return the keys that can change a method's results, as the user writes them."""
+    read = _read_by(config, name)
+    return {key for key in read if not _unmet(config, read, key)}
+
+
+def _read_by(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
+    """Return key as the user writes it -> the key common to all methods, and its value."""
+    needed, algorithm = methods.needs(config, name), methods.algorithm_of(config, name)
+    seen = methods.with_own_training(config, name)
+    features_are_trained = config.preprocessing.kind == "federated_features"
+    unread = {*_OF_NO_METHOD, *ALGORITHMS, *methods.variants(config), "selection"}
+    if needed.has_learners:
+        unread |= {"pseudo_label"}
+        unread |= {f"learner.{each}" for each in {*LEARNERS} - {*methods.learner_names(config)}}
+    elif needed.trains:
+        taken = _pseudo_labels_taken(config, name)
+        unread -= set(map(settings_section, taken))  # of a name that may also be a method's
+        # `xclp.late_fraction` is read by the one-shot method alone.
+        unread |= {"learner", "xclp.late_fraction"}
+        unread |= {"pseudo_label"} if taken <= {*LABELING_NOTHING} else set()
+    else:
+        unread |= {"learner"} if features_are_trained else {"learner", "pseudo_label"}
+    if not methods.uses_training(config, name) and not features_are_trained:
+        unread |= {"model", "training"}
+    elif needed.trains and not (needed.has_learners and features_are_trained):
+        read = methods.training_read(config, name)
+        unread |= {f"training.{key}" for key in {*config.training} - read}
+    if needed.one_shot and config.cohort_size in (0, config.federation.num_clients):
+        unread |= {"rounds"}  # there is one
+    found = {}
+    for key, value in flatten(seen.to_dict()):
+        if unread.isdisjoint((key, *parents(key))):
+            section, _, leaf = key.partition(".")
+            is_own = section == "training"
+            found[methods.training_key(config, name, leaf) if is_own else key] = key, value
+    for word, value in methods.keywords(config, name).items():
+        owner = name if word in methods.own_section(config, name) else algorithm
+        found[f"{owner}.{word}"] = f"{algorithm}.{word}", value
+    if name != algorithm:
+        found[f"{name}.algorithm"] = "method", algorithm
+    if not needed.trains and len(methods.settings_to_try(config, name)) > 1:
+        listed = name if name in config.selection.candidates else algorithm
+        for key, value in flatten(config.selection.to_dict(), "selection."):
+            if not key.startswith(CANDIDATES) or key.startswith(f"{CANDIDATES}{listed}."):
+                found[key] = key, value
+    return found
+
+
+def _unmet(config: ConfigDict, read: Mapping[str, tuple[str, Any]], key: str) -> str:
+    """Return which condition in the hint of a read key does not hold, and what to write; "" if all do."""
+    values, (common, _) = dict(read.values()), read[key]
+    common = "selection.measure" if common.startswith(CANDIDATES) else common
+    setting, section = setting_of(config, common), common.rpartition(".")[0]
+    for condition in setting.conditions if setting else ():
+        near = f"{section}.{condition.key}".lstrip(".")
+        other = condition.key if "." in condition.key else near
+        if other in values and not condition.holds(values[other]):
+            where = next(written for written, (one, _) in read.items() if one == other)
+            return (
+                f"nothing reads it with {where}={values[other]!r}; leave it out, or set {where} to "
+                f"{condition.text}"
             )
-    training = methods.with_own_training(config, name).training
-    if training.sums != "plaintext" and size < 2:
-        key = methods.training_key(config, name, "sums")
-        raise refused(config, key, "a round has one client, and the sum would be its update")
-    number = training.training_cohort_size
-    if methods.uses_training(config, name) and number > size:
-        key = methods.training_key(config, name, "training_cohort_size")
-        raise refused(config, key, f"a round has {size} clients", f"use 1 to {size}, and 0 for all")
+    return ""
+
+
+def _pseudo_labels_taken(config: ConfigDict, name: str) -> set[str]:
+    """Return the sources of labels that a method may use; all of them if it does not declare its own."""
+    source = methods.needs(config, name).pseudo_label
+    return {"none", *(source_names() if source is None else (source,))}

@@ -27,11 +27,7 @@ _CONFIGS = "ml_collections_configs"
 
 
 def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
-    """Return the config that `FILE.py[:VARIANT]` describes, with overrides applied, resolved and locked.
-
-    Raises:
-        UsageError: the file cannot be read or has no `get_config`, or a key or value does not fit.
-    """
+    """Return the config that `FILE.py[:VARIANT]` describes, with overrides applied, resolved and locked."""
     return with_overrides(read(spec), overrides)
 
 
@@ -41,43 +37,28 @@ def read(spec: str) -> ConfigDict:
     get_config = getattr(load_module(path), "get_config", None)
     if not callable(get_config):
         raise UsageError(f"--config={spec}: {path} defines no get_config(variant)")
-    try:
-        config = get_config(variant) if variant else get_config()
-    except TypeError as error:
-        if error.__traceback__ is None or error.__traceback__.tb_next:
-            raise  # from inside the function
-        wrong = f"--config={spec}: {error}; use get_config(variant='')"
-        raise UsageError(wrong) from None
+    config = get_config(variant) if variant else get_config()
     if not isinstance(config, ConfigDict):
-        wrong = f"get_config of {path} returned {type(config).__name__}"
-        raise UsageError(f"--config={spec}: {wrong}; a ml_collections.ConfigDict is needed")
+        raise UsageError(f"--config={spec}: get_config returned no ml_collections.ConfigDict")
     return config
 
 
 def split_variant(spec: str) -> tuple[str, str]:
-    """Split `FILE.py:VARIANT` into path and variant; a file in the folder or shipped needs no extension."""
+    """Split `FILE.py:VARIANT` into path and variant; the extension may be left out."""
     head, ending, tail = spec.partition(".py")
-    if ending:
-        return head + ending, tail.removeprefix(":")
     name, _, variant = spec.partition(":")
-    if _find(f"{name}.py").is_file():
-        return f"{name}.py", variant
-    return (name, variant) if _find(name).is_file() else (spec, "")
+    return (head + ending, tail.removeprefix(":")) if ending else (f"{name}.py", variant)
 
 
 def load_module(path: str) -> ModuleType:
-    """Import a config file by its path; it may import modules of its own folder.
-
-    Raises:
-        UsageError: it is missing, unreadable, not Python, or does not parse.
-    """
+    """Import a config file by its path; it may import modules of its own folder."""
     file = _find(path)
     if not file.is_file():
         nearest = suggestion(file.stem, {f.stem for f in _shipped_configs().glob("[!_]*.py")})
         raise UsageError(f"--config={path}: no such file{nearest}")
     spec = importlib.util.spec_from_file_location(f"config_file_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"--config={path}: a config file is Python and its name ends in .py")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     folder = file.parent.resolve()
     if str(folder) not in sys.path:
@@ -87,9 +68,7 @@ def load_module(path: str) -> ModuleType:
     except (OSError, SyntaxError) as error:
         if error.filename != str(file):
             raise
-        wrong = str(error.strerror) if isinstance(error, OSError) else error.msg
-        where = f"line {error.lineno}: " if isinstance(error, SyntaxError) else ""
-        raise UsageError(f"--config={path}: {where}{wrong}") from error
+        raise UsageError(f"--config={path}: {error}") from error
     return module
 
 
@@ -102,11 +81,7 @@ def _find(given: str) -> Path:
 
 
 def shipped(name: str) -> ModuleType:
-    """Import the shipped config of this name, such as "fedct".
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Import the shipped config of this name, such as "fedct"."""
     return load_module(str(_shipped_configs() / f"{name}.py"))
 
 

@@ -33,7 +33,7 @@ from jaxfed.data.client_rows import ClientRows
 from jaxfed.errors import section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.method import Method, completed, declared, method_settings
+from jaxfed.federation.method import Method, completed, declared
 from jaxfed.learners import LEARNERS
 from jaxfed.settings import settings_of
 
@@ -101,15 +101,11 @@ def all_keywords(config: ConfigDict, name: str) -> dict[str, Any]:
 
 def needs(config: ConfigDict, name: str) -> Method:
     """Return the declaration of the method's factory, with the method's keywords."""
-    factory = factory_of(config, name)
-    return declared(factory).of(completed(factory, keywords(config, name)))
+    return declared(factory_of(config, name)).of(all_keywords(config, name))
 
 
 def settings_to_try(config: ConfigDict, name: str) -> list[dict[str, Any]]:
-    """Return every combination of a method's values in `selection.candidates`, its own settings first.
-
-    Keys in the method's `select` are omitted, because leave-one-out selects them.
-    """
+    """Return every combination of a method's candidates that `select` does not name, its own values first."""
     candidates, own = config.selection.candidates, all_keywords(config, name)
     tried = candidates.get(name, candidates.get(algorithm_of(config, name), {}))
     left = {entry.partition(":")[0] for entry in own.get("select", ())}
@@ -133,19 +129,15 @@ def check_tested_alike(config: ConfigDict) -> None:
     """Refuse methods that label clients' points beside methods that train with a central test set."""
     by_kind = {needs(config, name).one_shot: name for name in chosen(config)}
     if config.federation.test == "central" and len(by_kind) > 1:
-        wrong = (
-            f"{by_kind[True]!r} labels clients' points, so only {by_kind[False]!r} would be tested"
-        )
-        allowed = "use 'clients': both are then tested on clients' new points"
-        raise refused(config, "federation.test", wrong, allowed)
+        wrong = f"{by_kind[True]!r} labels clients' points alone"
+        raise refused(config, "federation.test", wrong, "use 'clients'")
 
 
 def check_trains(config: ConfigDict, name: str) -> None:
     """Refuse the costs of a method without a model that is trained by `config.training`."""
     if not needs(config, name).trains:
         key = "algorithm" if name == config.algorithm else "baselines"
-        allowed = "use methods that train a model; costs are defined for them only"
-        raise refused(config, key, f"{name!r} takes no training", allowed)
+        raise refused(config, key, f"{name!r} trains no model, and so has no costs")
 
 
 def label_settings(
@@ -157,9 +149,6 @@ def label_settings(
         parameters = xclp.Parameters(num_classes=num_classes, **own)
     with section("config.per_client_lp", config.per_client_lp):
         return parameters, xclp.Propagation(num_classes=num_classes, **config.per_client_lp)
-
-
-# The section `training` as one method reads it.
 
 
 def uses_training(config: ConfigDict, name: str) -> bool:
@@ -215,26 +204,18 @@ def training_key(config: ConfigDict, name: str, key: str) -> str:
 def naming(
     config: ConfigDict, name: str, settings: Mapping[str, Any] = MappingProxyType({})
 ) -> AbstractContextManager[None]:
-    """Name in errors about a method's keyword or training the key of the config that holds the value.
-
-    `settings` are tried in place of the given ones; their keys are those of candidates.
-    """
-    own, algorithm = all_keywords(config, name), algorithm_of(config, name)
+    """Name in errors about a method's keyword or training the config's key; `settings` are candidates."""
+    own = all_keywords(config, name)
     keys = {
         f"{owner}.{key}": training_key(config, name, key)
         for owner in ("config.training", "LocalTraining", "ServerTraining", "Training")
         for key in config.training
     }
-    keys |= {word: f"{name}.{word}" for word in method_settings(factory_of(config, name))}
-    for owner in (algorithm, name):
+    keys |= {word: f"{name}.{word}" for word in own}
+    for owner in (algorithm_of(config, name), name):
         keys |= {word: f"{owner}.{word}" for word in own_section(config, owner)}
-    for word, value in settings.items():
-        if value != own[word]:
-            keys[word] = f"selection.candidates.{name}.{word}"
-    return section("config", keys)
-
-
-# Learners of methods whose clients have separate models.
+    tried = {word for word, value in settings.items() if value != own[word]}
+    return section("config", keys | {word: f"selection.candidates.{name}.{word}" for word in tried})
 
 
 def learner_names(config: ConfigDict) -> tuple[str, ...]:

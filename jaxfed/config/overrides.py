@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import copy
 import re
-import textwrap
+from ast import literal_eval
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from absl import flags
-from ml_collections import ConfigDict, config_flags
-from ml_collections.config_dict import placeholder
+from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import base, methods
-from jaxfed.config.keys import flatten, parents
+from jaxfed.config.keys import flatten
 from jaxfed.config.sections import SECTIONS, TrainingSection
 from jaxfed.config.stored import GONE
 from jaxfed.data import SCHEMES
@@ -32,21 +31,20 @@ from jaxfed.federation.method import method_settings
 from jaxfed.learners import INGREDIENTS, LEARNERS
 from jaxfed.models import MODELS, options_of
 from jaxfed.registry import Registry
-from jaxfed.settings import (
-    REQUIRED,
-    OneOf,
-    Setting,
-    advice,
-    check_value,
-    settings_of,
-    takes_any,
-)
+from jaxfed.settings import REQUIRED, OneOf, Setting, advice, check_value, settings_of, takes_any
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 
 PLUGINS: tuple[Registry[Any], ...] = (PSEUDO_LABELS, READERS, SCHEMES)
 """Registries of which an entry registered from outside has a section of its name."""
 CANDIDATES = "selection.candidates."  # METHOD.KEY follows
+_FIRST = re.compile(r"(model\.name|\w+\.algorithm)=")
 _ALL = "docs/keys.md lists all keys"
+_PARSERS: dict[type, Any] = {
+    bool: flags.BooleanParser(),
+    int: flags.IntegerParser(),
+    float: flags.FloatParser(),
+    str: flags.ArgumentParser(),
+}
 _ALGORITHM = Setting(Annotated[str, OneOf(ALGORITHMS)], "", "algorithm of which it is a variant")
 
 
@@ -56,16 +54,12 @@ def with_overrides(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
     `model.name` and `NAME.algorithm`, which defines a variant of an algorithm, are applied first: they
     determine which keys exist. Another network replaces the options of the config's own, another
     `dataset.name` the sizes of its data set (`jaxfed.config.base.SIZES_OF_A_SET`).
-
-    Raises:
-        UsageError: a key is unknown, or a value cannot be parsed as the type of its key.
     """
     changed = copy.deepcopy(config)  # with its references, so overrides propagate along them
     changed.unlock()
     _reset_sizes(changed, overrides)
     with changed.ignore_type():
-        first = re.compile(r"(model\.name|\w+\.algorithm)=")
-        for text in sorted(overrides, key=lambda text: first.match(text) is None):
+        for text in sorted(overrides, key=lambda text: not _FIRST.match(text)):
             _override(changed, text)
     resolved = changed.copy_and_resolve_references()
     resolved.lock()
@@ -105,12 +99,9 @@ def settings_in(config: ConfigDict, section: str) -> Mapping[str, Setting]:
 
 def _candidates(config: ConfigDict, name: str) -> dict[str, Setting]:
     """Return key -> setting of values to try: lists of numbers and switches of a one-shot method."""
-    if methods.algorithm_of(config, name) not in ALGORITHMS:
+    is_known = methods.algorithm_of(config, name) in ALGORITHMS
+    if not is_known or methods.needs(config, name).trains:
         return {}
-    if methods.needs(config, name).trains:
-        allowed = "use a sweep, whose points its validation split chooses among"
-        key = f"config.{CANDIDATES}{name}"
-        raise UsageError(f"{name!r} trains a model", key=key, allowed=allowed)
     return {
         key: one._replace(hint=tuple[one.hint, ...], default=())  # type: ignore[name-defined]
         for key, one in settings_in(config, name).items()
@@ -132,16 +123,14 @@ def setting_of(config: ConfigDict, key: str) -> Setting | None:
 
 
 def value_of(config: ConfigDict, key: str) -> Any:
-    """Return the value of a key, for a method's key outside the config the value in effect; None: unknown."""
+    """Return the value of a key, of a method's key outside the config that in effect; None if unknown."""
     flat, setting = dict(flatten(config.to_dict())), setting_of(config, key)
-    if key in flat or setting is None or key.startswith("model."):
-        return flat.get(key)
-    found, (owner, _, name) = setting.default, key.partition(".")
-    if methods.algorithm_of(config, owner) in ALGORITHMS:
-        training = methods.with_own_training(config, owner).training
-        seen = {f"training.{each}": value for each, value in training.items()}
-        found = (seen | methods.all_keywords(config, owner)).get(name, found)
-    return None if found is REQUIRED else found
+    owner, _, name = key.partition(".")
+    shared = name if name.startswith("training.") else ""
+    for known in (key, f"{methods.algorithm_of(config, owner)}.{name}", shared):
+        if known in flat:
+            return flat[known]
+    return None if setting is None or setting.default is REQUIRED else setting.default
 
 
 def _optional_sections() -> list[str]:
@@ -166,18 +155,10 @@ def unknown_key(key: str, known: Collection[str]) -> UsageError:
         wrong = f"no longer a setting; runs are as with {GONE[key]!r}"
         return UsageError(wrong, key=f"config.{key}", allowed="leave it out")
     section, _, leaf = key.rpartition(".")
-    sections = {parent for name in known for parent in parents(name)}
-    for parent in parents(key):
-        if parent not in sections:
-            near = did_you_mean(nearest(parent, sections))
-            return UsageError(f"no such section{near}", key=f"config.{parent}", allowed=_ALL)
-    own = {name: name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section}
-    close = nearest(leaf, own.values())
-    meant = (
-        [name for name in own if leaf in own[name] or own[name] in close]
-        or [name for name in known if f".{name}".endswith(f".{leaf}") and name.count(".") < 2]
-        or nearest(key, () if section else known)
-    )
+    own = {name.removeprefix(f"{section}.") for name in known if name.startswith(f"{section}.")}
+    meant = [f"{section}.{name}" for name in own if leaf in name or [name] == nearest(leaf, own)]
+    elsewhere = [one for one in known if f".{one}".endswith(f".{leaf}") and one.count(".") < 2]
+    meant = meant or elsewhere or nearest(key, () if section else known)
     near = did_you_mean(sorted(meant))
     return UsageError(f"unknown key{near}", key=f"config.{key}", allowed="" if near else _ALL)
 
@@ -187,11 +168,8 @@ def _reset_sizes(config: ConfigDict, overrides: Sequence[str]) -> None:
     if given.get("dataset.name") in (None, config.get("dataset", {}).get("name")):
         return
     there = dict(flatten(config.to_dict()))
-    sizes = dict(base.SIZES_OF_A_SET)
-    if there.get("federation.public_size") and "federation.public_size" not in given:
-        sizes["federation.public_fraction"] = base.PUBLIC_FRACTION
-    for key in there.keys() & sizes.keys() - given.keys():
-        config.update_from_flattened_dict({key: sizes[key]})
+    for key in there.keys() & base.SIZES_OF_A_SET.keys() - given.keys():
+        config.update_from_flattened_dict({key: base.SIZES_OF_A_SET[key]})
 
 
 def _override(config: ConfigDict, text: str) -> None:
@@ -199,14 +177,12 @@ def _override(config: ConfigDict, text: str) -> None:
     if not equals:
         raise UsageError(f"--config.{key}: a value is missing, write --config.{key}=VALUE")
     flat, setting = dict(flatten(config.to_dict())), setting_of(config, key)
-    inside = [name for name in flat if name.startswith(f"{key}.")]
+    inside = sorted(name for name in flat if name.startswith(f"{key}."))
     if inside or isinstance(flat.get(key), Mapping):
-        own = sorted({name.removeprefix(f"{key}.").partition(".")[0] for name in inside})
-        raise UsageError(f"config.{key} is a section; its keys are {', '.join(own)}")
+        raise UsageError(f"config.{key} is a section; its keys are {', '.join(inside)}")
     if setting is None and key not in flat:
         raise unknown_key(key, {*flat, *known_keys(config)})
-    default = flat[key] if setting is None else setting.default
-    hint = setting.hint if setting else type(default)
+    hint, default, _ = setting or Setting(type(flat[key]), flat[key], "")
     new = _parsed(key, value, type(default), hint)
     if setting is _ALGORITHM:  # its keywords are looked up next
         check_value(f"config.{key}", new, hint)
@@ -222,26 +198,19 @@ def _override(config: ConfigDict, text: str) -> None:
 
 
 def _parsed(key: str, text: str, kind: type, hint: Any) -> Any:
-    """Parse a value by `config_flags` as `kind`; a tuple or None as a Python literal, or else as text."""
-    is_literal = kind not in (bool, int, float, str)
-    held = ConfigDict({"value": placeholder(object if is_literal else kind)})
-    if is_literal and kind is not tuple and text.lower() == "none":
-        return None
-    arguments, values = ["", f"--config.value={text}"], flags.FlagValues()
+    """Parse a value as absl's flags do as `kind`; a tuple or None as a Python literal, or else as text."""
+    if kind in _PARSERS:
+        try:
+            return _PARSERS[kind].parse(text)
+        except ValueError:
+            raise UsageError(key=f"config.{key}={text}", allowed=advice(hint)) from None
     try:
-        config_flags.DEFINE_config_dict(
-            "config", held, flag_values=values, lock_config=False, sys_argv=arguments
-        )
-        values(arguments)
-    except flags.Error:
-        raise UsageError(key=f"config.{key}={text}", allowed=advice(hint)) from None
-    except (RecursionError, MemoryError):
-        held.value = text
-    value = held.value
-    if is_literal and isinstance(value, str) and value.startswith(("(", "[")):
-        raise UsageError(
-            "not a list", key=f"config.{key}={text}", allowed="write a,b or ('a', 'b')"
-        )
+        value = None if text.lower() == "none" and kind is not tuple else literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        if text.startswith(("(", "[")):
+            allowed = "write a,b or ('a', 'b')"
+            raise UsageError("not a list", key=f"config.{key}={text}", allowed=allowed) from None
+        value = text
     if kind is tuple and isinstance(value, str):
         value = [entry.strip() for entry in value.split(",") if entry.strip()]
     if isinstance(value, list):
@@ -260,16 +229,12 @@ class Entry(NamedTuple):
 
 def entries() -> list[Entry]:
     """Return keys by section: shared ones, those of methods, learners, networks, and of what is added."""
-    sections = [*SECTIONS, *ALGORITHMS, *_optional_sections()]
-    found = []
-    for section in sections:
-        given = getattr(ALGORITHMS.get(section), "keywords", {})  # fixed by the method's name
-        own = settings_in(ConfigDict(), section)
-        found += [
-            _entry(f"{section}.{key}".lstrip("."), one)
-            for key, one in own.items()
-            if key not in given
-        ]
+    found = [
+        _entry(f"{section}.{key}".lstrip("."), one)
+        for section in [*SECTIONS, *ALGORITHMS, *_optional_sections()]
+        for key, one in settings_in(ConfigDict(), section).items()
+        if key not in getattr(ALGORITHMS.get(section), "keywords", {})  # fixed by the method's name
+    ]
     # Networks whose option has the same default and allowed values share an entry.
     options: dict[tuple[str, str, str], list[str]] = {}
     for network in MODELS:
@@ -281,37 +246,21 @@ def entries() -> list[Entry]:
 
 
 def help_text(prefix: str = "", config: ConfigDict | None = None) -> str:
-    """Return a paragraph for each key with a prefix: its default, or a config's value and the default.
-
-    Raises:
-        UsageError: no key has the prefix.
-    """
-    every = entries()
-    found = [entry for entry in every if entry.key.startswith(prefix)]
-    if not found:
-        wrong = unknown_key(prefix, {entry.key for entry in every}).wrong
-        raise UsageError(f"--help_keys={prefix}: {wrong}")
-    values = dict(flatten(config.to_dict())) if config is not None else {}
-    return "\n".join(_paragraph(entry, values) for entry in found)
+    """Return two lines for each key with a prefix: its default, or a config's value, and its meaning."""
+    values, lines = dict(flatten(config.to_dict())) if config is not None else {}, []
+    for key, default, allowed, meaning in entries():
+        value = repr(values[key]) if key in values else default
+        if key.startswith(prefix):
+            lines.append(f"{key} = {value}" + f" (default: {default})" * (value != default))
+            allowed = f"(allowed: {allowed})" * bool(allowed)
+            lines.append("    " + " ".join(filter(None, (meaning, allowed))))
+    if not lines:
+        raise UsageError(f"--help_keys={prefix}: no key begins so; {_ALL}")
+    return "\n".join(lines)
 
 
 def _entry(key: str, one: Setting) -> Entry:
     conditions = " and ".join(map(str, one.conditions))
-    meaning = one.meaning.rstrip(".")
-    return Entry(
-        key,
-        "needed" if one.default is REQUIRED else repr(one.default),
-        one.allowed,
-        f"with {conditions}: {meaning}" if conditions else meaning,
-    )
-
-
-def _paragraph(entry: Entry, values: Mapping[str, Any]) -> str:
-    value = repr(values[entry.key]) if entry.key in values else entry.default
-    head = f"{entry.key} = {value}"
-    head += f" (default: {entry.default})" if value != entry.default else ""
-    allowed = f" (allowed: {entry.allowed})" if entry.allowed else ""
-    text = textwrap.fill(
-        f"{entry.meaning}{allowed}".strip(), 100, initial_indent="    ", subsequent_indent="    "
-    )
-    return f"{head}\n{text}"
+    meaning = f"with {conditions}: " * bool(conditions) + one.meaning.rstrip(".")
+    default = "needed" if one.default is REQUIRED else repr(one.default)
+    return Entry(key, default, one.allowed, meaning)

@@ -7,13 +7,10 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-# Keys that configs of earlier versions have, with the value that is now the only one.
+# Keys of a release or of a committed result that are gone, with the value that is now the only one.
 GONE: dict[str, Any] = {
     "labeled_cohorts": True,
     "labeled_share": "ceiling",
-    "clock.availability": "always",
-    "clock.deadline": 0.0,
-    "clock.online_share": 0.5,
     "clock.over_selection": 1.0,
     "deployment.nodes": None,
     "deployment.retries": 1,
@@ -25,38 +22,25 @@ GONE: dict[str, Any] = {
     "execution.memory_limit": None,
     "federation.dirichlet_share": 0.9,
     "federation.public_dataset": "",
+    "federation.public_fraction": 0.0,
     "federation.quantity": "default",
     "federation.quantity_parameter": 1.0,
-    "fedcon.predictor_hidden": 512,
-    "fedct.decode": "unbiased",
     "fedct.ties": "smallest",
     "fedct.weights": "one",
     "fedmatch.psi_scale": 0.2,
-    "fedper.pseudo_label": "none",
-    "fedproto.pseudo_label": "none",
-    "fedrep.pseudo_label": "none",
     "fedrgd.self_training": False,
     "fedsiam.consistency": "mse",
     "fedsiam.upload_quantile": 0.0,
     "fedsiam.upload_rounds": 3,
-    "fedtgp.pseudo_label": "none",
-    "fl2.adaptive": True,
-    "fl2.sharpness_weight": 1.0,
     "mixmatch.mu": 0.0,
-    "model.code": "semifl",
     "model.groups": 32,
     "per_client_lp.self_edges": False,
     "pooled_lp.self_edges": False,
     "preprocessing.batch_size": 0,
-    "proxyfl.prior_average": 0.0,
+    "preprocessing.weights": "",
     "pseudo_label.safeguard": "none",
     "scaffold.option": "II",
-    "training.concurrency": 0,
-    "training.staleness_exponent": 0.5,
-    "twinsight.projection_hidden": 512,
-    "twinsight.projection_size": 128,
-    "twinsight.threshold": 0.95,
-    "twinsight.thresholds": "freematch",
+    "selection.folds": 5,
     "xclp.mask_partners": 0,
     "xclp.neighbors": "exact",
     "xclp.self_edges": False,
@@ -73,8 +57,7 @@ ADDED: dict[str, Any] = {
 def restored(stored: Mapping[str, Any]) -> ConfigDict:
     """Return the config that was written as JSON: lists are tuples, references between keys are resolved.
 
-    Keys that an older version did not write have the values that its runs had: `ADDED`, else their defaults
-    (`jaxfed.config.sections`). Sections of XCLP's baselines have XCLP's values, as in a config file.
+    Keys that an older version did not write have the values that its runs had: `ADDED`, else their defaults.
     """
     from jaxfed.config import base  # methods and their settings; a workdir is read without them
 

@@ -44,9 +44,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.assembly import make_algorithm, trained_network
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.config.networks import trained_network
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm

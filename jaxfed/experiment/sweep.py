@@ -4,7 +4,7 @@
         for num_bits in (64, 4096):
             add(**{"xclp.num_bits": num_bits})
 
-A baseline whose settings are the same at several points (`jaxfed.config.reading`) runs at one of them and its
+A baseline whose settings are the same at several points (`jaxfed.config.check`) runs at one of them and its
 rows are reused at the others. In a sweep over `xclp.alpha`, for example, client_knn runs once. The main
 algorithm runs at every point. In the directory of a sweep:
 
@@ -40,9 +40,9 @@ from ml_collections import ConfigDict
 
 from jaxfed.config import check, methods
 from jaxfed.config import file as config_file
+from jaxfed.config.check import effects, seen_by
 from jaxfed.config.keys import flatten
 from jaxfed.config.overrides import as_text, value_of, with_overrides
-from jaxfed.config.reading import effects, seen_by
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.summary import complaints
 from jaxfed.experiment.store import workdir

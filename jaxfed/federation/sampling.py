@@ -103,18 +103,6 @@ def sample_clients(
     return sorted(np.concatenate(drawn).tolist())
 
 
-def cohort_sizes(config: Sampling | ConfigDict, num_clients: int) -> set[int]:
-    """Return the numbers of clients that rounds may have, in a federation of `num_clients`, 0 if not known.
-
-    Rounds on given labels alone may have fewer with `sampling` "proportional".
-    """
-    size = config.cohort_size
-    if size and config.sampling == "groups":
-        count = num_groups(num_clients, size)
-        return {num_clients // count, -(-num_clients // count)} if count else set()
-    return {min(size, num_clients or size) or num_clients} - {0}
-
-
 @lru_cache(maxsize=1)
 def _groups(num_clients: int, count: int, seed: int) -> list[np.ndarray]:
     """The groups of an experiment, drawn once."""

@@ -219,7 +219,7 @@ def find_weights(
     $JAXFED_DATA). Without one, a UsageError names the places searched, and how to make the file.
     """
     if weights is not None:
-        places = [location(weights, "config.preprocessing.weights")]
+        places = [location(weights, "weights")]
     else:
         key = "config.dataset.root" if root else "$JAXFED_DATA"
         given = root or os.environ.get("JAXFED_DATA")

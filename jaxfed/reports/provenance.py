@@ -6,9 +6,9 @@ from typing import Any
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config.base import get_config
+from jaxfed.config.check import keys_seen_by
 from jaxfed.config.keys import flatten
 from jaxfed.config.overrides import entries
-from jaxfed.config.reading import keys_seen_by
 from jaxfed.config.stored import GONE, restored
 from jaxfed.experiment.store.records import Run
 from jaxfed.reports.names import setting_text

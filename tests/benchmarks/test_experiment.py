@@ -18,8 +18,8 @@ from benchmarks.timing import contest
 from benchmarks.timing.contest import optional_peer
 from benchmarks.timing.record import as_line
 from jaxfed.config import file as config_file
+from jaxfed.config.assembly import make_model
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.config.networks import make_model
 
 
 @pytest.fixture

@@ -1,17 +1,13 @@
 """Which keys a method sees: what a sweep may leave out goes by it."""
 
-from dataclasses import replace
-
 import pytest
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.config import file as config_file
 from jaxfed.config import methods
-from jaxfed.config.reading import keys_seen_by, seen_by
+from jaxfed.config.check import keys_seen_by, seen_by
 from jaxfed.errors import UsageError
 from jaxfed.federation.method import method
-from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
 
 DIGITS, TRAINING = "ml_collections_configs/xclp_digits.py", "ml_collections_configs/fedavg_xclp.py"
 TRAINED = (
@@ -28,16 +24,10 @@ ONE_SHOT = ("xclp", "per_client_lp", "pooled_lp", "client_knn")
         ("xclp.alpha=0.5", {"xclp", "per_client_lp", "pooled_lp"}),
         ("xclp.num_bits=64", {"xclp"}),
         ("per_client_lp.alpha=0.5", {"per_client_lp"}),
-        ("client_knn.num_neighbors=3", {"client_knn"}),
         ("training.learning_rate=0.3", set()),
-        ("baselines=client_knn", set()),
-        ("paper_table=xclp/1", set()),
-        ("selection.folds=7", set()),  # nothing is chosen
         ("federation.num_clients=3", set(ONE_SHOT)),
         ("seed=1", set(ONE_SHOT)),
-        ("cohort_size=3", set(ONE_SHOT)),
         ("dataset.train_size=100", set(ONE_SHOT)),
-        ("num_repeats=1", set(ONE_SHOT)),
         ("execution.workers=1", set(ONE_SHOT)),  # what it costs is a result
     ],
 )
@@ -54,12 +44,8 @@ def test_a_registered_method_without_training_may_have_many_rounds(monkeypatch):
     assert "rounds" in keys_seen_by(config, "mine")
     assert "rounds" not in keys_seen_by(config, "client_knn")
     assert not any(key.startswith("training.") for key in seen_by(config, "mine"))
-    for name, line in (
-        ("mine", "config.algorithm='mine': 'mine' takes no training; use"),
-        ("client_knn", "config.baselines=.*: 'client_knn' takes no training; use methods that"),
-    ):
-        with pytest.raises(UsageError, match=line):
-            methods.check_trains(config, name)
+    with pytest.raises(UsageError, match=r"'mine' trains no model"):
+        methods.check_trains(config, "mine")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +53,6 @@ def test_a_registered_method_without_training_may_have_many_rounds(monkeypatch):
     [
         ("xclp.num_bits=64", {"fedavg_xclp", "fedavg_xclp_prototypes"}),
         ("xclp.alpha=0.5", {"fedavg_xclp", "fedavg_xclp_prototypes", "fedavg_per_client_lp"}),
-        ("client_knn.num_neighbors=3", set()),
         ("fedmatch.l1_weight=1.0", {"fedmatch"}),
         ("fedavg.training.epochs=2", {"fedavg"}),
         ("fedavg.training.epochs=5", set()),  # as many as it has without
@@ -75,33 +60,12 @@ def test_a_registered_method_without_training_may_have_many_rounds(monkeypatch):
         ("training.strong_augmentation=('translate:1',)", {"fedmatch"}),  # two views
         ("training.batches=joint", set(TRAINED) - {"fedavg", "protofssl"}),
         ("training.learning_rate=0.3", set(TRAINED)),
-        ("model.hidden=(8,)", set(TRAINED)),
         ("rounds=7", set(TRAINED)),
-        ("evaluate_test=true", set(TRAINED)),
     ],
 )
 def test_methods_that_train(override, expected):
     before, after = config_file.load(TRAINING), config_file.load(TRAINING, [override])
     assert {name for name in TRAINED if seen_by(before, name) != seen_by(after, name)} == expected
-
-
-def test_a_method_that_takes_its_labels_later_sees_all_that_finds_labels(monkeypatch):
-    """What it will take cannot be known when it is made, so nothing may be left out."""
-
-    @method()
-    def taking_later(*, training):
-        def round(state, cohort, key):
-            return training.pseudo_labels["xclp"]
-
-        return fedavg(
-            training=replace(training, labels=lambda *_: {"none": labeled_only})
-        )._replace(round=round)
-
-    monkeypatch.setitem(ALGORITHMS, "taking_later", taking_later)
-    before = config_file.load(TRAINING)
-    for override in ("xclp.num_bits=64", "pseudo_label.confidence=logits"):
-        after = config_file.load(TRAINING, [override])
-        assert seen_by(before, "taking_later") != seen_by(after, "taking_later")
 
 
 AUGMENTED = ("protofssl.targets=xclp", "pseudo_label.augmented_features=true")
@@ -119,11 +83,10 @@ LEARNED = "preprocessing.kind=federated_features"
         (DIGITS, (LEARNED,), "client_knn", "training.epochs=2", True),
         (DIGITS, (), "client_knn", "training.epochs=2", False),
         # Settings to choose from count where there is a choice.
-        (f"{DIGITS}:tuned", (), "client_knn", "selection.folds=4", True),
-        (f"{DIGITS}:tuned", (), "network", "selection.folds=4", False),
+        (f"{DIGITS}:tuned", (), "client_knn", "selection.measure=balanced_accuracy", True),
+        (f"{DIGITS}:tuned", (), "network", "selection.measure=balanced_accuracy", False),
         # A variant sees what its own section and its algorithm's have.
         (TRAINING, NEAR, "near", "fedprox.mu=0.5", True),
-        (TRAINING, NEAR, "near", "training.epochs=3", False),
         (TRAINING, NEAR, "near", "training.momentum=0.5", True),
         (TRAINING, NEAR, "near", "fedavg.training.momentum=0.5", False),
         # ProtoFSSL sees XCLP's settings where it labels by them.
@@ -131,6 +94,9 @@ LEARNED = "preprocessing.kind=federated_features"
         ("protofssl.py", ("protofssl.targets=xclp",), "protofssl", "xclp.num_bits=64", True),
         # Networks at clients read `training`.
         ("fedct.py", ("learner.name=network",), "fedct", "training.learning_rate=0.5", True),
+        ("fedct.py", (), "fedct", "training.learning_rate=0.5", False),
+        ("fedct.py", (), "fedct", "learner.decision_tree.max_depth=3", True),
+        ("fedct.py", (), "fedct", "learner.random_forest.num_trees=3", False),
         # No result depends on how long a network's server waits.
         (DIGITS, (), "xclp", "deployment.deadline=5", False),
     ],

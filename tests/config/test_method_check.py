@@ -5,19 +5,18 @@ import functools
 import numpy as np
 import optax
 import pytest
-from small_simulations import prepared
 from small_training import double, training_of
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.protofssl.settings import PrototypeTask
-from jaxfed.config import assembly, check, file, networks
+from jaxfed.config import assembly, check, file
 from jaxfed.errors import UsageError
-from jaxfed.federation.method import completed, declared, method
+from jaxfed.federation.method import completed, declared
 from jaxfed.learners import LEARNERS
 from jaxfed.training.aggregate import uniformly
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import focal_loss
-from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS, check_source, source_names
+from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS, source_names
 from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
 from jaxfed.training.round.round import server_optimizer
 
@@ -101,7 +100,7 @@ def test_methods_do_what_they_declare(name, given):
     ],
 )
 def test_nothing_is_built_for_the_check_of_a_config(monkeypatch, config, overrides):
-    for room, name in ((assembly.Ingredients, "of"), (networks, "make_model")):
+    for room, name in ((assembly.Ingredients, "of"), (assembly, "make_model")):
         monkeypatch.setattr(room, name, lambda *_, **__: pytest.fail("something is built"))
     for registry in (ALGORITHMS, LEARNERS):
         for name in registry:
@@ -117,25 +116,3 @@ def unbuilt(factory):
         pytest.fail(f"{factory} is called")
 
     return failing
-
-
-def test_what_depends_on_the_data_is_found_with_them():
-    """Before a round begins."""
-
-    @method()
-    def refusing(*, training):
-        raise UsageError(f"no network for examples {training.model.apply}")
-
-    config = file.load(TRAINING, ["baselines="])
-    prepared(config)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setitem(ALGORITHMS, config.algorithm, refusing)
-        check.check(config)
-        with pytest.raises(UsageError, match="no network for examples"):
-            prepared(config)
-
-
-def test_sources_of_labels_are_named():
-    check_source("xclp")
-    with pytest.raises(UsageError, match=r"^pseudo_label='xclp': choose one of 'a', 'b'$"):
-        check_source("xclp", ("a", "b"))

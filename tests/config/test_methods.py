@@ -1,4 +1,4 @@
-"""Settings of one method alone, and a second name for an algorithm."""
+"""Settings of one method alone, a second name for an algorithm, and clients' learners."""
 
 import json
 
@@ -7,7 +7,8 @@ import pytest
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from jaxfed.config import base, check, methods
+import jaxfed
+from jaxfed.config import assembly, base, check, methods
 from jaxfed.config import file as config_file
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.keys import flatten
@@ -15,8 +16,8 @@ from jaxfed.config.overrides import as_text, with_overrides
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import RunProgress
-from jaxfed.experiment.run.summary import divergence
 from jaxfed.experiment.store.workdir import open_workdir
+from jaxfed.federation.clients import Federation
 from jaxfed.federation.method import method
 from jaxfed.host.interruption import Interruption
 
@@ -31,11 +32,6 @@ def training_config(*overrides):
     return config_file.load("ml_collections_configs/fedavg_xclp.py", overrides)
 
 
-def test_rounds_of_stage_1_are_enough_for_what_has_no_other():
-    check.check(training_config("rounds=15", "algorithm=fedavg", "baselines=fedprox"))
-    check.check(training_config("rounds=21"))
-
-
 def test_what_is_a_methods_own_is_so_for_it_alone():
     config = training_config(*FEDADAM, "fedavg.training.epochs=2", "fedprox.training.epochs=3")
     check.check(config)
@@ -43,39 +39,12 @@ def test_what_is_a_methods_own_is_so_for_it_alone():
         name: methods.with_own_training(config, name).training
         for name in ("fedavg", "fedadam", "fedprox", "fedsem")
     }
-    assert {name: training.epochs for name, training in seen.items()} == {
-        "fedavg": 2,
-        "fedadam": 2,  # of its algorithm
-        "fedprox": 3,
-        "fedsem": 5,
-    }
-    assert [training.server_optimizer for training in seen.values()] == [
-        "sgd",
-        "adam",
-        "sgd",
-        "sgd",
-    ]
+    assert [training.epochs for training in seen.values()] == [2, 2, 3, 5]
+    assert [one.server_optimizer for one in seen.values()] == ["sgd", "adam", "sgd", "sgd"]
     assert seen["fedadam"].server_learning_rate == 0.02
     assert config.training.epochs == 5
     own = methods.with_own_training(config, "fedadam")
     assert methods.with_own_training(own, "fedadam") is own
-
-
-def test_an_error_about_local_training_has_the_key_of_the_method():
-    for text, key in (
-        ("training.client_optimizer=kept", "training"),
-        ("fedloke.training.client_optimizer=kept", "fedloke.training"),
-    ):
-        config = training_config(text)
-        with (
-            pytest.raises(
-                UsageError, match=rf"^config\.{key}\.client_optimizer='kept': use 'fresh'"
-            ),
-            methods.naming(config, "fedloke"),
-        ):
-            raise UsageError(
-                key="client_optimizer", owner="LocalTraining", value="kept", allowed="use 'fresh'"
-            )
 
 
 def test_a_variant_has_its_algorithms_keywords_and_its_own_over_them():
@@ -83,12 +52,6 @@ def test_a_variant_has_its_algorithms_keywords_and_its_own_over_them():
     check.check(config)
     assert methods.keywords(config, "near") == {"mu": 0.5, "pseudo_label": "xclp"}
     assert methods.keywords(config, "fedprox") == {"mu": 0.01, "pseudo_label": "xclp"}
-
-
-def test_a_keyword_that_the_config_does_not_name_has_its_default_type():
-    config = config_file.load("ml_collections_configs/xclp_digits.py", ["fedprox.mu=1"])
-    assert config.fedprox.to_dict() == {"mu": 1.0}
-    assert "scaffold" not in config
 
 
 def test_a_keyword_without_a_default_has_to_be_given(monkeypatch):
@@ -102,35 +65,6 @@ def test_a_keyword_without_a_default_has_to_be_given(monkeypatch):
     given = training_config("algorithm=needy", "baselines=", "needy.mu=0.5")
     assert given.needy.mu == 0.5
     check.check(given)
-
-
-@pytest.mark.parametrize(
-    ("section", "words"),
-    [
-        (
-            {"dataset": {"algorithm": "fedavg"}},
-            "config.dataset.algorithm: unknown key",
-        ),
-        ({"a-b": {"algorithm": "fedavg"}}, "'a-b' cannot name a method"),
-        ({"mine": {"algorithm": 3}}, "config.mine.algorithm=3"),
-        (
-            {"mine": {"algorithm": "fedavg", "training": 3}},
-            "config.mine.training: unknown key",
-        ),
-        ({"mine": {"training": {"epochs": 1}}}, "config.mine: no such section"),
-        (
-            {"mine": {"algorithm": "fedavg", "training": {"rate": 1}}},
-            "config.mine.training.rate: unknown",
-        ),
-    ],
-)
-def test_a_wrong_section_in_a_file_too(section, words):
-    config = training_config().unlock()
-    for name, content in section.items():
-        config[name] = ConfigDict({**config.get(name, {}), **content})
-    with pytest.raises(UsageError) as caught:
-        check.check(config)
-    assert words in str(caught.value)
 
 
 def test_rows_of_one_table_differ_in_what_is_their_own(tmp_path):
@@ -174,14 +108,6 @@ def test_rows_of_one_table_differ_in_what_is_their_own(tmp_path):
     assert written["training"]["server_optimizer"] == "sgd"
 
 
-def test_divergence_names_the_key_that_was_too_large():
-    config = training_config(*FEDADAM, "fedavg.training.learning_rate=9")
-    record = {"repeat": 0, "round": 1, "learning_rate": 9}
-    for name, key in (("fedadam", "fedavg.training"), ("fedsem", "training")):
-        text = divergence(config, record | {"algorithm": name})
-        assert text.endswith(f"lower config.{key}.learning_rate")
-
-
 @pytest.mark.parametrize(
     "key", ["fedprox.mu", "fedprox.training.learning_rate", "training.learning_rate", "mine.mu"]
 )
@@ -200,3 +126,69 @@ def test_numbers_of_numpy_are_numbers():
     assert as_text("x", np.float32(0.5)) == "x=0.5"
     assert as_text("x", (np.int64(3), 4)) == "x=(3, 4)"
     assert as_text("x", np.bool_(True)) == "x=true"
+
+
+FEDCT = "ml_collections_configs/fedct.py"
+
+
+def two_clients():
+    return Federation.from_clients([([[0.0]], [0]), ([[1.0]], [1])])
+
+
+def load(*overrides, variant=""):
+    return config_file.load(f"{FEDCT}:{variant}", overrides)
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("learner.decision_tree.max_depth=4", 4),
+        ("learner.network.pseudo_weight=2", 2.0),
+        ("learner.estimator.C=10.0", 10.0),
+        ("learner.estimator.shrinking=False", False),
+        ("learner.estimator.max_iter=None", None),
+        ("learner.estimator.hidden_layer_sizes=(8, 4)", (8, 4)),
+    ],
+)
+def test_a_learners_keys_have_its_defaults_types(override, value):
+    config = load(override)
+    _, name, leaf = override.partition("=")[0].split(".")
+    assert config.learner[name][leaf] == value
+    assert type(config.learner[name][leaf]) is type(value)
+    check.check(config)
+
+
+SVC = ("learner.name=estimator", "learner.estimator.estimator=sklearn.svm.SVC")
+
+
+def test_settings_of_a_named_class_reach_it_and_are_judged_by_it():
+    def made(*overrides):
+        given = load(*SVC, *overrides)
+        check.check(given)
+        return assembly.Ingredients(given, two_clients()).learner()
+
+    made("learner.estimator.kernel=linear", "learner.estimator.C=2.5")
+    with pytest.raises(UsageError, match=r"unexpected keyword argument 'c'"):
+        made("learner.estimator.c=2.5")
+    with pytest.raises(UsageError, match=r"SVC': The 'C' parameter of SVC must be a float"):
+        made("learner.estimator.C=-1.0")
+
+
+def test_an_experiment_on_data_at_hand(tmp_path):
+    """Trees on breast cancer: every method to the end, and its record again after a stop."""
+    result = jaxfed.run(
+        load("baselines=local_learning,centralized,pate", variant="smoke,dp"),
+        workdir=tmp_path / "run",
+        progress=False,
+        execution__plots=False,
+    )
+    assert result.methods == ("fedct", "local_learning", "centralized", "pate")
+    final = result.summary["algorithms"]["fedct"]
+    assert final["epsilon"]["mean"] == 20.0
+    for metric in ("test_accuracy", "consensus_accuracy", "gap_vulnerability"):
+        assert 0 <= final[metric]["mean"] <= 1
+    assert result.summary["algorithms"]["centralized"]["test_accuracy"]["mean"] > 0.8
+    model = result.model("local_learning")
+    x = result.federation().x[:5]
+    assert model(x).shape == (5, 2)
+    np.testing.assert_allclose(model(x).sum(axis=1), 1, rtol=1e-5)

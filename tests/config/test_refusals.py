@@ -1,18 +1,27 @@
 """What a config cannot be: one line that names the key, the value, what is wrong and what to write.
 
-`refusals.txt` and `refusals_of_data.txt` are the tables: another refusal is one row.
+`refusals.txt`, `refusals_of_data.txt` and `refusals_of_sets.txt` are the tables: another refusal is one row.
 """
 
+import ast
 from pathlib import Path
 
 import pytest
 from ml_collections import ConfigDict
-from small_simulations import prepared
+from small_simulations import prepared, simulation
 
 from jaxfed.config import file
-from jaxfed.config.check import check
-from jaxfed.config.reading import opened
+from jaxfed.config.check import check, opened
 from jaxfed.errors import UsageError
+
+# Arguments of `simulation`: examples to test on, and of each class.
+SETS = {
+    "set": {"num_test": 0},
+    "tested": {"num_test": 30},
+    "uneven": {"num_test": 30, "sizes": (30, 50, 40), "federation.test": "central"},
+    "at server": {"num_test": 30, "federation.labels_at": "server", "federation.test": "central"},
+    "one class": {"num_test": 0, "sizes": (60, 0, 0)},
+}
 
 
 def rows(name):
@@ -23,7 +32,7 @@ def rows(name):
 def check_row(row, make):
     config, overrides, words = (cell.strip() for cell in row.split("|"))
     with pytest.raises(UsageError) as caught:
-        make(opened(config, [*filter(None, overrides.split(";"))]))
+        make(config, [*filter(None, overrides.split(";"))])
     line, place = str(caught.value), 0
     assert "\n" not in line
     for word in words.split(" ; "):
@@ -33,46 +42,48 @@ def check_row(row, make):
 
 @pytest.mark.parametrize("row", rows("refusals.txt"))
 def test_one_line_says_what_is_wrong(row):
-    check_row(row, lambda config: pytest.fail("accepted"))
+    check_row(row, opened)
 
 
 @pytest.mark.parametrize("row", rows("refusals_of_data.txt"))
 def test_one_line_says_what_the_data_do_not_suit(row):
-    check_row(row, prepared)
+    check_row(row, lambda *given: prepared(opened(*given)))
 
 
-def without(section):
-    def change(config):
-        *parents, name = section.split(".")
-        del (config[parents[0]] if parents else config)[name]
+@pytest.mark.parametrize("row", rows("refusals_of_sets.txt"))
+def test_one_line_says_what_a_set_does_not_have(row, tmp_path):
+    def value_of(text):
+        try:
+            return ast.literal_eval(text)
+        except (SyntaxError, ValueError):
+            return text
 
-    return change
+    def make(kind, overrides):
+        keys = dict(text.split("=") for text in overrides)
+        given = {key: value_of(value) for key, value in keys.items()}
+        simulation(tmp_path, **SETS[kind], **given).dealt(0)
+
+    check_row(row, make)
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("section", "content", "words"),
     [
-        (lambda config: config.update({"alpha": 0.5}), "config.alpha: unknown key"),
-        (lambda config: config.client_knn.update({"k": 3}), "config.client_knn.k: unknown key"),
-        (lambda config: config.update({"rounds": 2.0}), "config.rounds=2.0"),
-        (lambda config: config.update({"rounds": True}), "config.rounds=True"),
-        (
-            lambda config: config.xclp.update({"alpha": "high"}),
-            "config.xclp.alpha='high': use numb",
-        ),
-        (lambda config: config.xclp.update({"num_bits": 64.0}), "config.xclp.num_bits=64.0: use"),
-        (lambda config: config.xclp.update({"select": 3}), "config.xclp.select="),
-        (lambda config: config.xclp.update({"select": [["alpha"]]}), "config.xclp.select="),
-        (lambda config: config.pooled_lp.update({"alpha": None}), "config.pooled_lp.alpha=None"),
-        (without("rounds"), "config.rounds: missing"),
-        (without("dataset"), "config.dataset.name: missing"),
-        (without("xclp"), "config.xclp: missing"),
-        (without("selection.candidates"), "config.selection.candidates: missing"),
+        ("", {"alpha": 0.5}, "config.alpha: unknown key"),
+        ("", {"rounds": 2.0}, "config.rounds=2.0"),
+        ("", {"rounds": True}, "config.rounds=True"),
+        ("", {"mine": {"algorithm": 3}}, "config.mine.algorithm=3"),
+        ("client_knn", {"k": 3}, "config.client_knn.k: unknown key"),
+        ("xclp", {"alpha": "high"}, "config.xclp.alpha='high': use numb"),
+        ("xclp", {"num_bits": 64.0}, "config.xclp.num_bits=64.0: use"),
+        ("xclp", {"select": [["alpha"]]}, "config.xclp.select="),
+        ("pooled_lp", {"alpha": None}, "config.pooled_lp.alpha=None"),
+        ("model", {"num_classes": 3}, "config.model.num_classes: unknown key"),
     ],
 )
-def test_a_config_file_can_be_wrong_too(change, words):
+def test_a_config_file_can_be_wrong_too(section, content, words):
     config = ConfigDict(file.load("xclp_digits").to_dict(), type_safe=False)
-    change(config)
+    (config[section] if section else config).update(content)
     with pytest.raises(UsageError) as caught:
         check(config)
     assert str(caught.value).startswith(words)

@@ -8,7 +8,6 @@ change is meant, write it again:
 """
 
 import inspect
-import itertools
 import json
 import re
 import subprocess
@@ -16,15 +15,10 @@ import sys
 import zlib
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
-from efficientnet_weights import write_weights
 from on_demand import on_demand
-from PIL import Image
-from small_simulations import prepared
 
-from jaxfed.audit.observations import drawn_targets
 from jaxfed.config import base, file
 from jaxfed.config import check as config_check
 from jaxfed.config.data.simulation import Simulation
@@ -32,7 +26,6 @@ from jaxfed.config.keys import flatten
 from jaxfed.data import FEDMATCH_TABLE
 from jaxfed.data.dataset import Dataset
 from jaxfed.errors import UsageError
-from jaxfed.models.efficientnet import efficientnet
 
 FOLDER = Path("ml_collections_configs")
 NAMES = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))  # each is an experiment
@@ -40,7 +33,7 @@ LONG = ("fedct", "protofssl", "xclp_auto")
 TABLE = Path(__file__).with_name("shipped.txt")
 LOOP = re.compile(r"for ([A-Z]+) in ([^\\\n]*(?:\\\n[^\\\n]*)*)")
 COMMAND = re.compile(r"python -m launch\.(run|sweep|audit) --config=(ml_collections_configs/\S+)")
-FEDCT, PROTOFSSL = "fedct.py", "protofssl.py"
+PROTOFSSL = "protofssl.py"
 
 
 def module_of(name):
@@ -141,70 +134,6 @@ def test_configs_that_import_their_base_from_the_folder_still_work(tmp_path):
     assert file.load(str(tmp_path / "own.py")).rounds == base.get_config().rounds
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_config_has_a_smoke(name):
-    assert checked(f"{name}.py:smoke").rounds <= 6
-
-
-@pytest.mark.parametrize("name", ["fedavg_xclp", "fedct"])
-def test_the_loop_over_cells_names_them_all(name):
-    listed = re.search(LOOP.pattern.replace("([A-Z]+)", "CELL"), module_of(name).__doc__)[1]
-    assert words(listed) == list(module_of(name).CELLS)
-
-
-@pytest.mark.parametrize(
-    ("name", "named"),
-    [
-        ("xclp_cifar10", ("pretrained", "sweeps", "smoke")),
-        ("femnist", ("chars74k", "linear")),
-        ("femnist", ("linear", "joint", "smoke")),
-        ("fed_isic2019", ("pretrained", "leave_one_out", "smoke")),
-        ("fedavg_xclp", ("fashion_mnist", "fedmatch", "smoke")),
-        ("fedavg_xclp", ("cifar10_iid_50_1000", "fedsiam", "authors")),
-        ("fedavg_xclp", ("cifar10_noniid_50_1000", "alphas", "authors")),
-    ],
-)
-def test_variants_may_be_given_in_any_order(name, named):
-    configs = [
-        file.load(f"{name}.py:{','.join(order)}").to_dict()
-        for order in itertools.permutations(named)
-    ]
-    assert all(config == configs[0] for config in configs)
-
-
-def test_steps_of_fedcts_baselines_follow():
-    spec = f"{FEDCT}:fashion_mnist,local,centralized,dd,fedmd,pate,fedavg"
-    changed = checked(spec, ["fedct.steps=7", "rounds=10"])
-    assert changed.pate.to_dict() == {"teacher_rounds": 5, "steps": 14, "student_steps": 14}
-    assert changed.fedmd.to_dict() == {"digest_steps": 7, "revisit_steps": 7}
-    same = ("local_learning", "centralized", "distributed_distillation")
-    assert {changed[name].steps for name in same} == {changed.training.local_steps} == {7}
-
-
-@pytest.mark.parametrize("repeat", range(5))
-def test_an_audit_of_fedct_has_its_targets(repeat):
-    config = file.load(f"{FEDCT}:breast_cancer,network")
-    dealt = Simulation(config).dealt(repeat)
-    targets = drawn_targets(dealt, population=config.audit.population, seed=repeat)
-    assert len(targets.example) == 2 * 85
-
-
-def test_what_only_the_data_tell_is_refused_by_its_key(monkeypatch):
-    given = ("algorithm=dp_fedavg", "model.name=cnn", "training.labeled_only_rounds=0")
-    config = checked("fedavg_xclp:smoke", [*given, "baselines=", "model.norm=batch"])
-    with pytest.raises(UsageError, match=r"BatchNorm.*model\.norm='group'"):
-        prepared(config)
-    regressor = ["learner.name=estimator", "learner.estimator.estimator=sklearn.svm.SVR"]
-    config = checked(f"{FEDCT}:smoke", regressor)
-    with pytest.raises(UsageError, match=r"^config\.learner\.estimator\.estimator='sklearn"):
-        prepared(config)
-    monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    config = file.load(f"{FEDCT}:smoke,network,dp_fedavg_records")
-    line = r"^config\.dp_fedavg_records\.noise_multiplier: epsilon of"
-    with pytest.raises(UsageError, match=line):
-        prepared(config)
-
-
 # Examples of each class in train and test split, and of none.
 SIZES = {
     "cifar10": ([5000] * 10, [1000] * 10, 0),
@@ -285,17 +214,6 @@ def test_unlabeled_examples_follow_fedmatchs_table(dealt, variant):
     np.testing.assert_array_equal(everything.sum(axis=1), 540)
 
 
-@pytest.mark.parametrize("variant", ["cifar10_severe", "svhn_severe"])
-def test_the_severe_table_leaves_classes_out(dealt, variant):
-    config, federation = dealt(variant)
-    labeled = counts(federation, federation.partition.labeled)
-    found = labeled + counts(federation, federation.partition.unlabeled)
-    np.testing.assert_array_equal(labeled.sum(axis=1), 50)
-    table = np.array(config.federation.table)
-    np.testing.assert_array_equal(table[1], [0, 0.5, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05, 0])
-    np.testing.assert_array_equal(found, 540 * table[np.arange(100) % 10])
-
-
 def launch(workdir, spec, *overrides):
     """The summary of `launch.run`."""
     options = [f"--config.{override}" for override in overrides]
@@ -321,38 +239,6 @@ def test_smokes_to_the_end(tmp_path, spec, methods):
     summary = launch(tmp_path / "run", spec)
     assert summary["algorithms"].keys() == methods
     assert summary["test_balanced_accuracy"] > 0.7
-
-
-@pytest.mark.slow
-def test_fed_isic2019_on_its_own_layout(tmp_path):
-    """Six images a center, the EfficientNet, weights, loss and augmentation of the paper, one step."""
-    rng = np.random.default_rng(0)
-    images = tmp_path / "fed_isic2019" / "ISIC_2019_Training_Input_preprocessed"
-    images.mkdir(parents=True)
-    lines = ["image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK,target,center,fold,fold2"]
-    for number in range(36):
-        target, center, fold = number % 8, number % 6, "test" if number >= 30 else "train"
-        pixels = rng.integers(256, size=(36, 48, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(images / f"ISIC_{number}.jpg")
-        one_hot = ",".join(str(float(c == target)) for c in range(9))
-        lines.append(f"ISIC_{number},{one_hot},{target},{center},{fold},{fold}_{center}")
-    (images.parent / "train_test_split").write_text("\n".join(lines))
-    network = efficientnet("efficientnet_b0")
-    weights = tmp_path / "efficientnet_b0.safetensors"
-    write_weights(weights, network.init(jax.random.key(0)))
-    summary = launch(
-        tmp_path / "run",
-        "fed_isic2019.py",
-        f"dataset.root={tmp_path}",
-        "dataset.image_size=32",
-        "preprocessing.rounds=1",
-        "training.local_steps=1",
-        "training.learning_rate=1e-9",  # of an untrained network
-        "training.batch_size=4",
-        "num_repeats=1",
-    )
-    assert summary["algorithms"].keys() == {"xclp", "network", "per_client_lp"}
-    assert 0 <= summary["test_balanced_accuracy"] <= 1
 
 
 if __name__ == "__main__":

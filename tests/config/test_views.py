@@ -3,16 +3,12 @@
 import jax
 import numpy as np
 import pytest
-from small_simulations import prepared
 
 from jaxfed.config import base
-from jaxfed.config.assembly import change_of, view_rows
+from jaxfed.config.assembly import change_of, make_model, view_rows
 from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.config.networks import make_model
-from jaxfed.config.reading import keys_seen_by
 from jaxfed.data import Dataset
-from jaxfed.errors import UsageError
 
 V = 3
 
@@ -85,7 +81,7 @@ def test_rows_are_the_image_weak_views_and_strong_views(config, images):
     assert len(np.unique(is_kept, axis=1).T) == V  # each view and each batch has draws of its own
     assert not np.array_equal(is_kept[:15], is_kept[15:30])
     assert len(shifts) == 9
-    assert reports[-1] == (300, 300)  # 40 images seven times, 20 once
+    assert set(reports) == {(40, 40), (20, 20)}
     config.seed = 1
     assert not np.array_equal(Simulation(config).federation(0).x[:40], x[:40])
 
@@ -99,36 +95,6 @@ def test_a_step_draws_views_of_its_kind_alike(config):
         counts = np.bincount(row.astype(int), minlength=1 + 2 * V)
         assert counts[list(rows)].sum() == 2000
         assert np.abs(counts[list(rows)] - 2000 / V).max() < 5 * np.sqrt(2000 / V)
-
-
-def test_without_a_draw_an_example_is_its_first_row(config, images):
-    federation = Simulation(config).federation(0)
-    model = make_model(config, federation)
-    state = model.init(jax.random.key(0))
-    rows = model.apply(state, federation.x[:5])
-    np.testing.assert_array_equal(rows, model.apply(state, federation.x[:5, :1]))
-    np.testing.assert_array_equal(rows, model.apply(state, federation.x[:5, 0]))
-    trained, _ = model.train_apply(state, federation.x[:5, 2:], jax.random.key(0))
-    np.testing.assert_array_equal(trained, model.apply(state, federation.x[:5, 2]))
-
-
-def test_strong_views_count_for_every_method(config, images):
-    """They are among what inputs are normalized by."""
-    results = {}
-    for strong in ("translate:1", "cutout:4"):
-        config.training.strong_augmentation = (strong,)
-        results[strong] = Simulation(config).federation(0).x
-    np.testing.assert_array_equal(
-        results["translate:1"][:, : 1 + V], results["cutout:4"][:, : 1 + V]
-    )
-    assert not np.array_equal(results["translate:1"], results["cutout:4"])
-    config.training.strong_augmentation = ()
-    assert view_rows(config) == {"augmentation": range(1, 1 + V)}
-    for name in ("fixmatch", "fedavg"):
-        config.training.strong_augmentation = ("translate:1",)
-        assert "training.strong_augmentation" in keys_seen_by(config, name)
-    config.preprocessing.views = 0
-    assert "training.strong_augmentation" not in keys_seen_by(config, "fedavg")
 
 
 def test_components_of_images_and_views_are_those_of_the_training_images(config, images):
@@ -152,33 +118,9 @@ def test_components_of_images_and_views_are_those_of_the_training_images(config,
     np.testing.assert_allclose(first, plain[:1], rtol=1e-4, atol=1e-5)
 
 
-def test_images_to_test_on_have_no_part_in_components(config, images):
-    config.preprocessing.components, config.preprocessing.views = 2, 0
-    config.training.augmentation = config.training.strong_augmentation = ()
-    config.algorithm, config.baselines = "fedavg", ()
-    config.dataset.pooled, config.dataset.test_fraction = True, 0.5
-    federation = Simulation(config).federation(0)
-    assert len(federation.test) == 30
-    seen = np.setdiff1d(np.arange(60), federation.test)
-    np.testing.assert_allclose(federation.x[seen].mean(axis=0), 0, atol=1e-3)
-    assert np.abs(federation.x.mean(axis=0)).max() > 0.1
-
-
 def make_mlp_features(state, federation):
     """relu(W z + b) of all examples' first rows; z: centered, divided by the root of the mean variance."""
     mean, deviation = federation.normalization
     z = (federation.x[:, 0] - mean) / np.sqrt(np.mean(deviation**2))
     leaves = {leaf.ndim: np.asarray(leaf) for leaf in jax.tree.leaves(state) if leaf.shape[-1] == 8}
     return np.maximum(z @ leaves[2] + leaves[1], 0)
-
-
-def test_more_components_than_images_are_refused(config, images):
-    config.preprocessing.components = 41
-    with pytest.raises(UsageError, match=r"components=41: use integers up to 40"):
-        prepared(config)
-
-
-def test_too_many_views_are_refused_before_anything_is_computed(config, images):
-    config.preprocessing.views = 10**8
-    with pytest.raises(UsageError, match=r"preprocessing\.views=100000000: 200000001 rows of 1280"):
-        prepared(config)

@@ -18,7 +18,7 @@ from jaxfed.algorithms.fedsem import fedsem
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.audit.shadows import AuditShadows
-from jaxfed.config import base, networks
+from jaxfed.config import assembly, base
 from jaxfed.data import partition
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.sampling import sample_clients
@@ -201,11 +201,11 @@ def test_a_teacher_labels_by_a_key_that_nothing_else_is_drawn_from():
 
 def test_a_new_heads_weights_are_drawn_from_no_rounds_key(monkeypatch):
     encoder = SimpleNamespace(read=lambda start, new_head: start)
-    monkeypatch.setattr(networks, "_pretrained", lambda config: encoder)
+    monkeypatch.setattr(assembly, "_pretrained", lambda config: encoder)
     config = base.get_config()
     config.training.initial_model, config.seed = "pretrained", 3
     model = SimpleNamespace(init=lambda key: key)
-    assert_apart([networks.initial_model(config, model, 1), jax.random.key(4)])
+    assert_apart([assembly.initial_model(config, model, 1), jax.random.key(4)])
 
 
 def test_groups_tell_nothing_of_who_holds_one_more():

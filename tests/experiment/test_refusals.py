@@ -406,7 +406,7 @@ AUDITS = {
     "config.execution.precision='float8'": lambda: check(
         configured("fedavg_xclp.py", "execution.precision=float8")
     ),
-    "...no such folder": lambda: check(
+    "...holds no saved state": lambda: check(
         configured("fedavg_xclp.py:smoke", "training.initial_model=nowhere/x")
     ),
 }

@@ -50,7 +50,7 @@ PATHS = {
     "--out='.': is a folder": with_files(file_to_write, ".", "--out"),
     "--out=...cannot write in file: Not a": with_files(file_to_write, "file/x.json", "--out"),
     f"WORKDIR='{LONG}': File name too long": partial(write_report, [LONG]),
-    f"config.preprocessing.weights='{LONG}": partial(find_weights, "efficientnet_lite0", LONG),
+    f"weights='{LONG}": partial(find_weights, "efficientnet_lite0", LONG),
     "root='/...none': no such folder": with_files(partial(load, root="~/none"), "cifar10"),
 }
 

@@ -2,14 +2,11 @@
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 
-import numpy as np
 import pytest
 from invoking import DIGITS, ROOT, invoke
 
@@ -167,33 +164,6 @@ def test_what_processes_tell_each_other(tmp_path):
     assert lines == ['{"round": 1}', '{"round": 2}']
 
 
-SMALL = (
-    "--config.baselines=()",
-    "--config.num_repeats=1",
-    "--config.dataset.train_size=200",
-    "--config.execution.compilation_cache=off",
-)
-
-
-@pytest.mark.slow
-def test_two_processes_come_to_what_one_does(tmp_path):
-    both, alone, elsewhere = (tmp_path / name for name in ("both", "alone", "elsewhere"))
-    with ExitStack() as stack:
-        for _, error, status in outputs(started(stack, *runs([both, elsewhere], *SMALL))):
-            assert status == 0, error
-    assert not elsewhere.exists()
-    arguments = [f"--config={DIGITS}:smoke", f"--workdir={alone}", *SMALL]
-    assert invoke(arguments)[0] in (0, None)
-    found, expected = read_run(both), read_run(alone)
-    assert found.summary["environment"]["num_processes"] == 2
-    assert found.summary["test_accuracy"] == expected.summary["test_accuracy"]
-    labels = [place / "predictions" / "xclp-0.csv.gz" for place in (both, alone)]
-    assert labels[0].exists() == labels[1].exists()
-    assert sorted(path.name for path in both.iterdir()) == sorted(
-        path.name for path in alone.iterdir()
-    )
-
-
 @pytest.mark.slow
 def test_two_processes_train_on_xclps_labels_as_one_does(tmp_path):
     """Labels of a graph over both processes, and networks of clients that each has half of."""
@@ -216,41 +186,6 @@ def test_two_processes_train_on_xclps_labels_as_one_does(tmp_path):
     assert found.summary["test_accuracy"] == pytest.approx(
         expected.summary["test_accuracy"], abs=0.02
     )
-
-
-@pytest.mark.slow
-def test_a_signal_for_one_stops_both_and_they_go_on(tmp_path):
-    """Whose state is spread, saved by the first, and copied by the other."""
-    config = "ml_collections_configs/fedavg_xclp.py:smoke"
-    arguments = [
-        f"--config={config}",
-        "--config.baselines=()",
-        "--config.num_repeats=1",
-        "--config.algorithm=fedavg",
-        "--config.checkpoint_every=1",
-    ]
-    both = tmp_path / "both"
-    long = [*arguments, "--config.rounds=400"]
-    with ExitStack() as stack:
-        running = started(stack, *runs([both, both], *long))
-        metrics = both / "metrics.jsonl"
-        while not metrics.exists() or len(metrics.read_text().splitlines()) < 3:
-            assert all(process.poll() is None for process in running), outputs(running)
-            time.sleep(0.1)
-        running[1].send_signal(signal.SIGTERM)
-        assert [status for _, _, status in outputs(running)] == [143, 143]
-    rounds = len(metrics.read_text().splitlines())
-    with ExitStack() as stack:
-        running = started(stack, *runs([both, both], *long))
-        while len(metrics.read_text().splitlines()) < rounds + 3:
-            assert all(process.poll() is None for process in running), outputs(running)
-            time.sleep(0.1)
-        running[0].send_signal(signal.SIGTERM)
-        (out, *_), _ = outputs(running)
-    assert f"resuming after {rounds - 1} finished rounds" in out
-    numbers = [json.loads(line)["round"] for line in metrics.read_text().splitlines()]
-    assert numbers == list(range(len(numbers)))
-    assert np.all(np.diff(numbers) == 1)
 
 
 MISTAKES = {

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-SCRIPTS, INSTALLED = PROJECT["scripts"], {"jaxfed", f"jaxfed-{PROJECT['version']}.dist-info"}
+INSTALLED = {"jaxfed", f"jaxfed-{PROJECT['version']}.dist-info"}
 SMALL = "--config.num_repeats=1"
 
 
@@ -32,14 +32,6 @@ def test_one_name_is_installed(given):
     assert {name.partition(".")[0] for name in given["packages"]} == {"jaxfed"}
     rooms = {".".join(path.parent.parts) for path in Path("jaxfed").rglob("*.py")}
     assert set(given["packages"]) == rooms | given["package_dir"].keys()
-
-
-def test_entries_and_configs_are_within_it(given):
-    folders = {"jaxfed.launch": "launch", "jaxfed.ml_collections_configs": "ml_collections_configs"}
-    assert given["package_dir"] == folders
-    assert all(Path(folder, "__init__.py").is_file() for folder in folders.values())
-    assert set(SCRIPTS.values()) == {"jaxfed.launch.commands:main"}
-    assert all(Path("launch", f"{name.removeprefix('jaxfed-')}.py").is_file() for name in SCRIPTS)
 
 
 def test_the_core_and_extras_are_sections_of_one_list(given):
@@ -64,21 +56,6 @@ def test_a_package_of_an_extra_that_is_missing_is_one_line(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     said = "sklearn is not installed; pip install -r requirements.txt, or jaxfed[all]"
     assert done.stderr == f"jaxfed: {said}\n"
-
-
-@pytest.mark.parametrize("folder", ["launch", "ml_collections_configs", "jaxfed"])
-def test_nothing_installed_names_what_is_not(folder):
-    """Only the entries that measure import benchmarks, where they are started in the repository."""
-    measuring = {"launch/bench.py", "launch/growth.py", "launch/accelerator.py"}
-    lines = [
-        f"{path}: {line}"
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        for line in map(str.strip, path.read_text().splitlines())
-        if line.startswith(("from ", "import "))
-        and line.split()[1].partition(".")[0] in ("launch", "ml_collections_configs", "benchmarks")
-        and not (str(path.relative_to(ROOT)) in measuring and "benchmarks" in line)
-    ]
-    assert not lines
 
 
 def run(*command, **options):

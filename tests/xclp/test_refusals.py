@@ -183,7 +183,6 @@ def candidates(setting, values):
 FOLDS = "config.selection.candidates."
 CONFIGS = {
     "config.selection.settings='best': choose one of": configured("selection.settings=best"),
-    "config.selection.folds=1: use integers from 2 on": configured("selection.folds=1"),
     "config.selection.measure='hits': choose one of": configured("selection.measure=hits"),
     f"{FOLDS}xclp.num_bits=...33...use ...mul": configured(
         "selection.candidates.xclp.num_bits=(33,)"
@@ -191,10 +190,9 @@ CONFIGS = {
     f"{FOLDS}client_knn.num_neighbors=...0...use ...integers from 1 on": configured(
         "selection.candidates.client_knn.num_neighbors=0"
     ),
-    "...selection.candidates has no values for": configured("algorithm=network", "baselines="),
     f"{FOLDS[:-1]}...  a misspelled key": candidates("xclp.aplha", (0.5,)),
     f"{FOLDS[:-1]}...  no method's": candidates("training.momentum", (0.5,)),
-    f"{FOLDS}fedprox...'fedprox' trains a model": candidates("fedprox.mu", (0.1,)),
+    f"{FOLDS[:-1]}...  a method that trains": candidates("fedprox.mu", (0.1,)),
     f"{FOLDS[:-1]}...  no number or switch": candidates("xclp.hamming", ("ot",)),
     f"{FOLDS}xclp.alpha=0.5: use ...of numbers": candidates("xclp.alpha", 0.5),
     "...exclude each other; keep one of them": lambda: file.load(f"{DIGITS}:tuned,auto"),

@@ -27,15 +27,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config.keys import refused
-from jaxfed.data import (
-    SCHEMES,
-    ClientRows,
-    Dataset,
-    Labels,
-    OwnerScheme,
-    Partition,
-    partition,
-)
+from jaxfed.data import SCHEMES, ClientRows, Dataset, Labels, OwnerScheme, Partition, partition
 from jaxfed.data.partitioning.controlled_rounding import apportion, chosen_of_each, stratified
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.clients import Federation
@@ -51,22 +43,10 @@ KEYS = {
 """Argument of `partition`, or field of a scheme or of `Labels` -> key of `federation`."""
 
 _COLUMNS = ("x", "y", "client_id", "subclass")  # of each split; the last two are optional
-_WITH_COLUMN = {
-    "client_id": "name a table's column, or the array of an .npz file, in config.dataset.client_key",
-    "subclass": "cifar100 has it with config.dataset.label_key='coarse_label'",
-}
 
 
 def dealt(config: ConfigDict, data: Dataset, seed: int) -> Federation:
-    """Deal out the examples of the subsample `data` in the repeat with this seed.
-
-    Returns:
-        A federation whose `x` has no features. Its examples are the training split and the test split.
-
-    Raises:
-        UsageError: more examples, labels or clients are requested than exist, or none would be left for
-            clients.
-    """
+    """Deal out the subsample, training split first, in the repeat with this seed; `x` has no features."""
     wanted, share = config.federation, config.dataset.validation_fraction
     y = np.concatenate([data.y, data.y_test])
     train, test = np.split(np.arange(len(y)), [len(data.y)])
@@ -75,19 +55,16 @@ def dealt(config: ConfigDict, data: Dataset, seed: int) -> Federation:
         train, test = train[~is_test], train[is_test]
     known, rng = train[y[train] >= 0], np.random.default_rng((seed, 2))
     validation = known[stratified(y[known], round(share * len(known)), rng)]
-    train = _without(train, validation)
+    train = np.setdiff1d(train, validation)
     server = drawn_for_server(wanted, data, train, seed)
-    train = _without(train, server)
+    train = np.setdiff1d(train, server)
     _check("federation.own_size", wanted.own_size, len(train), "all that there is to train on")
     own = np.random.default_rng((seed, Stream.OWN_EXAMPLES)).permutation(train)
     own = np.sort(own[: wanted.own_size])
-    train = _without(train, own)
-    public = train[:0]
-    if wanted.public_size or wanted.public_fraction:
-        public = _drawn_public(wanted, data.name, y, train, seed, beside_own=len(own) > 0)
-    has_labels = wanted.public_labeled and len(public) > 0
+    train = np.setdiff1d(train, own)
+    public = _drawn_public(wanted, y, train, seed, beside_own=len(own) > 0)
     new, test = (test[:0], test) if wanted.test == "central" else (test, test[:0])
-    clients = own if len(own) else _without(train, public)
+    clients = own if len(own) else np.setdiff1d(train, public)
     federation = Federation(
         np.zeros((len(y), 0), np.float32),
         y,
@@ -97,7 +74,7 @@ def dealt(config: ConfigDict, data: Dataset, seed: int) -> Federation:
         test=test,
         server=server,
         public=public,
-        public_labels=y[public].astype(np.int32) if has_labels else None,
+        public_labels=y[public].astype(np.int32) if wanted.public_labeled else None,
     )
     if wanted.reveal_labels:
         federation = federation.fully_labeled()
@@ -122,9 +99,7 @@ def drawn_for_test(config: ConfigDict, data: Dataset, seed: int) -> np.ndarray:
     natural = config.federation.partition == "natural" and config.federation.test == "clients"
     strata = data.y if not natural or data.client_id is None else data.client_id
     known = np.flatnonzero(data.is_labeled)
-    if wanted.test_size >= max(len(known), 1):
-        has = f"{wanted.name} has {len(known)} examples with a label to take it from"
-        raise refused(config, "dataset.test_size", f"{has}, and one at least is to train on")
+    _check("dataset.test_size", wanted.test_size, max(len(known) - 1, 0), "one is to train on")
     number = int(wanted.test_size) or round(wanted.test_fraction * len(known))
     rng = np.random.default_rng((test_seed(config, data, seed), 1))
     is_test[known] = stratified(strata[known], number, rng)
@@ -143,50 +118,34 @@ def drawn_for_server(wanted: ConfigDict, data: Dataset, train: np.ndarray, seed:
         return train[:0]
     known = train[data.is_labeled[train]]
     y, rng = data.y[known], np.random.default_rng((seed, Stream.SERVER_EXAMPLES))
-    all_of = f"all that {data.name} has to train on"
     if each := wanted.labeled_per_class:
         smallest = int(np.bincount(y, minlength=data.num_classes).min())
-        _check("federation.labeled_per_class", each, smallest, f"{all_of} of one class")
+        _check("federation.labeled_per_class", each, smallest, "all that a class has")
         return np.sort(known[chosen_of_each(y, np.full(data.num_classes, each), rng)])
-    _check("federation.num_labeled", wanted.num_labeled, len(known), all_of)
+    _check("federation.num_labeled", wanted.num_labeled, len(known), f"all that {data.name} has")
     number = wanted.num_labeled or round(wanted.labeled_fraction * len(known))
-    if not number:
-        wrong = f"the server has no label of {len(known)}; one is needed at least"
-        key, share = "config.federation.labeled_fraction", wanted.labeled_fraction
-        raise UsageError(wrong, key=key, value=share)
     return np.sort(known[stratified(y, number, rng)])
 
 
 def _drawn_public(
-    wanted: ConfigDict, name: str, y: np.ndarray, train: np.ndarray, seed: int, *, beside_own: bool
+    wanted: ConfigDict, y: np.ndarray, train: np.ndarray, seed: int, *, beside_own: bool
 ) -> np.ndarray:
     """Draw public examples of `train`, ascending; one at least is left if clients have none yet."""
-    of_share = max(1, round(wanted.public_fraction * len(train)))
-    most = len(train) - (not beside_own)
+    most = max(len(train) - (not beside_own), 0)
     if wanted.public_labeled:
         train = train[y[train] >= 0]
-    most = min(most, len(train))
-    size = wanted.public_size or min(most, of_share)
-    beside = f"own_size={wanted.own_size}" if beside_own else "one at least that is clients'"
-    labels = " with a label" * wanted.public_labeled
-    why = f"of what {name} has to train on{labels} beside {beside}"
-    _check("federation.public_size", size, most, why)
+    why = f"with own_size={wanted.own_size}" if beside_own else "for one is the clients'"
+    _check("federation.public_size", wanted.public_size, min(most, len(train)), why)
     rng = np.random.default_rng((seed, Stream.PUBLIC_EXAMPLES))
-    return np.sort(rng.permutation(train)[:size])
-
-
-def _without(points: np.ndarray, others: np.ndarray) -> np.ndarray:
-    return points[~np.isin(points, others)]
+    return np.sort(rng.permutation(train)[: wanted.public_size])
 
 
 def _partitioned(
     config: ConfigDict, data: Dataset, train: np.ndarray, new: np.ndarray, seed: int
 ) -> Partition:
     """Return the partition of training examples and new points, both as indices into the data set."""
-    wanted, left = config.federation, len(train) + len(new)
-    y = np.concatenate([data.y, data.y_test])
-    why = f"the number of the {len(y)} examples of {data.name} left to deal out"
-    _check("federation.num_clients", wanted.num_clients, left, why)
+    wanted, y = config.federation, np.concatenate([data.y, data.y_test])
+    _check("federation.num_clients", wanted.num_clients, len(train) + len(new), "all examples")
     amount: dict[str, Any] = {"fraction": wanted.labeled_fraction}
     if wanted.labels_at == "server":
         amount = {"fraction": 0.0}
@@ -225,25 +184,21 @@ def _column(config: ConfigDict, data: Dataset, name: str) -> np.ndarray:
     """Return a scheme's column of both splits."""
     column, of_test = getattr(data, name), getattr(data, f"{name}_test")
     if column is None:
+        key = {"client_id": "client_key", "subclass": "label_key"}.get(name, name)
         wrong = f"needs {name}, which {data.name} does not have"
-        raise refused(config, "federation.partition", wrong, _WITH_COLUMN[name])
+        raise refused(config, "federation.partition", wrong, f"see config.dataset.{key}")
     if of_test is None and config.federation.test == "clients" and len(data.y_test):
         wrong = f"the test split of {data.name} has no {name}, by which clients could hold it"
-        allowed = "use 'central', or give the test split this column"
-        raise refused(config, "federation.test", wrong, allowed)
+        raise refused(config, "federation.test", wrong, "use 'central'")
     return column if of_test is None else np.concatenate([column, of_test])
 
 
 def subsampled(dataset: Dataset, config: ConfigDict) -> tuple[Dataset, np.ndarray]:
     """Return the subsample of the data set and its examples' indices in the set, int64.
 
-    Indices count the training split from 0 on, then the test split, pooled or not. A size of 0 takes all.
-    Other sizes are stratified: the same share of each class and of the examples without a label, or with
-    `balanced` the same number of each class. With `balanced` or an `unlabeled_size`, examples without a label
-    are drawn separately and `train_size` counts the others.
-
-    Raises:
-        UsageError: more examples are requested than exist.
+    Indices count the training split from 0 on, then the test split. Draws are stratified: the same share of
+    each class and of the examples without a label, or with `balanced` the same number of each class. With
+    `balanced` or an `unlabeled_size`, `train_size` counts examples with a label.
     """
     wanted = config.dataset
     if wanted.pooled:
@@ -264,14 +219,9 @@ def subsampled(dataset: Dataset, config: ConfigDict) -> tuple[Dataset, np.ndarra
 
 
 def _pooled(dataset: Dataset) -> Dataset:
-    """Append the test split to the training examples.
-
-    Raises:
-        UsageError: clients hold the training examples, and nobody the others.
-    """
-    is_nobodys = dataset.client_id_test is None and len(dataset.y_test)
-    if dataset.client_id is not None and is_nobodys:
-        wrong = f"the test examples of {dataset.name!r} belong to no client, unlike the training examples"
+    """Append the test split to the training examples."""
+    if dataset.client_id is not None and dataset.client_id_test is None and len(dataset.y_test):
+        wrong = f"the test examples of {dataset.name!r} belong to no client"
         raise UsageError(wrong, key="config.dataset.pooled", value=True, allowed="use False")
     columns: dict[str, Any] = {}
     for name in _COLUMNS:
@@ -292,8 +242,7 @@ def _of_training(
         return _drawn(rng, strata, wanted, "train_size", dataset.name, beside)
     known, unknown = np.flatnonzero(dataset.is_labeled), np.flatnonzero(~dataset.is_labeled)
     labeled = known[_drawn(rng, strata[known], wanted, "train_size", dataset.name, beside)]
-    size = wanted.unlabeled_size
-    why = f"all examples of {dataset.name} without a label"
+    size, why = wanted.unlabeled_size, f"all that {dataset.name} has"
     _check("dataset.unlabeled_size", size, len(unknown), why)
     return np.sort(np.concatenate([labeled, rng.permutation(unknown)[: size or None]]))
 
@@ -314,9 +263,6 @@ def _drawn(
         return np.flatnonzero(stratified(strata, size, rng)) if size else slice(None)
     totals = np.bincount(strata)
     occurs = totals > 0
-    smallest = int(totals[occurs].min(initial=len(strata)))
-    most = smallest * int(np.count_nonzero(occurs))
-    least = int(np.argmax(totals == smallest)) if len(totals) else 0
-    why += f" of class {least} for each class, with balanced=True"
-    _check(f"dataset.{key}", wanted[key], most - beside, why)
+    most = int(totals[occurs].min(initial=len(strata))) * int(np.count_nonzero(occurs))
+    _check(f"dataset.{key}", wanted[key], most - beside, f"{why} with balanced=True")
     return np.flatnonzero(chosen_of_each(strata, apportion(occurs, size or most, rng), rng))

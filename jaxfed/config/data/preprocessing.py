@@ -25,8 +25,8 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from jaxfed.config.assembly import make_algorithm, view_rows
-from jaxfed.config.networks import trained_network
+from jaxfed.config.assembly import make_algorithm, trained_network, view_rows
+from jaxfed.config.keys import refused
 from jaxfed.data import Partition
 from jaxfed.data.dataset import Gaps
 from jaxfed.data.encoding import flat
@@ -46,30 +46,24 @@ from jaxfed.federation.rounds import cohorts_of, play
 from jaxfed.host.checkpoint import Checkpoints, CheckpointWriter
 from jaxfed.kernels.devices import in_batches
 from jaxfed.models import Model
-from jaxfed.models.encoders import num_features
 from jaxfed.random_streams import Stream
 from jaxfed.training.local import augmentation
 
-Report = Callable[[int, int], None]  # examples or rounds done, and in all
+Report = Callable[[int, int], None]  # examples of one part or rounds done, and in all
 _STREAM = 2**32 - 1  # key stream; the experiment's own rounds count from 0
 BATCH = 256  # examples at a time in inference
 _AT_ONCE = 500  # images that are augmented
 
 
 class Parts(NamedTuple):
-    """Examples [n, ...] that are preprocessed in the same way; a federation numbers them in this order.
-
-    Attributes:
-        train: the training split.
-        test: the test split of a set that has one of its own.
-        is_seen: bool [n] or a slice, training examples outside a drawn test split; used for statistics.
-        gaps: what filled the gaps of all parts; None if no value is missing.
-    """
+    """Examples [n, ...] that are preprocessed in the same way; a federation numbers them in this order."""
 
     train: np.ndarray
-    test: np.ndarray
-    is_seen: np.ndarray | slice = slice(None)
-    gaps: Gaps | None = None
+    test: np.ndarray  # the test split of a set that has one of its own
+    is_seen: np.ndarray | slice = slice(
+        None
+    )  # bool [n], outside a drawn test split; for statistics
+    gaps: Gaps | None = None  # what filled the gaps of all parts; None if no value is missing
 
     @property
     def arrays(self) -> list[np.ndarray]:
@@ -86,15 +80,11 @@ def preprocessed(
     float32 [n, d]; with `preprocessing.views` they are [n, rows, d]. `standardized` scales every feature to
     mean 0 and variance 1 over the training examples, without test examples drawn from the training split.
     """
-    if config.preprocessing.kind == "pretrained":
+    if (kind := config.preprocessing.kind) == "pretrained":
         return adjoined(_features(parts, config, report))
-    kind = config.preprocessing.kind
     if kind == "standardized" or (kind == "identity" and parts.train.dtype != np.float32):
-        num_bytes, what = (
-            4 * sum(part.size for part in parts.arrays),
-            "a float32 copy of all examples",
-        )
-        require(num_bytes, what, key="config.preprocessing.kind", value=kind)
+        num_bytes = 4 * sum(part.size for part in parts.arrays)
+        require(num_bytes, "a float32 copy", key="config.preprocessing.kind", value=kind)
     scale = scaling(parts, config)
     examples = scale(*parts.arrays) if scale else adjoined(parts.arrays)
     return flat(examples) if is_flat(config) else examples
@@ -102,19 +92,12 @@ def preprocessed(
 
 def _features(parts: Parts, config: ConfigDict, report: Report) -> list[np.ndarray]:
     train, *others = parts.arrays
-    n, rows = sum(map(len, parts.arrays)), 1 + sum(map(len, view_rows(config).values()))
-    if views := config.preprocessing.views:
-        d = config.preprocessing.components or num_features(config.preprocessing.network)
-        what = f"{rows} rows of {d} features for each of {n} examples"
-        require(4 * n * rows * d, what, key="config.preprocessing.views", value=views)
-    total, before = rows * len(train) + sum(map(len, others)), 0
+    rows = 1 + sum(map(len, view_rows(config).values()))
     settings = pretrained_settings(config)
 
     def features(images: np.ndarray) -> np.ndarray:
-        nonlocal before
-        done_before, before = before, before + len(images)
         return pretrained_features(
-            images, progress=lambda done: report(done_before + done, total), **settings
+            images, progress=lambda done: report(done, len(images)), **settings
         )
 
     own = features(train)
@@ -173,7 +156,6 @@ def pretrained_settings(config: ConfigDict) -> dict[str, Any]:
     wanted = config.preprocessing
     return {
         "network": wanted.network,
-        "weights": wanted.weights or None,
         "root": config.dataset.root or None,
         "image_size": wanted.image_size or None,
     }
@@ -200,8 +182,7 @@ class FeatureTraining:
 
         features, predicted = in_batches(partial(infer, state), self.federation.x, BATCH)
         if not np.isfinite(features).all():
-            rounds = self.config.preprocessing.rounds
-            raise self._divergence(f"after {rounds} rounds the model's features are not finite")
+            raise self._divergence("the model's features are not finite")
         return replace(self.federation, x=features, predicted=predicted)
 
     def trained(
@@ -225,7 +206,7 @@ class FeatureTraining:
         ):
             for number, _, state, metrics, *_ in played:
                 if has_diverged(metrics):
-                    raise self._divergence(f"the loss of round {number} of {rounds} is not finite")
+                    raise self._divergence(f"the loss of round {number} is not finite")
                 is_last = number == rounds
                 if saves and (is_last or saves.are_due(number, is_last=is_last)):
                     saves.save(number, state, {"round": number}, at_once=is_last)
@@ -233,11 +214,8 @@ class FeatureTraining:
         return state.model
 
     def _divergence(self, found: str) -> UsageError:
-        rate = self.config.training.learning_rate
-        return UsageError(
-            f"config.preprocessing.kind='federated_features': {found}; training diverged: lower "
-            f"config.training.learning_rate ({rate:g})"
-        )
+        wrong = f"federated_features: {found}; training diverged"
+        return refused(self.config, "training.learning_rate", wrong, "lower it")
 
 
 def feature_training(config: ConfigDict, federation: Federation, repeat: int) -> FeatureTraining:
@@ -246,9 +224,8 @@ def feature_training(config: ConfigDict, federation: Federation, repeat: int) ->
     own.rounds = max(1, config.preprocessing.rounds)
     own.cohort_size, own.sampling = config.preprocessing.cohort_size, "uniform"
     own.training.labeled_only_rounds = 0
-    with own.unlocked():
-        if "fedavg" in own:  # own settings of the method of that name
-            del own["fedavg"]
+    own.unlock()
+    own.fedavg = ConfigDict()  # without settings of the method of that name
     algorithm = make_algorithm(own, "fedavg", training, repeat)
     model, _ = trained_network(config, training, repeat)
     return FeatureTraining(own, federation, config.seed + repeat, model, algorithm)

@@ -3,10 +3,8 @@
     simulation = Simulation(config)              # reads the data set
     federation = simulation.federation(seed)     # preprocesses at the first call; one for each repeat
 
-Roles of examples are drawn first (`jaxfed.config.data.dealing`): the subsample, and the test split of a set
-without one, by `config.seed` or in each repeat. Validation, the server's, public and clients' examples depend
-on the repeat's seed. If the test split differs between repeats, so do the estimates from training rows:
-scales, components, and medians of missing values.
+Roles of examples are drawn first (`jaxfed.config.data.dealing`). If the test split differs between repeats,
+so do the estimates from training rows: scales, components, and medians of missing values.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
+from jaxfed.config.assembly import checksums
 from jaxfed.config.check import check_number_of_clients
 from jaxfed.config.data.dealing import dealt, drawn_for_test, subsampled, test_seed
 from jaxfed.config.data.preprocessing import (
@@ -37,8 +36,6 @@ from jaxfed.config.data.preprocessing import (
     scaling,
 )
 from jaxfed.config.keys import refused
-from jaxfed.config.networks import checksums
-from jaxfed.config.sections import DatasetSection
 from jaxfed.data import SCHEMES, Dataset, class_counts, load
 from jaxfed.data.encoding import RowEncoding, encoder_of
 from jaxfed.data.features import check_images
@@ -50,10 +47,9 @@ from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.models.encoders import num_features
 
-_FEW_TEST, _FEW_VALIDATION = 100, 30
 _MOST_WITH_ROOM = 100  # repeats; each takes milliseconds
 _MOST_COUNTED = 10_000  # clients in partition.json
-_OPTIONS = ("label_key", "client_key", "image_size", "drop")
+_OPTIONS = ("root", "label_key", "client_key", "image_size", "drop")
 _COLUMNS = (*("y", "y_test", "client_id", "client_id_test", "subclass", "subclass_test"),)
 
 
@@ -95,50 +91,27 @@ class Holdings(NamedTuple):
         )
 
 
-def few_rows(test: int, validation: int) -> list[str]:
-    """Return warnings about test or validation examples that are too few to compare methods."""
-    found = []
-    if 0 < test < _FEW_TEST:
-        found.append(
-            f"{test} test rows, fewer than {_FEW_TEST}: differences between methods depend on their choice; "
-            "hold out more (config.dataset.test_fraction), or raise config.num_repeats"
-        )
-    if 0 < validation < _FEW_VALIDATION:
-        found.append(
-            f"{validation} validation rows, fewer than {_FEW_VALIDATION}: they select states by chance; hold "
-            "out more (config.dataset.validation_fraction), or none to take the last states"
-        )
-    return found
-
-
 class Simulation:
     """Examples of one experiment, and the federations made from them.
 
-    The clients of a repeat are checked when they are made: those of the first repeat before a run makes its
-    workdir, those of a later one when it begins.
-
-    Attributes:
-        numbers: int64 [n], index of each of a federation's examples in the data set: training split from 0
-            on, then the test split.
+    `numbers`, int64 [n], is the index of each of a federation's examples in the data set: training split from
+    0 on, then the test split. `names` and `origin` are those of the data set.
     """
 
     def __init__(self, config: ConfigDict, dataset: Dataset | None = None) -> None:
-        """Load the data set unless it is given (`clients_set`), subsample and check it.
-
-        Raises:
-            UsageError: the set cannot be found or read, is smaller than requested, has one class, or does not
-                suit `preprocessing.kind`; a method's guarantee does not cover statistics of clients' rows.
-        """
+        """Load the data set unless it is given (`clients_set`), subsample and check it."""
         self._config = config
         self._newest: dict[str, tuple[int, Any]] = {}  # what -> seed and result
         dataset = dataset or clients_set(config)
         self._labels = np.concatenate([dataset.y, dataset.y_test])
         part, self.numbers = subsampled(dataset, config)
-        self._dataset = part
+        self._dataset, self.names, self.origin = part, part.names, part.origin
         _check_kind(part, config)
         _check_private(config, part)
         self._parts(config.seed)  # refuses gaps that nothing can fill
-        _check_classes(part, config)
+        if len(classes := np.unique(part.y[part.is_labeled])) < 2:
+            wrong = f"its labels have {len(classes)} classes"
+            raise refused(config, "dataset.name", wrong, "two are needed")
 
     def _once(self, what: str, seed: int, make: Callable[[], Any]) -> Any:
         """Return the newest result of this kind if it is of this seed, else make it."""
@@ -148,76 +121,49 @@ class Simulation:
         return self._newest[what][1]
 
     def warn(self) -> None:
-        """Log warnings about data that the first repeat does not use, or uses in an unexpected way."""
-        dataset, config = self._dataset, self._config
-        is_other = ~np.isin(dataset.y_test, dataset.y[dataset.is_labeled])
-        if is_other.any():
-            others = [repr(dataset.class_names[c]) for c in np.unique(dataset.y_test[is_other])]
-            logging.warning(
-                f"{dataset.name}: {np.count_nonzero(is_other)} of {len(is_other)} test examples count as "
-                f"wrong: no training example is of class {' or '.join(others[:8])}"
-            )
-        dealt = self.dealt(config.seed)
+        """Log warnings about classes without labels at clients, and clients other than the data name."""
+        data, wanted, dealt = self._dataset, self._config.federation, self.dealt(self._config.seed)
         given = dealt.y[np.concatenate(dealt.partition.labeled)]
-        missing = np.setdiff1d(dataset.y[dataset.is_labeled], given)
+        missing = np.setdiff1d(data.y[data.is_labeled], given)
         if len(given) and len(missing):
-            names = " or ".join(repr(dataset.class_names[c]) for c in missing[:8])
+            names = " or ".join(repr(data.class_names[c]) for c in missing[:8])
             logging.warning(
                 f"no client has a label of class {names}: nothing is predicted to be of it"
             )
-        sizes = dealt.partition.sizes
-        if empty := np.count_nonzero(sizes.sum(axis=0) == 0):
+        is_named = self._config.dataset.client_key or Path(self._config.dataset.name).suffix
+        is_dealt = wanted.partition not in ("natural", *SCHEMES.from_outside())
+        if data.client_names and is_named and is_dealt:
             logging.warning(
-                f"{empty} of {sizes.shape[1]} clients have no examples "
-                "(config.federation.num_clients, partition)"
-            )
-        is_named = config.dataset.client_key or Path(config.dataset.name).suffix
-        is_dealt = config.federation.partition not in ("natural", *SCHEMES.from_outside())
-        if dataset.client_names and is_named and is_dealt:
-            logging.warning(
-                f"config.federation.partition={config.federation.partition!r}: deals examples to other "
-                f"clients than the {len(dataset.client_names)} that {dataset.name} names; with 'natural' "
-                "and config.federation.num_clients=0 it is these"
+                f"config.federation.partition={wanted.partition!r}: other clients than those that "
+                f"{data.name} names; these are 'natural', with config.federation.num_clients=0"
             )
 
     def dealt(self, seed: int) -> Federation:
-        """Return the clients of the repeat with this seed without their examples: only the partition.
-
-        Raises:
-            UsageError: more labels, clients or examples are requested than exist; too few for a round.
-        """
+        """Return the clients of the repeat with this seed without their examples: only the partition."""
 
         def make() -> Federation:
             federation = dealt(self._config, self._dataset, seed)
-            federation = replace(federation, room=self._room)
-            _check_dealt(self._dataset, self._config, federation)
-            return federation
+            _check_dealt(self._config, federation)
+            return replace(federation, room=self._room)
 
         return self._once("dealt", seed, make)
 
     @cached_property
     def _room(self) -> np.ndarray | None:
         """The largest sizes of clients in the first 100 repeats, `Federation.room`; None for one repeat."""
-        if self._config.num_repeats == 1:
+        first, number = self._config.seed, self._config.num_repeats
+        if number == 1:
             return None
-        seeds = range(self._config.seed, self._config.seed + self._config.num_repeats)
-        kept = seeds[:_MOST_WITH_ROOM]
-        sizes = [dealt(self._config, self._dataset, seed).sizes for seed in kept]
+        seeds = range(first, first + min(number, _MOST_WITH_ROOM))
+        sizes = [dealt(self._config, self._dataset, seed).sizes for seed in seeds]
         return np.array(list(zip_longest(*sizes, fillvalue=0)), np.int64).max(axis=1, initial=0)
 
     def federation(
-        self,
-        seed: int,
-        report: Report = lambda done, total: None,
-        folder: Path | None = None,
+        self, seed: int, report: Report = lambda done, total: None, folder: Path | None = None
     ) -> Federation:
         """Return the clients of the repeat with this seed; `x` float32 [n, d], preprocessed.
 
-        The last repeat's clients are cached. `report` receives the progress of long preprocessing. `folder`
-        stores its resumable state, the model of 'federated_features'.
-
-        Raises:
-            UsageError: as `dealt`; preprocessing lacks a file, or its training diverges.
+        `report` receives the progress of long preprocessing. `folder` stores its resumable state.
         """
 
         def make() -> Federation:
@@ -238,9 +184,7 @@ class Simulation:
         return self._once("training", seed, make)
 
     def _with_examples(self, seed: int, report: Report = lambda done, total: None) -> Federation:
-        federation = self.dealt(seed)
-        drawn_by = test_seed(self._config, self._dataset, seed)
-
+        federation, drawn_by = self.dealt(seed), test_seed(self._config, self._dataset, seed)
         x = self._once("x", drawn_by, lambda: preprocessed(self._parts(seed), self._config, report))
         return replace(federation, x=x)
 
@@ -259,13 +203,8 @@ class Simulation:
     def row_encoding(self, seed: int) -> RowEncoding:
         """Return the repeat's encoding of rows from outside, up to features that networks compute."""
         parts, config = self._parts(seed), self._config
-        scale = scaling(parts, config)
-        return RowEncoding(encoder_of(self._dataset), parts.gaps, scale, is_flat(config))
-
-    @property
-    def names(self) -> dict[str, list[str]]:
-        """Names of classes and features, `Dataset.names`."""
-        return self._dataset.names
+        scale, encoder = scaling(parts, config), encoder_of(self._dataset)
+        return RowEncoding(encoder, parts.gaps, scale, is_flat(config))
 
     def holdings(self) -> Holdings:
         """Return numbers of examples by holder in the first repeat."""
@@ -279,17 +218,11 @@ class Simulation:
         found = {name: _checksum(array) for name, array in arrays.items() if array is not None}
         return found | checksums(self._config)
 
-    @property
-    def origin(self) -> str:
-        """Note on the origin of the examples for reports; mostly empty."""
-        return self._dataset.origin
-
     def class_counts(self, federation: Federation) -> dict[str, Any]:
         """Return clients x classes counts of labeled, unlabeled and new points, and the classes' names.
 
-        The server's examples and public ones have one row each. If the class of some points is unknown, the
-        last class is "(unknown)". Clients that are those of the data have names in `client_names`. Of
-        more than 10,000 clients, every `every`-th is counted.
+        The server's examples and public ones have one row each. Points of unknown class are in a last class.
+        Natural clients have names in `client_names`. Of more than 10,000 clients, every `every`-th counts.
         """
         every = -(-federation.num_clients // _MOST_COUNTED)
         rows = {kind: each[::every] for kind, each in federation.partition._asdict().items()}
@@ -328,104 +261,62 @@ def _checksum(array: np.ndarray) -> str:
 
 
 def _check_kind(dataset: Dataset, config: ConfigDict) -> None:
-    given = config.dataset.test_fraction
-    if len(dataset.y_test) and given != DatasetSection.test_fraction:
-        wrong = f"nothing reads it, for {dataset.name} has a test split"
-        allowed = f"use {DatasetSection.test_fraction}, or set dataset.pooled to True"
-        raise refused(config, "dataset.test_fraction", wrong, allowed)
-    kind, x, components = config.preprocessing.kind, dataset.x, config.preprocessing.components
-    if kind == "images" and x.ndim == 2:
-        wrong = f"{dataset.name} has rows of {x.shape[1]} features, no images"
-        allowed = "use 'standardized' for features of different units, or 'identity'"
-        raise refused(config, "preprocessing.kind", wrong, allowed)
-    if kind == "pretrained":
+    wanted, x = config.preprocessing, dataset.x
+    if wanted.kind == "pretrained":
         try:
             check_images(x)
         except UsageError as error:
             raise refused(config, "preprocessing.kind", f"{dataset.name}: {error}") from error
-        d = num_features(config.preprocessing.network) if components else 0
-        if components > (most := min(d, len(x))):
-            allowed = (
-                f"use integers up to {most}, the smaller of numbers of features and training images"
-            )
+        d = num_features(wanted.network) if wanted.components else 0
+        if wanted.components > (most := min(d, len(x))):
+            allowed = f"use integers up to {most}, the numbers of features and of images"
             raise refused(config, "preprocessing.components", "", allowed)
 
 
-def _check_classes(dataset: Dataset, config: ConfigDict) -> None:
-    classes = np.unique(dataset.y[dataset.is_labeled])
-    if len(classes) < 2:
-        wrong = "no example has a label"
-        if len(classes):
-            wrong = f"each example with a label is of class {dataset.class_names[classes[0]]!r}"
-        raise refused(config, "dataset.name", wrong, "two classes are needed")
-
-
-def _check_dealt(dataset: Dataset, config: ConfigDict, federation: Federation) -> None:
+def _check_dealt(config: ConfigDict, federation: Federation) -> None:
     if not config.federation.num_clients:  # otherwise `jaxfed.config.check` has checked it
         check_number_of_clients(config, federation.num_clients)
-    (num_labeled, _, num_new), given = federation.partition.sizes.sum(axis=1), config.federation
-    if not num_labeled and not len(federation.server):
-        amounts = ("labeled_fraction", "num_labeled", "labeled_per_class", "num_labeled_clients")
-        raise UsageError(
-            "config.federation: no client has a label with "
-            + ", ".join(f"{key}={given[key]}" for key in amounts)
-            + f", left_out_client={given.left_out_client}; one is needed at least"
-        )
-    for key, use, number in (
-        ("test_fraction", "test", len(federation.test) + num_new),
-        ("validation_fraction", "validate", len(federation.validation)),
+    num_labeled, _, num_new = federation.partition.sizes.sum(axis=1)
+    for key, number in (
+        ("federation.labeled_fraction", num_labeled + len(federation.server)),
+        ("dataset.test_fraction", len(federation.test) + num_new),
+        ("dataset.validation_fraction", len(federation.validation)),
     ):
-        if config.dataset[key] and not number:
-            known = np.count_nonzero(dataset.is_labeled)
-            wrong = f"no example out of {known} with a label is left to {use} on"
-            raise refused(config, f"dataset.{key}", wrong)
-    classes = np.unique(federation.y[federation.validation])
-    if config.dataset.validation_measure == "auroc" and len(classes[classes >= 0]) == 1:
-        wrong, allowed = (
-            "the validation examples are of one class",
-            "raise dataset.validation_fraction",
-        )
-        raise refused(config, "dataset.validation_measure", wrong, allowed)
+        section, _, name = key.partition(".")
+        if not number and (section == "federation" or config[section][name]):
+            raise refused(config, key, "no example with a label is left for it", "raise it")
 
 
 def _check_private(config: ConfigDict, dataset: Dataset) -> None:
-    """Refuse exact statistics of clients' rows for methods with a guarantee for these rows.
-
-    On a network each client sends its sums, and a model contains the result (`docs/privacy.md`).
-    """
-    kind, of_kind = config.preprocessing.kind, "preprocessing.kind"
-    means = "exact means and deviations of all features over all clients' rows"
-    public = "use 'identity'; its network scales by public examples (federation.public_size)"
-    components = "exact principal components of the features of all clients' rows"
-    medians = "exact medians, over all clients' rows, of columns in which numbers are missing"
-    filled = "fill the missing values in the data with public numbers"
-    trained = "a model trained on clients' labels"
+    """Refuse exact statistics of clients' rows, which a model contains, for methods with a guarantee."""
+    wanted, public = config.preprocessing, "use 'identity', which scales by public examples"
     statistics = (
-        (of_kind, kind == "standardized", means, public),
-        (of_kind, kind == "federated_features", trained, "use 'pretrained'"),
-        ("preprocessing.components", config.preprocessing.components, components, "use 0"),
-        ("dataset.name", dataset.has_gaps, medians, filled),
+        ("preprocessing.kind", wanted.kind == "standardized", "exact means and deviations", public),
+        ("preprocessing.kind", wanted.kind == "federated_features", "a model", "use 'pretrained'"),
+        ("preprocessing.components", wanted.components, "exact principal components", "use 0"),
+        (
+            "dataset.name",
+            dataset.has_gaps,
+            "exact medians",
+            "fill missing values with public numbers",
+        ),
     )
     private = [name for name in methods.chosen(config) if methods.needs(config, name).private]
     for key, holds, what, instead in statistics:
         if holds and private:
-            wrong = f"reveals {what}, which the epsilon of {private[0]!r} does not cover"
+            wrong = f"reveals {what} of all clients' rows, which the epsilon of {private[0]!r} does not cover"
             raise refused(config, key, wrong, instead)
 
 
 def clients_set(config: ConfigDict) -> Dataset:
-    """Load the data set `dataset.name`; a registered reader receives the section of its name.
-
-    Raises:
-        UsageError: it cannot be found or read.
-    """
+    """Load the data set `dataset.name`; a registered reader receives the section of its name."""
     wanted, name = config.dataset, config.dataset.name
     keys = {key: key for key in wanted} | {"name_or_path": "name"}
     options = config.get(name) if name in READERS else None
     given: dict[str, Any] = {key: wanted[key] or None for key in _OPTIONS}
     try:
         with section("config.dataset", keys):
-            return load(name, root=wanted.root or None, options=options, **given)
+            return load(name, options=options, **given)
     except UsageError as error:
         if not error.key:  # what is wrong is the set's content
             error.key = "config.dataset.name"

@@ -18,9 +18,8 @@ No step rejects samples, so nothing hangs, however small a Dirichlet parameter i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +39,7 @@ from jaxfed.data.partitioning.controlled_rounding import (
 from jaxfed.data.partitioning.labeling import Labels, drawn_labels, planned_labels
 from jaxfed.data.partitioning.schemes import SCHEMES, Iid, OwnerScheme, Scheme
 from jaxfed.errors import UsageError
-from jaxfed.settings import Count, CountOrZero, Described, Ge, Lt, check_value
+from jaxfed.settings import Count, CountOrZero, check_value
 
 Skew = Literal["both", "labeled", "unlabeled", "independent"]
 
@@ -167,7 +166,7 @@ def _check(
         ("min_size", min_size, CountOrZero),
         ("labels", labels, Labels),
         ("skew", skew, Skew),
-        ("seed", seed, Annotated[int, Ge(0), Lt(math.inf), Described("integers from 0 on")]),
+        ("seed", seed, CountOrZero),
         ("num_clients", num_clients, Count | None if is_given else Count),
     ):
         check_value(name, given, hint, owner="partition")

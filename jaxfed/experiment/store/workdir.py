@@ -57,7 +57,7 @@ _MOST_NAMED = 4  # keys that differ
 # Keys that may change when an unfinished run resumes; no result depends on them.
 _FREE = tuple(f"execution.{key}" for key in ("workers", "compilation_cache", "plots"))
 # Paths of data and weights may lie elsewhere on the machine that resumes: data.json has their checksums.
-_PATHS = ("dataset.root", "dataset.name", "preprocessing.weights")
+_PATHS = ("dataset.root", "dataset.name")
 _OF_A_NETWORK = "deployment."  # limits of waiting; no result depends on them
 _PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
 _PREDICTIONS = "predictions"

@@ -46,8 +46,8 @@ from ml_collections import ConfigDict
 import jaxfed
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
+from jaxfed.config.assembly import PRETRAINED, scales_by_clients
 from jaxfed.config.keys import flatten
-from jaxfed.config.networks import PRETRAINED, scales_by_clients
 from jaxfed.config.sections import shared_settings
 from jaxfed.data.client_rows import Partition
 from jaxfed.data.dataset import UNLABELED

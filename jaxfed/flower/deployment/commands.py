@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn
 from ml_collections import ConfigDict
 
 from jaxfed.config import file as config_file
-from jaxfed.config.reading import opened
+from jaxfed.config.check import opened
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store import workdir
 from jaxfed.flower.client import client_data

@@ -18,7 +18,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config.assembly import make_algorithm
-from jaxfed.config.data.simulation import few_rows
 from jaxfed.config.keys import refused
 from jaxfed.config.sections import section_of
 from jaxfed.data.encoding import encoding_of_arrays
@@ -64,8 +63,6 @@ def serve(
             network, config, limits, data, place, tell=progress.say, **clock
         )
         seen, (dtype, *shape) = calls.federation, data.shared.example
-        for line in few_rows(len(seen.test), len(seen.validation)):
-            progress.note(line)
         assert seen.census is not None
         encoding = encoding_of_arrays(tuple(shape), dtype, tuple(data.shared.columns))
         names = tuple(data.shared.class_names)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from typing import Annotated, Any, Literal
 
 import jax
@@ -37,7 +38,6 @@ from jaxfed.settings import (
     Ge,
     Gt,
     Le,
-    Lt,
     Note,
     OneOf,
     advice,
@@ -169,7 +169,9 @@ STAGES: dict[str, Stage] = {
 # lost in float32.
 _LEFT_OUT_FROM = 0.5
 _Epsilon = Annotated[float, Ge(0), Note("0 is no noise")]
-_Seed = Annotated[int, Ge(0), Lt(2**256), Described("integers from 0 to 2^256 - 1")]
+_Seed = Annotated[
+    Any, Allowed(lambda seed: 0 <= index(seed) < 2**256, "integers from 0 to 2^256 - 1")
+]
 _Bits = Annotated[int, Allowed(lambda bits: bits >= 32 and bits % 32 == 0, "multiples of 32")]
 _Compared = Annotated[
     int, Allowed(lambda clients: clients >= 0 and clients % 4 == 0, "multiples of 4, 0 is all")

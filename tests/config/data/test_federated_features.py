@@ -1,7 +1,6 @@
 """Features of a model that clients train first: what it sees, what it ends with, killed or not."""
 
 import dataclasses
-import json
 import re
 
 import jax
@@ -13,12 +12,7 @@ from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.data.preprocessing import feature_training, labeled_part
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
-from jaxfed.experiment.run.loop import Experiment
-from jaxfed.experiment.run.progress import RunProgress
-from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.host.checkpoint import Checkpoints
-from jaxfed.host.interruption import Interruption
-from jaxfed.models import efficientnet
 
 CONFIG = "ml_collections_configs/femnist.py:linear,smoke"
 SMALL = (
@@ -108,56 +102,13 @@ def test_stopped_and_resumed_equals_uninterrupted(config, raw, tmp_path):
     np.testing.assert_array_equal(kept.x, resumed.x)
 
 
-def test_an_experiment_on_learned_features(tmp_path):
-    config = file.load(CONFIG, [*SMALL, "baselines=network"])
-    settings = config.to_dict()
-    with (
-        open_workdir(tmp_path / "run", settings) as workdir,
-        RunProgress(settings) as progress,
-        Interruption() as interruption,
-    ):
-        simulation = Simulation(config)
-        results = Experiment(config, simulation, workdir, progress, interruption).run()
-        assert (workdir.preprocessing(0) / "6.npz").is_file()
-    methods = results["algorithms"]
-    assert methods.keys() == {"xclp", "network"}
-    assert methods["network"]["test_accuracy"]["mean"] > 0.4
-    # Two groups in two rounds: after the second every client has its labels.
-    text = (tmp_path / "run" / "metrics.jsonl").read_text()
-    lines = [json.loads(line) for line in text.splitlines()]
-    assert [line["round"] for line in lines if line["algorithm"] == "xclp"] == [1, 2]
-    assert methods["xclp"]["test_accuracy"]["mean"] > 0.5
-
-
 def test_diverged_training_is_named(raw):
     config = file.load(CONFIG, [*SMALL, "training.learning_rate=1e30"])
     heard = []
-    found = r"the loss of round (\d) of 6 is not finite; training diverged.*\(1e\+30\)"
+    found = r"learning_rate=1e\+30: .* the loss of round (\d) is not finite; training diverged"
     with pytest.raises(UsageError, match=found) as error:
         learned(config, raw, heard=heard)
     # It goes no further, and the round that it names is the one.
     diverged_in = int(re.search(found, str(error.value))[1])
     assert heard == [(done, 6) for done in range(1, diverged_in)]
     assert diverged_in < 6
-
-
-def test_a_network_needs_its_weights_and_its_images(config, raw, tmp_path, monkeypatch):
-    monkeypatch.setattr(efficientnet, "STAGES", efficientnet.STAGES[:1])
-    wanted = config.copy_and_resolve_references()
-    wanted.unlock()
-    wanted.model = {"name": "efficientnet_b0"}
-    wanted.training.initial_model = "pretrained"
-    with pytest.raises(UsageError, match="3 channels, not of 1"):
-        feature_training(wanted, raw, 0)
-    color = dataclasses.replace(raw, x=np.zeros((len(raw.x), 32, 32, 3), np.uint8))
-    wanted.dataset.root = str(tmp_path)
-    with pytest.raises(UsageError, match="no weights of efficientnet_b0"):
-        feature_training(wanted, color, 0)
-
-
-def test_the_network_alone_is_a_mistake():
-    overrides = [*SMALL, "preprocessing.kind=identity"]
-    config = file.load(CONFIG, overrides)
-    federation = Simulation(config).federation(0)
-    with pytest.raises(UsageError, match=r"needs preprocessing\.kind='federated_features'"):
-        make_algorithm(config, "network", federation).init(jax.random.key(0), federation)

@@ -9,9 +9,8 @@ import pytest
 from jaxfed.config import check, file
 from jaxfed.config.data.dealing import KEYS
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.data import SCHEMES, Labels, OwnerScheme, class_counts
+from jaxfed.data import SCHEMES, Labels, OwnerScheme
 from jaxfed.data.partitioning import schemes
-from jaxfed.errors import UsageError
 
 CONFIG = """
 
@@ -38,19 +37,6 @@ def own():
     exec(textwrap.dedent(code), names)
     yield names
     SCHEMES.pop("two_camps", None)
-
-
-def test_the_example_prefers_classes(own):
-    part = own["partition"](own["y"], num_clients=10, scheme=own["TwoCamps"](preference=9.0))
-    held = class_counts(own["y"], part.labeled, 10)
-    np.testing.assert_allclose(held[::2, :5], 36, atol=1)
-    np.testing.assert_allclose(held[::2, 5:], 4, atol=1)
-    np.testing.assert_array_equal(held.sum(axis=1), 200)
-
-
-def test_its_fields_are_checked(own):
-    with pytest.raises(UsageError, match=r"TwoCamps\.preference=0: .*numbers above 0"):
-        own["TwoCamps"](preference=0)
 
 
 def test_every_field_of_jaxfeds_own_is_a_key_of_federation():
@@ -82,16 +68,3 @@ def test_a_config_names_it_and_sets_its_fields(config_file):
     held = sum(counts[role] for role in ("labeled", "unlabeled"))[:, :10]
     shares = held[0, :5].sum() / held[0].sum(), held[1, :5].sum() / held[1].sum()
     np.testing.assert_allclose(shares, (0.98, 0.02), atol=0.02)
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("two_camps.preference=-1", r"config\.two_camps\.preference=-1\.0: .*numbers above 0"),
-        ("two_camps.preferenc=1", r"config\.two_camps\.preferenc: unknown key, did you mean"),
-        ("federation.partition=two_camp", "did you mean 'two_camps'"),
-    ],
-)
-def test_a_mistake_in_its_section_is_named(config_file, override, message):
-    with pytest.raises(UsageError, match=message):
-        check.check(file.load(config_file, [override]))

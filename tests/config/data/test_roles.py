@@ -1,13 +1,13 @@
 """Holders of examples: every role's size, its draw by the repeat's seed, its share of each class."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
 from small_simulations import classes_of, simulation
 
-from jaxfed.config.data.dealing import drawn_for_server
+from jaxfed.config.data.dealing import subsampled
+from jaxfed.data import load, pack
+from jaxfed.errors import UsageError
 
 CENTRAL = {"federation.test": "central"}
 SIXTH = {"dataset.test_fraction": 1 / 6}
@@ -23,11 +23,9 @@ CASES = {
     "own split": (30, {}, {"new": 30}),
     "central": (30, CENTRAL, {"test": 30}),
     "drawn": (0, SIXTH, {"new": 30}),
-    "drawn, central": (0, SIXTH | CENTRAL, {"test": 30}),
     "drawn, shared": (0, SIXTH | CENTRAL | {"dataset.test_rows": "shared"}, {"test": 30}),
     "parts": (90, {"dataset.train_size": 36, "dataset.test_size": 30}, {"new": 30}),
     "validation": (30, VALIDATED, {"test": 30, "validation": 18}),
-    "validation of a drawn set": (0, VALIDATED, {"test": 36, "validation": 14}),
     "public": (30, VALIDATED | PUBLIC, {"public": 30, "test": 30, "validation": 18}),
     "public, drawn": (0, PUBLIC | DIRICHLET, {"public": 30, "test": 36}),
     "server": (30, AT_SERVER | {"federation.num_labeled": 30}, {"server": 30, "test": 30}),
@@ -47,11 +45,6 @@ CASES = {
         {"server": 30, "public": 30, "test": 30},
     ),
     "pooled": (30, CENTRAL | UNEVEN | POOLED, {"test": 15, "validation": 15}),
-    "pooled, shared": (
-        30,
-        CENTRAL | UNEVEN | POOLED | {"dataset.test_rows": "shared"},
-        {"test": 15, "validation": 15},
-    ),
     "pooled, share": (
         30,
         CENTRAL | UNEVEN | {"dataset.pooled": True, "dataset.test_fraction": 0.2},
@@ -105,14 +98,6 @@ def test_roles_have_their_sizes_and_shares_and_are_drawn_by_the_repeat(case, tmp
         np.testing.assert_array_equal(x[:, 0] // 60, y)
 
 
-def test_examples_without_a_label_are_not_the_servers():
-    y = np.array([0, 1, -1, 0, 1, -1, 0, 1])
-    data = SimpleNamespace(y=y, is_labeled=y >= 0, num_classes=2, name="set")
-    wanted = ConfigDict({"labels_at": "server", "labeled_per_class": 0, "num_labeled": 6})
-    drawn = drawn_for_server(wanted, data, np.arange(8), 0)
-    np.testing.assert_array_equal(drawn, np.flatnonzero(y >= 0))
-
-
 def test_public_examples_are_drawn_at_random(tmp_path):
     """Their classes vary as in a draw without replacement: no class is promised its share."""
     ours = simulation(tmp_path, 30, **PUBLIC)
@@ -150,3 +135,48 @@ def test_labels_of_public_examples_can_be_everybodys(tmp_path):
     federation = federation.federation(0)
     np.testing.assert_array_equal(federation.public_labels, federation.y[federation.public])
     assert simulation(tmp_path, 0, **PUBLIC).federation(0).public_labels is None
+
+
+def uneven(tmp_path, num_test=30, **keys):
+    return simulation(tmp_path, num_test, **{**CENTRAL, **UNEVEN, **keys})
+
+
+def test_numbers_of_a_pooled_set_are_those_of_its_own_splits(tmp_path):
+    ours = uneven(tmp_path, **POOLED, **{"dataset.train_size": 60})
+    federation = ours.federation(0)
+    np.testing.assert_array_equal(federation.x[:, 0], ours.numbers)
+    assert len(ours.numbers) == 60 + 15
+    assert len(federation.test) == 15
+    assert sum(len(federation.points(client)) for client in range(4)) == 60 - round(60 / 9)
+
+
+def test_clients_of_their_own_are_pooled_with_the_examples(tmp_path):
+    keys = {"dataset.client_key": "site", "federation.partition": "natural"}
+    keys |= {"federation.num_clients": 0, "federation.test": "clients"}
+    federation = uneven(tmp_path, sites=True, **POOLED, **keys).federation(0)
+    assert federation.num_clients == 4
+    for client in range(4):
+        numbers = federation.x[federation.points(client), 0].astype(int)
+        site = np.where(numbers < 120, numbers % 4, (numbers - 120) % 4)
+        np.testing.assert_array_equal(site, client)
+    assert sum(map(len, federation.partition.new)) == 15
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_examples_without_a_label_are_taken_apart(tmp_path, balanced):
+    keys = {"dataset.train_size": 48, "dataset.test_size": 12, "dataset.balanced": balanced}
+    keys |= {"dataset.unlabeled_size": 40, "dataset.pooled": True}
+    federation = uneven(tmp_path, num_unlabeled=100, **keys).federation(0)
+    known = federation.y >= 0
+    assert (np.sum(known), np.sum(~known)) == (60, 40)
+    assert classes_of(federation, known).tolist() == ([20, 20, 20] if balanced else [16, 24, 20])
+    sizes = [len(federation.points(client)) for client in range(4)]
+    assert sizes == [22] * 4  # 48 and 40 among four
+
+
+def test_a_test_split_of_no_client_is_not_pooled(tmp_path):
+    clients = [(np.zeros((4, 2), np.float32), [0, 1, 0, 1])] * 3
+    folder = pack(clients, tmp_path / "clients", test=clients[0])
+    config = ConfigDict({"pooled": True})
+    with pytest.raises(UsageError, match=r"dataset.pooled=True: .* belong to no client"):
+        subsampled(load(folder), ConfigDict({"dataset": config, "seed": 0}))

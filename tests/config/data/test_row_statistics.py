@@ -67,6 +67,6 @@ def test_medians_of_gaps_are_refused_for_private_methods(name, tmp_path):
     own = (f"dataset.name={path}", "model.name=mlp", "preprocessing.kind=identity")
     config = config_of(name, *own, "federation.num_labeled=0", "federation.labeled_fraction=0.5")
     with pytest.raises(
-        UsageError, match=r"^config\.dataset\.name=.*exact medians.*; fill the missing values"
+        UsageError, match=r"^config\.dataset\.name=.*exact medians.*; fill missing values"
     ):
         Simulation(config)

@@ -170,7 +170,7 @@ def small(name, *overrides):
         DIGITS,
         (
             *("dataset.train_size=200", "federation.num_clients=3", "xclp.num_bits=256"),
-            *("federation.labeled_fraction=0.3", "selection.folds=3", f"algorithm={name}"),
+            *("federation.labeled_fraction=0.3", f"algorithm={name}"),
             *("baselines=", *overrides),
         ),
     )
@@ -203,7 +203,7 @@ def test_it_is_the_loop_over_settings_and_folds(name, overrides):
     found, metrics = method.round(start, cohort, KEY)
 
     seed = int(jax.random.bits(jax.random.fold_in(KEY, Stream.FOLDS)))
-    fold = folds(cohort, 3, seed)
+    fold = folds(cohort, 5, seed)
     factory, section = ALGORITHMS[name], config[name].to_dict()
     candidates = settings_to_try(config, name)
     assert candidates[0].items() <= section.items()
@@ -211,7 +211,7 @@ def test_it_is_the_loop_over_settings_and_folds(name, overrides):
     hits = []
     for one in plain:
         count = 0
-        for number in range(3):
+        for number in range(5):
             visible = cohort._replace(y=np.where(fold == number, -1, cohort.y))
             label = one.round(start, visible, KEY)[0].label
             count += int(np.sum(label[fold == number] == cohort.y[fold == number]))
@@ -242,7 +242,7 @@ def test_neighbors_are_searched_once(name, search, times, monkeypatch):
         return exact(*arguments, **keywords)
 
     monkeypatch.setattr(knn, search, counted)
-    config = small(name, f"selection.candidates.{name}.alpha=0.3,0.9", "selection.folds=2")
+    config = small(name, f"selection.candidates.{name}.alpha=0.3,0.9")
     federation = Simulation(config).federation(0)
     method = make_algorithm(config, name, federation)
     start = method.init(KEY, federation)
@@ -285,7 +285,7 @@ def test_auto_is_a_variant_of_every_config():
 
 
 def test_what_leave_one_out_chooses_is_not_cross_validated():
-    config = small("xclp", "selection.folds=2")
+    config = small("xclp")
     config.xclp.select = ("alpha:0.5", "client_prior")
     config.selection.candidates.xclp.num_neighbors = (3,)
     candidates = settings_to_try(config, "xclp")
