@@ -5,10 +5,12 @@ import importlib
 import json
 import re
 from itertools import pairwise
+from operator import attrgetter
 
 import pytest
 from invoking import ROOT
 
+import jaxfed
 from docs.generate import notebooks
 
 nbformat = pytest.importorskip("nbformat", reason="of nbclient, in requirements-dev.txt")
@@ -59,36 +61,15 @@ def test_readme_has_each_notebook_and_its_question():
     ]
 
 
-def imported(tree):
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            yield from ((node.module, alias.name) for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from ((alias.name, None) for alias in node.names)
-
-
-def dotted(tree):
-    """Attribute chains that begin with `jaxfed`, as lists of names."""
-    for node in ast.walk(tree):
-        names = []
-        while isinstance(node, ast.Attribute):
-            names.append(node.attr)
-            node = node.value
-        if names and isinstance(node, ast.Name) and node.id == "jaxfed":
-            yield names[::-1]
-
-
 @every
 def test_names_exist(path):
-    trees = [ast.parse(cell) for cell in sources(path, "code")]
-    for module, name in {pair for tree in trees for pair in imported(tree)}:
-        if module.partition(".")[0] == "jaxfed":
-            found = importlib.import_module(module)
-            assert name is None or hasattr(found, name), f"{module}.{name}"
-    for names in (chain for tree in trees for chain in dotted(tree)):
-        place = importlib.import_module("jaxfed")
-        for name in names:
-            place = getattr(place, name)
+    for node in (node for cell in sources(path, "code") for node in ast.walk(ast.parse(cell))):
+        if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] == "jaxfed":
+            module = importlib.import_module(node.module)
+            assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
+        elif isinstance(node, ast.Attribute):
+            chain = re.fullmatch(r"jaxfed\.([\w.]+)", ast.unparse(node))
+            assert chain is None or attrgetter(chain[1])(jaxfed) is not None
 
 
 def test_a_page_shows_each_kind_of_output(tmp_path):

@@ -1,9 +1,7 @@
 """Whoever reads a result can check out the code that made it: its commit is in the history of this one."""
 
-import json
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,21 +29,9 @@ def history():
 def commits_named(file: Path) -> set[str]:
     text = file.read_text(encoding="utf-8")
     if file.suffix == ".json":
-        return set(_values(json.loads(text)))
+        return set(re.findall(r'"commit":\s*"([^"]*)"', text))
     lines = re.findall(r"^- commit: (.*)$", text, re.MULTILINE)
     return {commit for line in lines for commit in re.findall(r"\b[0-9a-f]{7,40}\b", line)}
-
-
-def _values(content: object) -> Iterator[str]:
-    """What stands under "commit", at any depth."""
-    if isinstance(content, dict):
-        for key, value in content.items():
-            if key == "commit" and isinstance(value, str):
-                yield value
-            yield from _values(value)
-    elif isinstance(content, list):
-        for value in content:
-            yield from _values(value)
 
 
 @pytest.mark.usefixtures("history")
