@@ -55,7 +55,7 @@ def test_keys_of_later_versions_have_their_defaults(trained, tmp_path):
     del config["execution"], config["evaluate_every"], config["per_client_lp"]["alpha"]
     del config["client_knn"]
     # Keys of earlier versions, at their only values.
-    config |= {"fedct": {"decode": "unbiased"}, "labeled_share": "ceiling"}
+    config |= {"fedct": {"ties": "smallest"}, "labeled_share": "ceiling"}
     del config["dataset"]["test_rows"]
     (place / "config.json").write_text(json.dumps(config))
     opened = jaxfed.open(place).config
