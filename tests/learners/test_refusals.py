@@ -33,7 +33,6 @@ def fit(learner, **change):
 test_refused = refusals.table(
     {
         "decision_tree.pseudo_weight=-1.0: use": lambda: tree(pseudo_weight=-1.0),
-        "network.public_batch_size=0": lambda: network(public_batch_size=0),
         "network.public_loss='l3'": lambda: network(public_loss="l3"),
         "public_loss='soft_cross_entropy': needs soft targets": lambda: fit(
             network(public_loss="soft_cross_entropy")

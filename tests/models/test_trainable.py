@@ -212,13 +212,6 @@ def test_a_dense_head_is_found_by_what_it_reads(name, shape, options):
     assert dense_head(model, "m").kernel == ("head", "kernel")
 
 
-@pytest.mark.slow
-def test_resnet9_has_no_bias_and_efficientnet_another_name():
-    assert head_paths(MODELS["resnet9"]((32, 32, 3), 3), "m") == {("head", "kernel")}
-    lite = MODELS["efficientnet_lite0"]((32, 32, 3), 3)
-    assert dense_head(lite, "m") == (("classifier", "kernel"), 1280, 3)
-
-
 def test_a_deep_head_is_read():
     model = from_module(DeepHead)
     assert {path[0] for path in head_paths(model, "m")} == {"b", "c"}

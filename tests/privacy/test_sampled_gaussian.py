@@ -131,15 +131,6 @@ def test_epsilon_and_delta_are_inverse(delta, sigma):
         assert gaussian_delta(epsilon, 1.0, sigma) == pytest.approx(delta, rel=1e-6)
 
 
-def test_releases_add_up_in_squares():
-    assert gaussian_delta(1.0, 1.0, 2.0, releases=9) == pytest.approx(gaussian_delta(1.0, 3.0, 2.0))
-    assert gaussian_epsilon(1e-5, 1.0, 10.0, releases=100) > gaussian_epsilon(1e-5, 1.0, 10.0)
-    # Two releases are two independent coordinates: one vector that moves by sqrt(2).
-    assert gaussian_delta(1.0, math.sqrt(2), 1.0) == pytest.approx(
-        gaussian_delta(1.0, 1.0, 1.0, releases=2)
-    )
-
-
 def test_the_sensitivity_of_a_mean_is_attained():
     rng = np.random.default_rng(0)
     z = rng.standard_normal((5, 3))

@@ -61,12 +61,3 @@ def test_noise_is_the_systems_or_a_keys(monkeypatch):
     np.testing.assert_array_equal(ours[:11], xor.release(marks[:11], 1.0, 10, key))
     assert not np.array_equal(ours, xor.release(marks, 1.0, 10, rr.from_key(jax.random.key(4))))
     assert len(np.unique(ours, axis=0)) > 100
-
-
-def test_expected_counts_by_enumeration():
-    p = 0.2
-    expected = sum(
-        likelihood(m, (1, 0, 1), p) * xor.unbiased_counts(np.array([sum(m)]), 3, p)[0]
-        for m in itertools.product((0, 1), repeat=3)
-    )
-    assert expected == pytest.approx(2)
