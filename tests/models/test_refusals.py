@@ -32,7 +32,6 @@ NETWORKS = {f"{name} takes images (H, W, c)": built(name, (30,)) for name in IMA
     "...8 groups do not divide 12 channels": built("cnn", (8, 8, 1), norm="group", channels=(12,)),
     "...32 x 32": built("resnet9", GREY),
     "...4 positive": built("resnet9", CIFAR, pools=(2, 2)),
-    "...3 channels": built("efficientnet_b0", GREY),
 }
 
 
