@@ -42,7 +42,7 @@ from jaxfed.errors import UsageError
 from jaxfed.host.location import location
 from jaxfed.models.layers import HE_FAN_OUT_INIT, Layers, dropout, image_shape
 from jaxfed.models.model import Model, from_module
-from jaxfed.models.pretrained import read_tensors
+from jaxfed.models.pretrained import Tensor, pytorch_name, read_tensors
 
 IMAGE_SIZE = 224  # pixels a side of the images that the released weights were trained with
 NUM_FEATURES = 1280
@@ -250,5 +250,9 @@ def read_weights(
         return is_counter or (new_head and name.startswith("_fc."))
 
     return read_tensors(
-        path, template, NAMES, unread=unread, without="classifier" if new_head else ""
+        path,
+        template,
+        lambda leaf: Tensor(pytorch_name(leaf, NAMES)),
+        unread=unread,
+        without="classifier" if new_head else "",
     )

@@ -78,7 +78,8 @@ class Encoder(NamedTuple):
         if self.images is None:
             mean, deviation, _ = nets.NETWORKS[self.network]
             return np.asarray(mean) / 255, np.asarray(deviation) / 255
-        return np.asarray(self.images.mean), np.asarray(self.images.deviation)
+        unit = 255 * self.images.factor
+        return np.asarray(self.images.mean) / unit, np.asarray(self.images.deviation) / unit
 
     def read(self, template: nnx.State, *, new_head: bool = False) -> nnx.State:
         """Read the weights into a state like `template`, whose head stays with `new_head`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,10 +25,18 @@ def pytorch_name(leaf: tuple[Any, ...], names: Mapping[str, str]) -> str:
     return ".".join(names.get(part, _VARIABLES.get(part, part)) for part in parts)
 
 
+class Tensor(NamedTuple):
+    """Name of a tensor in a file; a leaf is one of `parts` equal parts of its first axis."""
+
+    name: str
+    part: int = 0
+    parts: int = 1
+
+
 def read_tensors(
     path: str | os.PathLike[str],
     template: nnx.State,
-    names: Mapping[str, str],
+    tensor_of: Callable[[tuple[Any, ...]], Tensor],
     *,
     unread: Callable[[str], bool] = lambda name: True,
     without: str = "",
@@ -39,8 +47,8 @@ def read_tensors(
     Args:
         path: of a safetensors file, of any float dtype.
         template: a state, whose shapes suffice for the leaves that are read.
-        names: layer of the template -> its name in the file, where they differ. Axes of kernels are
-            reordered; axes of length 1 may be more or fewer.
+        tensor_of: leaf of the template -> its tensor. Axes of kernels are reordered; axes of length 1 may be
+            more or fewer.
         unread: True for the name of a tensor that may be left out.
         without: a layer that stays as it is in the template.
         prefix_of: tensor whose name in the file shows the prefix of all names.
@@ -54,17 +62,16 @@ def read_tensors(
             present = set(file.keys())
             ends = (name for name in present if prefix_of and name.endswith(prefix_of))
             prefix = min(ends, key=len, default=prefix_of).removesuffix(prefix_of)
-            wanted = {
-                leaf: prefix + pytorch_name(leaf, names) for leaf in leaves if leaf[0] != without
-            }
-            used = set(wanted.values())
+            wanted = {leaf: tensor_of(leaf) for leaf in leaves if leaf[0] != without}
+            used = {prefix + tensor.name for tensor in wanted.values()}
             unexpected = {name for name in present - used if not unread(name)}
             for adjective, some in (("missing", used - present), ("unexpected", unexpected)):
                 if some:
                     first = f"{len(some)} {adjective} tensors for this network, first "
                     raise UsageError(f"{path} has {first}{', '.join(sorted(some)[:3])}")
-            for leaf, name in wanted.items():
-                value = _leaf(f"{path}: {name}", file.get_tensor(name), leaf, leaves[leaf].shape)
+            for leaf, tensor in wanted.items():
+                tensor = tensor._replace(name=prefix + tensor.name)
+                value = _leaf(path, file.get_tensor(tensor.name), tensor, leaf, leaves[leaf].shape)
                 # Without a dtype, `jnp.asarray` compiles a program for each shape.
                 value = jnp.asarray(value.astype(np.float32), np.float32)
                 leaves[leaf] = leaves[leaf].replace(value)
@@ -74,11 +81,16 @@ def read_tensors(
 
 
 def _leaf(
-    where: str, value: np.ndarray, leaf: tuple[Any, ...], shape: tuple[int, ...]
+    path: str | os.PathLike[str],
+    value: np.ndarray,
+    tensor: Tensor,
+    leaf: tuple[Any, ...],
+    shape: tuple[int, ...],
 ) -> np.ndarray:
     is_kernel = leaf[-1] == "kernel"
-    expected = tuple(shape[axis] for axis in _TO_PYTORCH[len(shape)]) if is_kernel else shape
+    first, *rest = (shape[axis] for axis in _TO_PYTORCH[len(shape)]) if is_kernel else shape
+    expected = tensor.parts * first, *rest
     if [n for n in value.shape if n != 1] != [n for n in expected if n != 1]:
-        raise UsageError(f"{where} has shape {value.shape}, expected {expected}")
-    value = value.reshape(expected)
+        raise UsageError(f"{path}: {tensor.name} has shape {value.shape}, expected {expected}")
+    value = value.reshape(expected)[tensor.part * first :][:first]
     return value.transpose(_FROM_PYTORCH[len(shape)]) if is_kernel else value

@@ -8,13 +8,16 @@ numbers each, by a linear layer. With them go a class token and registers, if an
 A folder has config.json, model.safetensors and preprocessor_config.json. By the `model_type` of config.json:
 
     vit                              class token; learned positions
-    dinov2, dinov2_with_registers    LayerScale
+    vit_mae                          the same; features: mean of patches, as no loss trains the class token
+    dinov2, dinov2_with_registers    LayerScale; SwiGLU in the largest
+    dinov3_vit                       LayerScale, registers; rotary positions of patches, no learned ones
     clip (its image tower)           a norm before the first block; quick GELU
+    siglip (its image tower)         no class token; features by attention from one learned query
 
-Features are float32 [n, d], the class token after the last norm: `pooler_output` of `transformers` for DINOv2
-and CLIP (before its projection). Learned positions are interpolated for images of other sizes, as in
-`transformers`: bicubic (a = -0.75) without antialiasing; with it (a = -0.5) for DINOv2 with registers. There
-is no dropout or stochastic depth, also in training.
+Features are float32 [n, d], after the last norm: `pooler_output` of `transformers` for DINO, CLIP (before its
+projection) and SigLIP, the class token of `last_hidden_state` for ViT. Learned positions are interpolated for
+images of other sizes, as in `transformers`: bicubic (a = -0.75) without antialiasing; with it (a = -0.5) for
+DINOv2 with registers. There is no dropout, stochastic depth or random rotary scale, also in training.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,9 +36,9 @@ from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.host.location import location
-from jaxfed.models.layers import Activation, Layers, image_shape
+from jaxfed.models.layers import Activation, Layers, identity, image_shape
 from jaxfed.models.model import Model, from_module
-from jaxfed.models.pretrained import read_tensors
+from jaxfed.models.pretrained import Tensor, pytorch_name, read_tensors
 from jaxfed.settings import Count
 
 CONFIG, WEIGHTS, PREPROCESSOR = "config.json", "model.safetensors", "preprocessor_config.json"
@@ -43,6 +46,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu": partial(jax.nn.gelu, approximate=False),
     "gelu_pytorch_tanh": partial(jax.nn.gelu, approximate=True),
     "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
+    "silu": jax.nn.silu,
 }
 _INIT = nnx.initializers.truncated_normal(0.02)
 # Values of keys that a config.json leaves out.
@@ -50,14 +54,24 @@ _BASE: dict[str, Any] = {
     **{"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "image_size": 224},
     **{"intermediate_size": 3072, "num_channels": 3, "qkv_bias": True, "hidden_act": "gelu"},
 }
+_VIT = _BASE | {"patch_size": 16, "layer_norm_eps": 1e-12}
 _DINOV2 = _BASE | {"mlp_ratio": 4, "layer_norm_eps": 1e-6, "patch_size": 14}
+_DINOV3 = {
+    **{"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536, "key_bias": False},
+    **{"patch_size": 16, "layer_norm_eps": 1e-5, "rope_theta": 100.0},
+}
 _CLIP = _BASE | {"patch_size": 32, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"}
+_SIGLIP = _BASE | {"patch_size": 16, "layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"}
 _DEFAULTS: dict[str, dict[str, Any]] = {
-    "vit": _BASE | {"patch_size": 16, "layer_norm_eps": 1e-12},
+    "vit": _VIT,
+    "vit_mae": _VIT,
     "dinov2": _DINOV2,
     "dinov2_with_registers": _DINOV2 | {"patch_size": 16, "num_register_tokens": 4},
+    "dinov3_vit": _BASE | _DINOV3,
     "clip": _CLIP,
     "clip_vision_model": _CLIP,
+    "siglip": _SIGLIP,
+    "siglip_vision_model": _SIGLIP,
 }
 # Layer=tensor of a file; a whole model's file has a prefix ("vit.").
 _OF_VIT = """patches=embeddings.patch_embeddings.projection class_token=embeddings.cls_token
@@ -67,14 +81,19 @@ _OF_VIT = """patches=embeddings.patch_embeddings.projection class_token=embeddin
     up=intermediate.dense down=output.dense"""
 _OF_DINOV2 = f"""{_OF_VIT} norm1=norm1 norm2=norm2 up=mlp.fc1 down=mlp.fc2 scale1=layer_scale1.lambda1
     scale2=layer_scale2.lambda1"""
+_OF_DINOV3 = f"""{_OF_DINOV2} patches=embeddings.patch_embeddings last_norm=norm blocks=layer
+    query=attention.q_proj key=attention.k_proj value=attention.v_proj out=attention.o_proj
+    gate=mlp.gate_proj up=mlp.up_proj down=mlp.down_proj"""
 _OF_CLIP = """patches=embeddings.patch_embedding class_token=embeddings.class_embedding
     positions=embeddings.position_embedding.weight first_norm=pre_layrnorm last_norm=post_layernorm
     blocks=encoder.layers query=self_attn.q_proj key=self_attn.k_proj value=self_attn.v_proj
     out=self_attn.out_proj norm1=layer_norm1 norm2=layer_norm2 up=mlp.fc1 down=mlp.fc2"""
+_OF_POOLING = {"pooling": "head", "out": "attention.out_proj", "norm": "layernorm"}
+_QKV = ("query", "key", "value")
 
 
 class Form(NamedTuple):
-    """Sizes and parts of a network."""
+    """Sizes and parts of a network; `biases` are those of query, key, value, output and MLP."""
 
     width: int
     depth: int
@@ -85,10 +104,14 @@ class Form(NamedTuple):
     channels: int = 3
     activation: str = "gelu"
     epsilon: float = 1e-6
+    pool: Literal["class", "mean", "attention"] = "class"
+    has_class: bool = True
     registers: int = 0
-    qkv_bias: bool = True
+    rotary: float = 0.0  # base of the frequencies; 0: learned positions
+    biases: tuple[bool, ...] = (True,) * 5
     antialias: bool = False
     layer_scale: bool = False
+    is_gated: bool = False
     is_clip: bool = False
 
 
@@ -142,30 +165,66 @@ def network(form: Form, num_classes: int | None) -> Model:
     return from_module(build, by_example=True)
 
 
-class _Block(nnx.Module):
+class _Attention(nnx.Module):
+    """Attention and an MLP."""
+
     def __init__(self, form: Form, layers: Layers):
         self.heads, self.activation = form.heads, _ACTIVATIONS[form.activation]
-        self.norm1, self.norm2 = layers.token_norm(form.width), layers.token_norm(form.width)
-        self.query, self.key, self.value = (
-            layers.linear(form.width, form.width, use_bias=form.qkv_bias) for _ in range(3)
+        self.query, self.key, self.value, self.out = (
+            layers.linear(form.width, form.width, use_bias=bias) for bias in form.biases[:4]
         )
-        self.out = layers.linear(form.width, form.width)
-        self.up = layers.linear(form.width, form.hidden)
-        self.down = layers.linear(form.hidden, form.width)
+        self.up = layers.linear(form.width, form.hidden, use_bias=form.biases[4])
+        self.down = layers.linear(form.hidden, form.width, use_bias=form.biases[4])
+        if form.is_gated:
+            self.gate = layers.linear(form.width, form.hidden, use_bias=form.biases[4])
+
+    def attend(self, x: jax.Array, source: jax.Array, turn: Activation) -> jax.Array:
+        """Attend from tokens x [n, t, d] to tokens [n, u, d]; `turn` rotates queries and keys."""
+        q, k, v = (
+            layer(tokens).reshape(*tokens.shape[:2], self.heads, -1)
+            for layer, tokens in ((self.query, x), (self.key, source), (self.value, source))
+        )
+        return self.out(jax.nn.dot_product_attention(turn(q), turn(k), v).reshape(x.shape))
+
+    def mlp(self, x: jax.Array) -> jax.Array:
+        """W_2 act(W_1 x), or W_2 (act(W_g x) * W_1 x)."""
+        if hasattr(self, "gate"):
+            return self.down(self.activation(self.gate(x)) * self.up(x))
+        return self.down(self.activation(self.up(x)))
+
+
+class _Block(_Attention):
+    def __init__(self, form: Form, layers: Layers):
+        self.norm1, self.norm2 = layers.token_norm(form.width), layers.token_norm(form.width)
+        super().__init__(form, layers)
         if form.layer_scale:
             self.scale1, self.scale2 = (nnx.Param(jnp.ones(form.width)) for _ in range(2))
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        y = self.norm1(x)
-        q, k, v = (
-            layer(y).reshape(*y.shape[:2], self.heads, -1)
-            for layer in (self.query, self.key, self.value)
-        )
-        y = self.out(jax.nn.dot_product_attention(q, k, v).reshape(x.shape))
+    def __call__(self, x: jax.Array, turn: Activation) -> jax.Array:
         scaled = hasattr(self, "scale1")
+        y = self.norm1(x)
+        y = self.attend(y, y, turn)
         x = x + (y * self.scale1[...].astype(x.dtype)[None, None] if scaled else y)
-        y = self.down(self.activation(self.up(self.norm2(x))))
+        y = self.mlp(self.norm2(x))
         return x + (y * self.scale2[...].astype(x.dtype)[None, None] if scaled else y)
+
+
+class _Pooling(_Attention):
+    """SigLIP's: y = attention from a learned query; y + mlp(norm(y))."""
+
+    def __init__(self, form: Form, layers: Layers):
+        self.probe = nnx.Param(_INIT(layers.rngs.params(), (1, form.width), jnp.float32))
+        self.norm = layers.token_norm(form.width)
+        super().__init__(form, layers)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        y = self.attend(_repeated(self.probe, x), x, identity)
+        return (y + self.mlp(self.norm(y)))[:, 0]
+
+
+def _repeated(tokens: nnx.Param, x: jax.Array) -> jax.Array:
+    """Tokens [t, d] for each of x [n, ...], of its dtype."""
+    return jnp.broadcast_to(tokens[...].astype(x.dtype)[None], (len(x), *tokens.shape))
 
 
 class _Transformer(nnx.Module):
@@ -179,43 +238,73 @@ class _Transformer(nnx.Module):
         self.patches = layers.conv(
             form.channels, form.width, stride, stride, padding=0, use_bias=not form.is_clip
         )
-        self.class_token = tokens(1)
+        if form.has_class:
+            self.class_token = tokens(1)
         if form.registers:
             self.registers = tokens(form.registers)
-        self.positions = tokens(1 + grid**2)
+        if not form.rotary:
+            self.positions = tokens(form.has_class + grid**2)
         if form.is_clip:
             self.first_norm = layers.token_norm(form.width)
         self.blocks = nnx.List(_Block(form, layers) for _ in range(form.depth))
         self.last_norm = layers.token_norm(form.width)
+        if form.pool == "attention":
+            self.pooling = _Pooling(form, layers)
         self.head = layers.classifier(form.width, num_classes)
 
     def features(self, x: jax.Array, rngs: nnx.Rngs | None = None) -> jax.Array:
-        """The class token."""
-        form = self.form
+        """The class token, the mean of patches, or the pooled tokens."""
+        form, turn = self.form, identity
         x = self.patches(jnp.repeat(x, form.channels // x.shape[-1], axis=-1))
         n, height, width, d = x.shape
-
-        def repeated(tokens: nnx.Param) -> jax.Array:
-            return jnp.broadcast_to(tokens[...].astype(x.dtype)[None], (n, *tokens.shape))
-
-        places = resized_positions(form, self.positions[...].astype(jnp.float32), height, width)
-        x = jnp.concatenate([repeated(self.class_token), x.reshape(n, -1, d)], axis=1)
-        x = x + places.astype(x.dtype)[None]
+        x = x.reshape(n, -1, d)
+        if form.has_class:
+            x = jnp.concatenate([_repeated(self.class_token, x), x], axis=1)
+        if form.rotary:
+            turn = partial(_rotated, *_angles(height, width, d // form.heads, form.rotary))
+        else:
+            places = self.positions[...].astype(jnp.float32)
+            x = x + resized_positions(form, places, height, width).astype(x.dtype)[None]
         if form.registers:
-            x = jnp.concatenate([x[:, :1], repeated(self.registers), x[:, 1:]], axis=1)
+            x = jnp.concatenate([x[:, :1], _repeated(self.registers, x), x[:, 1:]], axis=1)
         if form.is_clip:
             x = self.first_norm(x)
         for block in self.blocks:
-            x = block(x)
-        return self.last_norm(x[:, 0]).astype(jnp.float32)
+            x = block(x, turn)
+        x = self.last_norm(x[:, 0] if form.pool == "class" else x)
+        if form.pool == "attention":
+            x = self.pooling(x)
+        if form.pool == "mean":
+            return jnp.mean(x[:, form.has_class + form.registers :], axis=1, dtype=jnp.float32)
+        return x.astype(jnp.float32)
+
+
+def _angles(height: int, width: int, size: int, base: float) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines and sines [1, patches, 1, size] of DINOv3's rotary positions."""
+    places = np.meshgrid(
+        *((np.arange(n) + 0.5) / n * 2 - 1 for n in (height, width)), indexing="ij"
+    )
+    rates = 1 / base ** np.arange(0, 1, 4 / size)
+    angles = 2 * np.pi * np.stack(places, axis=-1).reshape(-1, 2, 1) * rates
+    angles = np.tile(angles.reshape(1, height * width, 1, -1), 2)
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+def _rotated(cosine: np.ndarray, sine: np.ndarray, x: jax.Array) -> jax.Array:
+    """Rotate the patches among tokens [n, t, heads, size]; class token and registers come first."""
+    before, patches = jnp.split(x, [x.shape[1] - cosine.shape[1]], axis=1)
+    first, second = jnp.split(patches, 2, axis=-1)
+    turned = jnp.concatenate([-second, first], axis=-1)
+    after = patches * cosine.astype(x.dtype) + turned * sine.astype(x.dtype)
+    return jnp.concatenate([before, after], axis=1)
 
 
 def resized_positions(form: Form, places: jax.Array, height: int, width: int) -> jax.Array:
-    """Positions of the class token and of height x width patches."""
+    """Positions of the class token, if any, and of height x width patches."""
     grid = form.image_size // form.patch
     if height == width == grid:
         return places
-    first, rest = places[:1], places[1:].reshape(grid, grid, -1)
+    first, rest = places[: form.has_class], places[form.has_class :].reshape(grid, grid, -1)
     if form.antialias:
         rest = jax.image.resize(rest, (height, width, rest.shape[-1]), "cubic")
     else:
@@ -244,46 +333,79 @@ def read_form(folder: str | Path) -> Form:
         raise UsageError(f"model_type={kind!r} cannot be read; readable: {allowed}")
     own = _DEFAULTS[kind] | given.get("vision_config", given)
     sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size", "image_size")
-    width, depth, heads, patch, image = (own[key] for key in sizes)
+    width, depth, heads, patch, image = (
+        one[0] if isinstance(one := own[key], list) and len(set(one)) == 1 else one for key in sizes
+    )
     hidden, act = own["intermediate_size"], own["hidden_act"]
+    is_gated = own.get("use_gated_mlp") or own.get("use_swiglu_ffn") or False
     if kind.startswith("dinov2"):
         hidden = int(width * own["mlp_ratio"])
-        act = "swiglu" if own.get("use_swiglu_ffn") else act
+        if is_gated:
+            hidden, act = (int(hidden * 2 / 3) + 7) // 8 * 8, "silu"
     numbers = (width, depth, heads, hidden, patch, image, own["num_channels"])
     if not all(isinstance(one, int) and one > 0 for one in numbers) or act not in _ACTIVATIONS:
         raise UsageError(f"sizes {numbers} and hidden_act={act!r} cannot be read")
-    if width % heads or image < patch:
+    if width % heads or (kind == "dinov3_vit" and width % (4 * heads)) or image < patch:
         raise UsageError(f"{heads} heads, width {width}, patches {patch} of {image} do not fit")
+    is_siglip = "siglip" in kind
+    has_mean = kind == "vit_mae" or is_siglip
+    biases = (own.get(f"{name}_bias", own["qkv_bias"]) for name in _QKV)
     return Form(
         *numbers,
         activation=act,
         epsilon=own["layer_norm_eps"],
+        pool="attention"
+        if is_siglip and own.get("vision_use_head", True)
+        else "mean"
+        if has_mean
+        else "class",
+        has_class=not is_siglip,
         registers=own.get("num_register_tokens", 0),
-        qkv_bias=own["qkv_bias"],
+        rotary=own.get("rope_theta", 0.0),
+        biases=(*biases, own.get("proj_bias", True), own.get("mlp_bias", True)),
         antialias=kind == "dinov2_with_registers",
         layer_scale="dino" in kind,
+        is_gated=is_gated,
         is_clip="clip" in kind,
     )
 
 
 def names_of(form: Form) -> dict[str, str]:
     """Return layer -> its name in the file of a folder of this form."""
-    table = _OF_CLIP if form.is_clip else _OF_DINOV2 if form.layer_scale else _OF_VIT
+    table = _OF_DINOV3 if form.rotary else _OF_DINOV2 if form.layer_scale else _OF_VIT
+    if form.is_clip or not form.has_class:
+        table = _OF_CLIP
     return dict(entry.split("=") for entry in table.split())
+
+
+def tensor_of(form: Form, leaf: tuple[Any, ...]) -> Tensor:
+    """Return the tensor of a leaf; some files have several leaves in one tensor."""
+    names = names_of(form)
+    if leaf[0] == "pooling":
+        end = pytorch_name(leaf[-1:], {})
+        if leaf[1] in _QKV:
+            return Tensor(f"head.attention.in_proj_{end}", _QKV.index(leaf[1]), 3)
+        names |= _OF_POOLING
+    name = pytorch_name(leaf, names)
+    if form.is_gated and not form.rotary:  # DINOv2's: gate above up
+        name = name.replace("gate", "mlp.weights_in").replace("mlp.fc1", "mlp.weights_in")
+        name = name.replace("mlp.fc2", "mlp.weights_out")
+        return Tensor(name, int("up" in leaf), 2 if "weights_in" in name else 1)
+    return Tensor(name)
 
 
 def read_state(folder: str | Path, template: nnx.State, *, new_head: bool = False) -> nnx.State:
     """Read the weights of a folder into a state like the template (`read_tensors`).
 
-    Tensors of a text tower or a classifier are left out. `new_head` keeps the template's head.
+    Tensors of a text tower, a decoder or a classifier are left out. `new_head` keeps the template's head.
     """
-    names = names_of(read_form(folder))
+    form = read_form(folder)
     return read_tensors(
         Path(folder) / WEIGHTS,
         template,
-        names,
+        partial(tensor_of, form),
         without="head" if new_head else "",
-        prefix_of=f"{names['patches']}.weight",
+        prefix_of=f"{names_of(form)['patches']}.weight",
     )
 
 
@@ -307,7 +429,7 @@ class Images(NamedTuple):
     """Preparation of images by preprocessor_config.json.
 
     size: height and width, or the shorter side alone; () leaves images as they are. crop: height and width of
-    the middle, () for none. Mean and deviation are of values from 0 to 1.
+    the middle, () for none. Mean and deviation are of values times `factor`.
     """
 
     size: tuple[int, ...]
@@ -315,6 +437,7 @@ class Images(NamedTuple):
     method: str
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
+    factor: float
 
     def prepared(self, images: jax.Array, image_size: int | None = None) -> jax.Array:
         """Resize, crop and normalize images [n, h, w, c] of values from 0 to 255.
@@ -342,21 +465,23 @@ class Images(NamedTuple):
         mean, deviation = (
             np.asarray(of, np.float32).reshape(1, 1, 1, -1) for of in (self.mean, self.deviation)
         )
-        return (x * np.float32(1 / 255) - mean) / deviation
+        return (x * np.float32(self.factor) - mean) / deviation
 
 
 def read_images(folder: str | Path) -> Images:
     """Read preprocessor_config.json. Raises a UsageError of one line."""
     given = _json(Path(folder), PREPROCESSOR)
     try:
-        if not (given.get("do_rescale", True) and given.get("do_normalize", True)):
-            raise ValueError("images that are not scaled and normalized")
         crop = _sides(given.get("crop_size", 224)) if given.get("do_center_crop") else ()
         size = _sides(given["size"]) if given.get("do_resize", True) else ()
         if crop and isinstance(given["size"], int):
             size = size[:1]  # earlier files of CLIP: the shorter side
-        mean, deviation = (tuple(map(float, given[f"image_{of}"])) for of in ("mean", "std"))
-        return Images(size, crop, _METHODS[given.get("resample", 2)], mean, deviation)
+        normal = given if given.get("do_normalize", True) else {"image_mean": [0], "image_std": [1]}
+        mean, deviation = (tuple(map(float, normal[f"image_{of}"])) for of in ("mean", "std"))
+        factor = given.get("rescale_factor", 1 / 255) if given.get("do_rescale", True) else 1.0
+        return Images(
+            size, crop, _METHODS[given.get("resample", 2)], mean, deviation, float(factor)
+        )
     except (KeyError, TypeError, ValueError) as error:
         wrong = f"{type(error).__name__} {error}"
         raise UsageError(f"{PREPROCESSOR}: cannot be read: {wrong}") from error
