@@ -107,7 +107,7 @@ def get_config(variant: str = "") -> ConfigDict:
     cifar100_superclasses           classes are superclasses, of each of which a client has one class (C.4)
     decision_tree random_forest xgboost rulefit network                         what clients learn with
     mixed mixed_network             five kinds of trees and rules, one a client (Table 3); with a network
-    qualified staple                clients abstain where fewer than 4 of 5 agree; votes weighed by STAPLE
+    qualified                       clients abstain where fewer than 4 of 5 agree
     masked                          votes by masked sums: the server sees their histogram alone
     dp                              XOR mechanism, eps = 10 a communication, all of U sensitive
     paper_rows estimated            with dp, epsilons: 1,500 labels sensitive, the paper's s = 3000 bits;
@@ -350,7 +350,6 @@ VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     **{name: partial(_learner, name=name) for name in _ALIKE},
     **{name: partial(_mixture, names=names) for name, names in _MIXED.items()},
     "qualified": partial(_fedct, consensus="qualified_majority", threshold=0.8),
-    "staple": partial(_fedct, consensus="staple"),
     "masked": partial(_fedct, sums="masked_resilient"),
     "masked_neighbors": _masked_neighbors,
     "dp": partial(_fedct, release="xor", epsilon=10.0),
@@ -372,7 +371,7 @@ DATA = (*CELLS, *IMAGES)
 LEARNERS = (*_ALIKE, *_MIXED)
 EXCLUSIVE = [
     *(DATA, LEARNERS, tuple(AXES)),
-    *(("qualified", "staple"), ("staple", "masked"), ("dp", "epsilons"), ("public", "public_200")),
+    *(("dp", "epsilons"), ("public", "public_200")),
     ("paper_rows", "estimated"),
     *(("budgets", name) for name in ("dp_fedavg", "dp_fedavg_records", "fedavg")),
     ("heterogeneous", "severe", "pathological"),

@@ -77,7 +77,6 @@ RUNS = (
     "fedct.py:decision_tree,heterogeneous,smoke",
     "fedct.py:dp,smoke",
     "fedct.py:masked,smoke",
-    "fedct.py:staple,smoke",
 )
 COSTS = ("fedavg_xclp.py:smoke", "fedct.py:smoke", "protofssl.py:smoke")
 

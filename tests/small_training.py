@@ -10,8 +10,7 @@ from flax import nnx
 
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.execution.client_map import client_map
-from jaxfed.federation.execution.settings import ClientExecution
+from jaxfed.federation.execution import ClientExecution, client_map
 from jaxfed.models.model import from_module
 from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.round.client_round import ClientRound, Shared

@@ -5,7 +5,7 @@ import pytest
 
 from jaxfed.config.data import simulation
 from jaxfed.data import features
-from jaxfed.federation.execution.settings import digest_of
+from jaxfed.federation.execution import digest_of
 from jaxfed.host import storage
 from jaxfed.models.encoders import Encoder
 

@@ -56,7 +56,7 @@ from jaxfed.data.loading import READERS
 from jaxfed.federation.method import method
 from jaxfed.models import MODELS, from_flax
 from jaxfed.settings import Count, Share
-from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
+from jaxfed.training.specification import PSEUDO_LABELS
 from jaxfed.training.pseudo_labels.pseudo_label import network_labels
 
 

@@ -7,7 +7,7 @@ Lower bound of a client's step: its matrix products at the machine's rate for la
 per parameter (gradient, parameter and two moments read, three of them written) at the memory's bandwidth, or
 faster in cache. In addition there are batches, random draws, a copy of the kernel for both directions, and
 hundreds of small operations on one core while the others wait. So networks get a core each if cores are
-devices (`jaxfed.federation.execution.client_map`), as here: none waits for another's products, and the last
+devices (`jaxfed.federation.execution`), as here: none waits for another's products, and the last
 of an odd number uses all cores. In November 2026, on two cores with AVX-512, this reached 58 % of the rate of
 large products. PyTorch's loop reached 38 % and took 1.51 times as long (results/bench_learners.json).
 """
@@ -35,7 +35,7 @@ from benchmarks.rounds.fedavg_round import (
 )
 from benchmarks.timing.contest import Contest, Work, optional_peer
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.federation.execution import HERE, Execution
 from jaxfed.host.parallel.devices import num_cores
 from jaxfed.learners import LEARNERS, Learner, Taught
 from jaxfed.learners.networks import NetworkState

@@ -35,8 +35,7 @@ from jaxfed.config import base
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.data import pack
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.rounds import cohorts_of, play
-from jaxfed.federation.sampling import Sampling
+from jaxfed.federation.rounds import Sampling, cohorts_of, play
 
 PFL = "pfl-research"
 POPULATIONS = (10_000, 100_000)

@@ -22,8 +22,7 @@ from jaxfed.config import base
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.rounds import cohorts_of
-from jaxfed.federation.sampling import Sampling
+from jaxfed.federation.rounds import Sampling, cohorts_of
 
 POPULATIONS = (1_000, 10_000, 100_000, 1_000_000)
 COHORT = 100

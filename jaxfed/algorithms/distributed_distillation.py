@@ -44,8 +44,13 @@ from jaxfed.learners.client_fit import (
 from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.settings import Count, NotNegative
-from jaxfed.training.consensus.client_sums import ConsensusSums, fewest_clients, summed_answers
-from jaxfed.training.consensus.consensus import ABSTAINED, largest_share
+from jaxfed.training.consensus import (
+    ABSTAINED,
+    ConsensusSums,
+    fewest_clients,
+    largest_share,
+    summed_answers,
+)
 
 
 class DistillationState(NamedTuple):

@@ -38,15 +38,14 @@ import jax.numpy as jnp
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.method import method
-from jaxfed.federation.sampling import Participation
+from jaxfed.federation.rounds import Participation
 from jaxfed.privacy.sampled_gaussian import (
     EVERYTHING,
     WithoutReplacement,
     accounting,
     epsilon_of,
 )
-from jaxfed.training.aggregate import over_cohort
-from jaxfed.training.clipped_mean import clipped_mean
+from jaxfed.training.aggregate import clipped_mean, over_cohort
 from jaxfed.training.privacy_budget import PRIVATE, Budget, Guarantee, check_private
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import aggregate_of, federated_training

@@ -38,12 +38,11 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
-from jaxfed.federation.sampling import Participation
+from jaxfed.federation.rounds import Participation
 from jaxfed.privacy.sampled_gaussian import EVERYTHING, Poisson, Subsampling, accounting
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Ge, Le
-from jaxfed.training.aggregate import uniformly, weighted_sum
-from jaxfed.training.clipped_mean import noisy, norm, scaled, shrinking
+from jaxfed.training.aggregate import noisy, norm, scaled, shrinking, uniformly, weighted_sum
 from jaxfed.training.local.batches import BatchPlan, ClientData, usable
 from jaxfed.training.local.local_training import GradientOf, MakeGradient, batch_of, rebuilt
 from jaxfed.training.local.losses import Loss

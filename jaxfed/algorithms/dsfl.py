@@ -46,8 +46,7 @@ from jaxfed.learners.client_fit import (
 from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.settings import Count, Ge, Note, Positive
-from jaxfed.training.consensus.client_sums import ConsensusSums
-from jaxfed.training.consensus.consensus import ABSTAINED
+from jaxfed.training.consensus import ABSTAINED, ConsensusSums
 
 
 class DSFLState(NamedTuple):

@@ -57,7 +57,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.models.model import Model
 from jaxfed.settings import NotNegative, Share
-from jaxfed.training.clipped_mean import norm
+from jaxfed.training.aggregate import norm
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import BatchPlan, Step, after_steps, plan_of
 from jaxfed.training.local.local_training import Trained, batch_of, rebuilt

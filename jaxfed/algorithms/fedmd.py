@@ -54,7 +54,7 @@ from jaxfed.learners.client_fit import (
 from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.settings import Count, CountOrZero, Ge, Note
-from jaxfed.training.consensus.client_sums import ConsensusSums
+from jaxfed.training.consensus import ConsensusSums
 
 DISTANCE = "score_l1"
 

@@ -63,11 +63,10 @@ from jaxfed.training.pseudo_labels.prototypes import (
     nothing_shown,
 )
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
-from jaxfed.training.round.evaluation import Evaluation
-from jaxfed.training.round.parts import Messages, UploadStore, sent_to_all
+from jaxfed.training.round.parts import Evaluation, Messages, UploadStore, sent_to_all
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server_state import ServerState, stacked_for
-from jaxfed.training.specification import UNREAD_BY_LEARNERS, Training
+from jaxfed.training.specification import Training
 
 UNREAD = ("aggregate", "batch_statistics")  # clients' changes are 0, and move nothing
 
@@ -239,7 +238,7 @@ def _judged_by_prototypes(training: Training) -> Evaluation:
         return jnp.where(prototypes.is_there, logits, jnp.finfo(jnp.float32).min)
 
     using = Training(model._replace(apply=by_distance), execution=training.execution)
-    learner = network(training=training.with_defaults(UNREAD_BY_LEARNERS))._replace(
+    learner = network(training=training)._replace(
         predict=answering(using, largest, -1, SPOILED),
         predict_proba=answering(using, jax.nn.softmax, 0, np.nan),
         scores=None,

@@ -41,7 +41,7 @@ from flax import nnx
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.settings import NotNegative, Share
-from jaxfed.training.clipped_mean import norm
+from jaxfed.training.aggregate import norm
 from jaxfed.training.local.batches import ClientData, usable
 from jaxfed.training.local.consistency import divergence, freematch
 from jaxfed.training.local.local_training import rebuilt

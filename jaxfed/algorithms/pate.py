@@ -45,7 +45,7 @@ from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.privacy.composition import approximate, basic
 from jaxfed.settings import Count, NotNegative, Probability
-from jaxfed.training.consensus.consensus import ABSTAINED, largest_share, vote_histogram
+from jaxfed.training.consensus import ABSTAINED, largest_share, vote_histogram
 
 
 class PateState(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.federation.execution import HERE, Execution
 from jaxfed.federation.method import method
 from jaxfed.xclp import Propagation
 from jaxfed.xclp.one_shot.cosine_propagation import label_each

@@ -17,7 +17,7 @@ import numpy as np
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.federation.execution import HERE, Execution
 from jaxfed.federation.method import method
 from jaxfed.kernels.devices import padded_rows
 from jaxfed.xclp import Propagation, one_hot_labels

@@ -45,8 +45,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Count, NotNegative, Positive, Share
-from jaxfed.training.aggregate import Aggregate
-from jaxfed.training.clipped_mean import norm
+from jaxfed.training.aggregate import Aggregate, norm
 from jaxfed.training.local import losses
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState
 from jaxfed.training.mean_teacher import Teacher, taught_steps

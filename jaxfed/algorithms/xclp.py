@@ -24,7 +24,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Sides
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.federation.execution import HERE, Execution
 from jaxfed.federation.method import method
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Share

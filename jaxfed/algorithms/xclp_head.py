@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from jaxfed.algorithms.xclp import labeling_method
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.federation.execution import HERE, Execution
 from jaxfed.federation.method import method
 from jaxfed.settings import Share
 from jaxfed.xclp import Parameters

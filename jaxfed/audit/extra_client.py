@@ -38,7 +38,7 @@ import numpy as np
 
 from jaxfed.audit.views import CLIENT, COALITION, OF_ALL, View
 from jaxfed.federation.clients import UNLABELED
-from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.federation.execution import HERE, Execution
 from jaxfed.privacy import randomized_response
 from jaxfed.random_streams import Stream
 from jaxfed.xclp.heads import ClientSums

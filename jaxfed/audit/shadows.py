@@ -29,7 +29,7 @@ FedMD in place of 0.834, 0.678 of FedCT's labels in place of 0.699; students of 
 PATE's student in place of 0.541, at M + 1 times the cost.
 
 Shadows are clients of their own federation, so that the learner's `fit` trains them together: networks in one
-program (`jaxfed.federation.execution.client_map`), estimators side by side in processes.
+program (`jaxfed.federation.execution`), estimators side by side in processes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.execution.settings import Execution
+from jaxfed.federation.execution import Execution
 from jaxfed.learners import LEARNERS
 from jaxfed.learners.client_fit import answers_of
 from jaxfed.learners.learner import Learner

@@ -45,8 +45,7 @@ from jaxfed.learners.learner import Learner
 from jaxfed.training.aggregate import Aggregate
 from jaxfed.training.round.parts import Parts
 from jaxfed.training.round.round import one_round, trained
-from jaxfed.training.round.runner import simulated
-from jaxfed.training.round.training_cohort import places_of
+from jaxfed.training.round.runner import places_of, simulated
 from jaxfed.training.server_state import ServerState
 from jaxfed.xclp import (
     Parameters,

@@ -31,7 +31,7 @@ from jaxfed.federation.cohort import Array
 from jaxfed.kernels.devices import in_batches, rows_at_once
 from jaxfed.learners.client_fit import Question, answers_of
 from jaxfed.learners.learner import Learner, State
-from jaxfed.training.clipped_mean import norm
+from jaxfed.training.aggregate import norm
 from jaxfed.training.round.parts import Classifier
 
 # Kinds of answers: probabilities, by a model that is seen whole ("parameters") or by its answers alone;

@@ -36,22 +36,23 @@ from jaxfed.config import methods
 from jaxfed.config.keys import refused
 from jaxfed.config.sections import MIXED, WITH_MOMENTUM, TrainingSection, section_of
 from jaxfed.errors import UsageError, section
+from jaxfed.federation import execution as executing
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.census import feature_sums, mean_and_deviation
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock import Schedule, schedule_of
 from jaxfed.federation.communication import num_bytes_of
-from jaxfed.federation.execution import client_map as executing
-from jaxfed.federation.execution.client_map import MapClients, client_map
-from jaxfed.federation.execution.settings import (
+from jaxfed.federation.execution import (
     HERE,
     ClientExecution,
     Execution,
+    MapClients,
     ReportProgress,
+    client_map,
     require,
 )
 from jaxfed.federation.method import Method
-from jaxfed.federation.sampling import Sampling, participation
+from jaxfed.federation.rounds import Sampling, participation
 from jaxfed.host.checkpoint import Checkpoint, Checkpoints
 from jaxfed.host.location import location
 from jaxfed.host.storage import file_checksum
@@ -66,9 +67,8 @@ from jaxfed.training.aggregate import WEIGHTINGS, adaptive
 from jaxfed.training.local import augmentation, losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
-from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS, LabelSources
 from jaxfed.training.round.round import server_optimizer
-from jaxfed.training.specification import ServerTraining, Training
+from jaxfed.training.specification import PSEUDO_LABELS, LabelSources, ServerTraining, Training
 from jaxfed.xclp.one_shot.cross_validation import cross_validated
 
 PRETRAINED = "pretrained"
@@ -214,7 +214,6 @@ class Ingredients:
             labeled_only_rounds=wanted.labeled_only_rounds,
             training_cohort_size=wanted.training_cohort_size,
             initial_model=start,
-            is_shared=True,
         )
 
     def _client_execution(self) -> ClientExecution:

@@ -38,14 +38,14 @@ from jaxfed.federation.departures import Departure, check_departures
 from jaxfed.federation.method import Method, checked, labels_elsewhere
 from jaxfed.learners import LEARNERS
 from jaxfed.settings import OneOf, check_complete, check_value
-from jaxfed.training.pseudo_labels.label_sources import (
+from jaxfed.training.pseudo_labels.propagated_labels import is_one_program
+from jaxfed.training.specification import (
     BY_OWN_LABELS,
     LABELING_NOTHING,
     check_source,
     settings_section,
     source_names,
 )
-from jaxfed.training.pseudo_labels.propagated_labels import is_one_program
 
 _ANY = {"num_classes": 2}  # keywords that the data set determines; no check depends on their values
 # Keys and sections for execution, monitoring and display of a run with any method.

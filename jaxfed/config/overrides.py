@@ -32,7 +32,7 @@ from jaxfed.learners import INGREDIENTS, LEARNERS
 from jaxfed.models import MODELS, options_of
 from jaxfed.registry import Registry
 from jaxfed.settings import REQUIRED, OneOf, Setting, advice, check_value, settings_of, takes_any
-from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
+from jaxfed.training.specification import PSEUDO_LABELS
 
 PLUGINS: tuple[Registry[Any], ...] = (PSEUDO_LABELS, READERS, SCHEMES)
 """Registries of which an entry registered from outside has a section of its name."""

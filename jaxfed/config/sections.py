@@ -25,8 +25,8 @@ from jaxfed.data.partitioning.schemes import Rows
 from jaxfed.errors import UsageError, section
 from jaxfed.federation import evaluate
 from jaxfed.federation.clock import Clock
-from jaxfed.federation.execution.client_map import STRATEGIES
-from jaxfed.federation.sampling import SAMPLINGS
+from jaxfed.federation.execution import STRATEGIES
+from jaxfed.federation.rounds import SAMPLINGS
 from jaxfed.learners import LEARNERS
 from jaxfed.models import MODELS
 from jaxfed.models.model import DTYPES
@@ -63,9 +63,8 @@ from jaxfed.training.local.local_training import (
     LocalTraining,
 )
 from jaxfed.training.local.losses import POINTWISE
-from jaxfed.training.pseudo_labels.label_sources import LabelSources
 from jaxfed.training.pseudo_labels.pseudo_label import Confidence
-from jaxfed.training.specification import SERVER_LEARNING_RATE, ModelSums, Training
+from jaxfed.training.specification import SERVER_LEARNING_RATE, LabelSources, ModelSums, Training
 from jaxfed.xclp.settings.parameters import MEASURES
 
 MIXED = "mixed"  # value of learner.name: several learners, cycled over the clients

@@ -24,7 +24,7 @@ pure function of a client's stored state and one request, so each may be answere
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -32,9 +32,6 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
-
-if TYPE_CHECKING:
-    from jaxfed.federation.sampling import Participation
 
 ServerState = Any  # a pytree of arrays: whatever a method carries from round to round
 Metrics = dict[str, Any]  # name -> number, or a nested dict of numbers
@@ -180,11 +177,11 @@ class Course(NamedTuple):
             (`jaxfed.federation.rounds.is_judged`).
         has_stage_2: True if later rounds differ; at least one of them is then required (`check_rounds`).
         needs_labels: True if clients without labels have nothing to do in stage 2 either, so they need not
-            take part (`jaxfed.federation.sampling`). With labels at the server that is every client.
+            take part (`jaxfed.federation.rounds`). With labels at the server that is every client.
         asynchronous: asynchronous rounds, in which the server does not wait for a whole cohort; None: the
             server waits.
         check_participation: for a method whose guarantee depends on how clients take part, raises a
-            `UsageError` for a run with other cohorts or rounds (`jaxfed.federation.rounds.cohorts_of`).
+            `UsageError` for a `jaxfed.federation.rounds.Participation` in other cohorts or rounds.
     """
 
     one_shot: bool = False
@@ -192,7 +189,7 @@ class Course(NamedTuple):
     has_stage_2: bool = False
     needs_labels: bool = False
     asynchronous: Asynchronous | None = None
-    check_participation: Callable[[Participation], None] | None = None
+    check_participation: Callable[[Any], None] | None = None
 
     def needs_labels_in(self, round_number: int) -> bool:
         """True if clients without labels have nothing to do in this round, from 1 on."""

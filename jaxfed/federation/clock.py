@@ -13,8 +13,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, fields
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -22,10 +22,11 @@ from jaxfed.data.client_rows import sizes_of
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Timed
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.rounds import CohortOf, Played
-from jaxfed.federation.sampling import Sampling, sample_clients
+from jaxfed.federation.rounds import CohortOf, Played, Sampling, sample_clients
 from jaxfed.random_streams import Stream
-from jaxfed.settings import NotNegative, check
+from jaxfed.settings import Gt, NotNegative, check, when
+
+_ON = when("seconds_per_example", Gt(0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,27 +35,17 @@ class Clock:
 
     Attributes:
         seconds_per_example: simulated seconds of the median client for an example; 0: no simulated
-            time, and no other key of the clock may be set.
+            time.
         seconds_per_round: simulated seconds of the median client for the communication of a round.
         speed_spread: sigma of the lognormal distribution of both over clients; 0: equal speeds.
     """
 
     seconds_per_example: NotNegative = 0.0
-    seconds_per_round: NotNegative = 0.0
-    speed_spread: NotNegative = 0.0
+    seconds_per_round: Annotated[NotNegative, _ON] = 0.0
+    speed_spread: Annotated[NotNegative, _ON] = 0.0
 
     def __post_init__(self) -> None:
-        """Check the fields; if `seconds_per_example` is 0 the others must have their defaults."""
         check(self)
-        changed = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
-        if changed and not self.is_on:
-            raise UsageError(
-                "there is no simulated time with seconds_per_example=0",
-                key=changed[0],
-                owner="Clock",
-                value=getattr(self, changed[0]),
-                allowed="set seconds_per_example, such as 0.01",
-            )
 
     @property
     def is_on(self) -> bool:

@@ -238,23 +238,6 @@ def padded(cohort: Cohort, multiple: int) -> Cohort:
     )
 
 
-def emptied(cohort: Cohort, is_there: np.ndarray) -> Cohort:
-    """Replace clients by empty ones (id -1) where bool [K] is False, in arrays of the same shapes."""
-    if is_there.all():
-        return cohort
-
-    def only(array: Array, fill: int) -> np.ndarray:
-        return np.where(is_there.reshape(-1, *(1,) * (array.ndim - 1)), array, fill)
-
-    x = cohort.x
-    return Cohort(
-        client_id=only(cohort.client_id, -1),
-        x=replace(x, size=only(x.size, 0)) if isinstance(x, Ragged) else only(x, 0),
-        y=only(cohort.y, UNLABELED),
-        mask=only(cohort.mask, False),
-    )
-
-
 def without_labels(cohort: Cohort) -> Cohort:
     """The cohort without any labels."""
     return cohort._replace(y=np.full_like(np.asarray(cohort.y), UNLABELED))

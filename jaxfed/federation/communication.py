@@ -37,13 +37,6 @@ class Communication:
         self.upload.update(other.upload)
         self.download.update(other.download)
 
-    def since(self, earlier: Communication) -> Communication:
-        """Bytes counted since `earlier`, a previous copy of this count."""
-        later = Communication(self.upload.copy(), self.download.copy())
-        later.upload.subtract(earlier.upload)
-        later.download.subtract(earlier.download)
-        return later
-
     def metrics(self) -> dict[str, int | dict[str, int]]:
         """Totals and the bytes of every kind, as the `communication` entry of a round's metrics."""
         return {

@@ -73,8 +73,7 @@ class Method:
         labels_at: holders of labels that it can learn from.
         two_views: True if it compares two views of an example and needs a strong augmentation.
         private: True if it guarantees an epsilon for clients' rows: it may use no exact statistics.
-        unread: fields of `LocalTraining` and `ServerTraining` that no round of it reads; other values than
-            the default are refused.
+        unread: fields of `LocalTraining` and `ServerTraining` that no round of it reads.
         ignores: further keys of a config's `training` that no round of it reads, whatever their value.
         weighting: clients' weights in its paper's mean, a key of `WEIGHTINGS` or a function of all settings;
             None: by examples, or those of a method that it calls.
@@ -176,7 +175,7 @@ def _read(training: Any, name: str, own: Method) -> Any:
         training.local.require_two_views(name)
     if own.labels_at == ("server",):
         training.server.require_labels()
-    return training.read_by(name, own.unread, own.weighting)
+    return training.read_by(own.unread, own.weighting)
 
 
 def declared(factory: Callable[..., Any]) -> Method:

@@ -1,27 +1,133 @@
-"""The round loop: a cohort, a round, the next state; and the rounds after which a state is evaluated.
+"""Rounds: the clients that take part in each, the loop, and the rounds after which a state is evaluated.
 
     for t in rounds:
         state, metrics = algorithm.round(state, cohort_of(t), fold_in(key, t))
 
-Experiments, `simulate`, features that clients learn first, and the counting of costs all use `play`: it has
-the only call of an algorithm's `round` that advances an experiment.
+The clients of a round are a pure function of seed and round (`sample_clients`). Experiments, `simulate`,
+features that clients learn first, and the counting of costs all use `play`: it has the only call of an
+algorithm's `round` that advances an experiment.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import HAS_NO_MODEL, FederatedAlgorithm, Metrics, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.sampling import Sampling, participation, sample_clients
 from jaxfed.host.parallel.workers import prefetched
+from jaxfed.random_streams import Stream
+
+SAMPLINGS = ("uniform", "proportional", "groups")
+
+
+class Sampling(NamedTuple):
+    """Settings of cohort sampling; a config with keys of these names can take its place."""
+
+    cohort_size: int = 0
+    sampling: str = "uniform"
+
+
+class Participation(NamedTuple):
+    """Participation of M clients in a run, on which privacy guarantees depend.
+
+    `most_rounds()` is the number of rounds of the client that takes part most often.
+    """
+
+    num_clients: int
+    cohort_size: int
+    sampling: str
+    most_rounds: Callable[[], int]
+
+    @property
+    def is_drawn(self) -> bool:
+        """True if each round draws a subset of the clients, all subsets of its size equally likely."""
+        return self.sampling == "uniform" and self.cohort_size < self.num_clients
+
+
+def participation(
+    config: Sampling | ConfigDict, federation: Federation, seed: int, rounds: int
+) -> Participation:
+    """Return the participation in `rounds` rounds on given labels; arguments as `sample_clients`."""
+    num_clients = federation.num_clients
+    size = config.cohort_size if 0 < config.cohort_size < num_clients else num_clients
+
+    def most_rounds() -> int:
+        if size == num_clients:
+            return rounds
+        counts = np.zeros(num_clients, np.int64)
+        for number in range(1, rounds + 1):
+            counts[sample_clients(config, federation, seed, number, needs_labels=True)] += 1
+        return int(counts.max())
+
+    return Participation(num_clients, size, config.sampling, most_rounds)
+
+
+def sample_clients(
+    config: Sampling | ConfigDict,
+    federation: Federation,
+    seed: int,
+    round_number: int,
+    *,
+    needs_labels: bool = False,
+) -> list[int]:
+    """Return the round's clients, ascending: `cohort_size` drawn without replacement, 0 is all.
+
+    `sampling` "uniform": all clients are equally likely, also those that have nothing to train on; they count
+    with weight 0, and fewer train in that round. "proportional": clients with and without labels are drawn
+    separately, in proportion to their shares of all clients (XCLP, A.2), at least one with labels.
+    "groups": the clients are divided once, at random, into `num_groups` groups of at most `cohort_size`,
+    their sizes equal to within one. Round r has group r; after the last group the first one follows (XCLP,
+    B.1).
+
+    For "proportional" the paper has tau m_L clients with labels, tau (m - m_L) without. It does not define
+    tau m_L = 2.5 clients: as in its authors' code these are 3. The paper requires "some labels present in the
+    graph". Without a graph over clients, a client without labels has nothing to train on. The draw then
+    follows the authors' code: only clients with labels, `cohort_size` of them or all. If no client has a
+    label, as with labels at the server, "proportional" is "uniform" by another draw.
+
+    `seed` is that of the repeat, `round_number` from 1. `needs_labels`: clients without labels have nothing
+    to do in this round (`Course.needs_labels_in`).
+    """
+    num_clients, size = federation.num_clients, config.cohort_size
+    if not 0 < size < num_clients:
+        return list(range(num_clients))
+    if config.sampling == "groups":
+        count = num_groups(num_clients, size)
+        return sorted(_groups(num_clients, count, seed)[(round_number - 1) % count].tolist())
+    rng = np.random.default_rng((seed, round_number))
+    pools: list[tuple[int | np.ndarray, int]] = [(num_clients, size)]
+    if config.sampling == "proportional":
+        labeled, unlabeled = federation.by_labels
+        # Enough clients of both kinds exist.
+        num_labeled = math.ceil(size * len(labeled) / num_clients)
+        pools = [(labeled, num_labeled), (unlabeled, size - num_labeled)]
+        if needs_labels and len(labeled):
+            pools = [(labeled, min(size, len(labeled)))]
+    drawn = [rng.choice(pool, count, replace=False) for pool, count in pools]
+    return sorted(np.concatenate(drawn).tolist())
+
+
+@lru_cache(maxsize=1)
+def _groups(num_clients: int, count: int, seed: int) -> list[np.ndarray]:
+    """The groups of an experiment, drawn once."""
+    order = np.random.default_rng((seed, Stream.CLIENT_GROUPS)).permutation(num_clients)
+    return np.array_split(order, count)
+
+
+def num_groups(num_clients: int, cohort_size: int) -> int:
+    """Number of groups of at most `cohort_size` clients; size 0 is one group of all."""
+    return -(-num_clients // cohort_size) if cohort_size else 1
+
 
 CohortOf = Callable[[int], Cohort]  # number of a round -> its cohort
 

@@ -30,7 +30,7 @@ from jaxfed.federation.cohort import Array, Cohort, arranged
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.method import labels_elsewhere
 from jaxfed.learners.learner import SPOILED, Learner, State, Taught, check_classes
-from jaxfed.training.consensus.client_sums import ConsensusSums, summed_answers
+from jaxfed.training.consensus import ConsensusSums, summed_answers
 
 Question = Literal["predict", "predict_proba", "scores"]
 

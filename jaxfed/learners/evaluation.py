@@ -33,7 +33,7 @@ from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_own_poi
 from jaxfed.learners.client_fit import Question, answers_of, tell
 from jaxfed.learners.learner import Learner
 from jaxfed.privacy.membership import gap_auc
-from jaxfed.training.round.evaluation import Evaluation
+from jaxfed.training.round.parts import Evaluation
 
 
 class ClientModels(NamedTuple):

@@ -32,7 +32,7 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, Ragged, apart, joined, padded
-from jaxfed.federation.execution.client_map import jitted
+from jaxfed.federation.execution import jitted
 from jaxfed.kernels.arrays import permuted
 from jaxfed.kernels.devices import in_batches
 from jaxfed.learners.learner import (
@@ -156,7 +156,7 @@ def network(
     clients, for fits with and without public labels, and for all clients in order, whose states are not
     copied. With `map_apart` one program is compiled per core, and states are copied in and out.
     """
-    training = training.read_by("network", UNREAD_BY_LEARNERS)
+    training = training.read_by(UNREAD_BY_LEARNERS)
     networks = _Networks(training, public_batch_size, pseudo_weight, public_loss)
     return Learner(
         networks.init,

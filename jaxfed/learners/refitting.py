@@ -40,7 +40,7 @@ from jaxfed.estimators.client_model import (
 )
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, own_examples
-from jaxfed.federation.execution.settings import HERE, Execution, digest_of
+from jaxfed.federation.execution import HERE, Execution, digest_of
 from jaxfed.host.parallel.workers import Mapped, worker_processes
 from jaxfed.host.row_table import RowTable
 from jaxfed.learners.learner import SPOILED, Fitted, Learner, Taught, check_classes

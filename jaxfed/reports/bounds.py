@@ -1,6 +1,6 @@
 """FedCT's Proposition 1, on convergence, with its Figure 1.
 
-Assumptions and differences from the paper: `jaxfed.training.consensus.consensus`.
+Assumptions and differences from the paper: `jaxfed.training.consensus`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from jaxfed.errors import UsageError
 from jaxfed.host.storage import write_csv
 from jaxfed.reports import style
-from jaxfed.training.consensus.consensus import change_probability, rounds_needed
+from jaxfed.training.consensus import change_probability, rounds_needed
 
 _LEAST = 1e-12  # smallest delta drawn; lower values are clipped to it
 

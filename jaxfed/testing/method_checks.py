@@ -34,8 +34,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.method import declared
-from jaxfed.federation.rounds import Played, play
-from jaxfed.federation.sampling import sample_clients
+from jaxfed.federation.rounds import Played, play, sample_clients
 from jaxfed.host.checkpoint import Checkpoints
 
 SEED = 3

@@ -13,7 +13,7 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.sampling import Participation
+from jaxfed.federation.rounds import Participation
 from jaxfed.privacy.sampled_gaussian import (
     MOST_NOISE,
     Subsampling,

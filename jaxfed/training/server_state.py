@@ -23,7 +23,7 @@ from flax import nnx
 
 from jaxfed.errors import BeyondMemory
 from jaxfed.federation.cohort import Array
-from jaxfed.federation.execution.settings import bytes_text, host_bytes
+from jaxfed.federation.execution import bytes_text, host_bytes
 from jaxfed.host.row_table import RowTable
 
 # If the server's own examples are rows of a cohort, these have the ids -2, -3, ...; -1 is padding.

@@ -5,14 +5,23 @@ Training(model, local=LocalTraining(optimizer=optax.adam, batches=Batches("joint
 
 Four values say what a method needs to know: how a client trains (`LocalTraining`), what the server does
 (`ServerTraining`), where labels come from (`LabelSources`), and how it is executed (`ClientExecution`).
+
+A method's `pseudo_label` is the name of a source of labels:
+
+    LabelSources(confidence="logits")(model, execution)    # {"none": ..., "network": ..., ...}
+
+This repository has its own, and others can be registered:
+
+    @PSEUDO_LABELS.register("mylabels")
+    def mylabels(parts, *, threshold=0.9): ...      # LabelParts -> PseudoLabel; keywords: config.mylabels
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,19 +30,166 @@ from flax import nnx
 
 from jaxfed.data.given_examples import pair_of
 from jaxfed.errors import UsageError
-from jaxfed.federation.execution.settings import ClientExecution
+from jaxfed.federation.execution import ClientExecution, Execution, MapClients
 from jaxfed.federation.method import labels_elsewhere
 from jaxfed.models.model import Model
-from jaxfed.settings import CountOrZero, Described, Ge, Note, check
+from jaxfed.registry import Registry
+from jaxfed.settings import CountOrZero, Described, Ge, Note, check, choose_one_of
 from jaxfed.training.aggregate import WEIGHTINGS, Aggregate, Weighting, by_examples
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
-from jaxfed.training.local.losses import Loss, weighted_loss
-from jaxfed.training.pseudo_labels.label_sources import LabelSources
-from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel
+from jaxfed.training.local.losses import Augment, Loss, weighted_loss
+from jaxfed.training.pseudo_labels import pseudo_label
+from jaxfed.training.pseudo_labels.pseudo_label import Confidence, Embed, PseudoLabel, embedding
+from jaxfed.xclp.settings.parameters import Parameters, Propagation
 
 if TYPE_CHECKING:
+    from jaxfed.models import Model
+if TYPE_CHECKING:
     from jaxfed.federation.clients import Federation
+
+
+class LabelParts(NamedTuple):
+    """Arguments of a registered source of labels.
+
+    Fields:
+        model: pure functions of a state.
+        embed: features of a cohort's examples, each client's by its own model.
+        map_clients: how clients are executed.
+        num_classes: C; 0 if it is not known: without a config, and without parameters of own sources.
+        execution: where and how visibly the host computes.
+    """
+
+    model: Model
+    embed: Embed
+    map_clients: MapClients
+    num_classes: int
+    execution: Execution
+
+
+BY_XCLP = ("xclp", "xclp_head", "xclp_prototypes")  # over one graph of the cohort
+LABELING_NOTHING = ("none", "unlabeled")
+OWN = (*LABELING_NOTHING, *BY_XCLP, "per_client_lp", "network", "teacher")
+OF_ONE_EXAMPLE = (*LABELING_NOTHING, "network", "teacher")  # label each example independently
+BY_OWN_LABELS = ("per_client_lp", "xclp_prototypes")  # use what each client makes of its own labels
+WITHIN_CLIENTS = ("none", "per_client_lp")  # give a client without labels none
+AT_CLIENTS = (
+    "none",
+    "unlabeled",
+    "network",
+    "per_client_lp",
+)  # need no other client and no teacher
+PSEUDO_LABELS: Registry[Callable[..., PseudoLabel]] = Registry("source of labels", {}, reserved=OWN)
+
+
+def settings_section(source: str) -> str:
+    """Return a config's section with the settings of a source: mostly of its own name."""
+    return "xclp" if source in BY_XCLP else source
+
+
+def source_names() -> tuple[str, ...]:
+    """Return the names of all sources, registered ones last."""
+    return *OWN, *PSEUDO_LABELS.from_outside()
+
+
+def check_source(name: str, known: Collection[str] | None = None) -> None:
+    """Raise a UsageError if `pseudo_label` is none of the `known` sources; by default, all are known."""
+    names = source_names() if known is None else known
+    if name not in names:
+        raise UsageError(key="pseudo_label", value=name, allowed=choose_one_of(names))
+
+
+class _Sources(Mapping[str, PseudoLabel]):
+    """Sources by name, each of which is made when it is first looked up."""
+
+    def __init__(self, names: Sequence[str], make: Callable[[str], PseudoLabel]) -> None:
+        self._names, self._make = names, cache(make)
+
+    def __getitem__(self, name: str) -> PseudoLabel:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._make(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+@dataclass(frozen=True)
+class LabelSources:
+    """Sources of a round's labels: their settings, and the sources by name for a model.
+
+    Attributes:
+        confidence: of the network's own labels.
+        augment: changes examples before features are computed.
+        class_weights: multiply the weights of propagated labels by class.
+        xclp_parameters: of XCLP's labels; without them there is no source "xclp", "xclp_head" (the same with
+            `head="ridge"`) or "xclp_prototypes".
+        own_parameters: of label propagation inside each client; without them there is no source
+            "per_client_lp".
+        others: keywords of registered sources.
+        num_classes: C, for registered sources; 0: that of the parameters, if there are some.
+    """
+
+    confidence: Confidence = "softmax"
+    augment: Augment | None = None
+    class_weights: bool = False
+    xclp_parameters: Parameters | None = None
+    own_parameters: Propagation | None = None
+    others: Mapping[str, Mapping[str, Any]] | None = None
+    num_classes: int = 0
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def __call__(self, model: Model, execution: ClientExecution) -> Mapping[str, PseudoLabel]:
+        """Return all sources for the features and predictions of one model."""
+        by_xclp = () if self.xclp_parameters is None else BY_XCLP
+        within_clients = () if self.own_parameters is None else ("per_client_lp",)
+        names = ("none", "unlabeled", "network", "teacher", *by_xclp, *within_clients)
+        return _Sources(
+            (*names, *PSEUDO_LABELS.from_outside()),
+            lambda name: self._source(name, model, execution),
+        )
+
+    def _source(self, name: str, model: Model, execution: ClientExecution) -> PseudoLabel:
+        if name == "none":
+            return pseudo_label.labeled_only
+        if name == "unlabeled":
+            return pseudo_label.with_unlabeled
+        embed = embedding(model, execution.map_labeling, augment=self.augment)
+        if name in ("network", "teacher"):
+            network = pseudo_label.network_labels(model, embed, confidence=self.confidence)
+            return network if name == "network" else pseudo_label.from_teacher(network)
+        if name in OWN:
+            return self._propagated(name, embed, execution)
+        given = (self.xclp_parameters, self.own_parameters)
+        num_classes = self.num_classes or max((p.num_classes for p in given if p), default=0)
+        parts = LabelParts(model, embed, execution.map_labeling, num_classes, execution.host)
+        source = PSEUDO_LABELS[name](parts, **(self.others or {}).get(name, {}))
+        return pseudo_label.checked(source, name, num_classes)
+
+    def _propagated(self, name: str, embed: Embed, execution: ClientExecution) -> PseudoLabel:
+        from jaxfed.training.pseudo_labels import propagated_labels as by
+
+        within_clients = name == "per_client_lp"
+        source: PseudoLabel
+        parameters: Any = self.own_parameters if within_clients else self.xclp_parameters
+        num_classes = parameters.num_classes
+        if within_clients:
+            source = by.per_client_lp_labels(embed, parameters, execution.map_labeling)
+        elif name != "xclp_prototypes":
+            own = parameters if name == "xclp" else replace(parameters, head="ridge")
+            source = by.XclpLabels(by.all_examples(embed), own, execution.host)
+        else:
+            points = by.with_prototypes(embed, num_classes)
+            source = by.XclpLabels(points, parameters, execution.host)
+        if not self.class_weights:
+            return source
+        return pseudo_label.class_weighted(source, num_classes, within_clients=within_clients)
+
 
 SERVER_LEARNING_RATE = 1.0  # the new model is the mean of the clients' models
 UNREAD_BY_LEARNERS = ("strong_augment", "weighting", "aggregate")  # by separate networks of clients
@@ -56,7 +212,7 @@ class ServerTraining:
         sums: how the server gets the mean of updates: "plaintext", from each client's; or under masks, as
             their sum alone (`jaxfed.training.round.masked_sums`).
         presence: clients that leave a sum under masks in every round, as "3@upload" or "20%@survivors"
-            (`jaxfed.training.consensus.client_sums`).
+            (`jaxfed.training.consensus`).
     """
 
     aggregate: (
@@ -104,9 +260,8 @@ class Training:
         execution: how it is executed.
         labeled_only_rounds: number of rounds of stage 1; pseudo-labels begin after them.
         training_cohort_size: number of clients of a cohort that train, drawn in every round; the others only
-            take part in the labeling (`jaxfed.training.round.training_cohort`). 0: all train.
+            take part in the labeling (`jaxfed.training.round.runner`). 0: all train.
         initial_model: the model that training starts from; None: `model.init`.
-        is_shared: True if several methods share it: each ignores what it does not read.
     """
 
     model: Model
@@ -122,7 +277,6 @@ class Training:
     initial_model: (
         Annotated[nnx.State, Described("a state of the model, as `model.init` makes")] | None
     ) = None
-    is_shared: bool = False
 
     def __post_init__(self) -> None:
         """Check the parts' types, and give the server the clients' batches if it has none of its own."""
@@ -146,38 +300,21 @@ class Training:
         """The sources of labels for this model, by name."""
         return self.labels(self.model, self.execution)
 
-    def read_by(
-        self, method: str, unread: Collection[str], weighting: str | None = None
-    ) -> Training:
+    def read_by(self, unread: Collection[str], weighting: str | None = None) -> Training:
         """Return the training as a method reads it.
 
         Args:
-            method: its name.
-            unread: fields of `local` and `server` that it does not read; of a shared training these get their
-                defaults, else a field with another value is a UsageError.
+            unread: fields of `local` and `server` that it does not read: they get their defaults.
             weighting: key of `WEIGHTINGS`, used if the training has no weighting; None: leave it out.
         """
-        read = self.with_defaults(unread) if self.is_shared else self
-        for part in () if self.is_shared else (self.local, self.server):
-            for each in fields(part):
-                if each.name in unread and getattr(part, each.name) is not each.default:
-                    raise UsageError(
-                        f"{method!r} does not read it",
-                        key=each.name,
-                        owner=type(part).__name__,
-                        allowed="leave it out",
-                    )
+        local, server = (
+            {each.name: each.default for each in fields(part) if each.name in unread}
+            for part in (self.local, self.server)
+        )
+        read = self.with_local(**local).with_server(**server)
         if weighting is None or read.server.weighting is not None:
             return read
         return read.with_server(weighting=WEIGHTINGS[weighting])
-
-    def with_defaults(self, names: Collection[str]) -> Training:
-        """Return the same training with these fields of `local` and `server` at their defaults."""
-        local, server = (
-            {each.name: each.default for each in fields(part) if each.name in names}
-            for part in (self.local, self.server)
-        )
-        return self.with_local(**local).with_server(**server)
 
     def with_local(self, **changes: Any) -> Training:
         """Return the same training with these fields of `local` changed."""

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.execution.settings import HERE, Execution, require
+from jaxfed.federation.execution import HERE, Execution, require
 from jaxfed.xclp.heads import ClientSums, smoothed
 from jaxfed.xclp.inputs import checked_run
 from jaxfed.xclp.result import Result, artifacts_of, communication_of, without_labels

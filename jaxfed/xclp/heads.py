@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.execution.settings import Execution, require
+from jaxfed.federation.execution import Execution, require
 from jaxfed.xclp.settings.parameters import INFLUENCE, ROW_SUMS, Parameters
 from jaxfed.xclp.steps.knn_graph import GraphPoints, answers_of, one_hot_labels
 from jaxfed.xclp.steps.prediction import Prediction

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.federation.execution import HERE, Execution
 from jaxfed.xclp.algorithm import cross_client_label_propagation
 from jaxfed.xclp.heads import Head
 from jaxfed.xclp.later_points import label_later

@@ -43,7 +43,7 @@ from jaxfed.federation.algorithm import Ask, ClientSide, Init, Metrics, Round, S
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.execution.settings import Execution
+from jaxfed.federation.execution import Execution
 from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import masked, matrix
 from jaxfed.secure.primitives import projection

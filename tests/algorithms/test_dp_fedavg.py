@@ -18,10 +18,10 @@ from jaxfed.algorithms.dp_fedavg import dp_fedavg
 from jaxfed.algorithms.dp_fedavg_records import dp_fedavg_records, drawn_examples, private_gradient
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.simulate import simulate
-from jaxfed.federation.sampling import Sampling, participation, sample_clients
+from jaxfed.federation.rounds import Sampling, participation, sample_clients
 from jaxfed.models.mlp import mlp
 from jaxfed.privacy.sampled_gaussian import EVERYTHING, Poisson, WithoutReplacement, epsilon_of
-from jaxfed.training.clipped_mean import clipped_mean
+from jaxfed.training.aggregate import clipped_mean
 from jaxfed.training.local.batches import Batches, ClientData
 from jaxfed.training.local.losses import weighted_loss
 from jaxfed.training.round.round import server_optimizer

@@ -14,7 +14,7 @@ from jaxfed.config import assembly
 from jaxfed.config.methods import needs
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
-from jaxfed.federation.execution.client_map import is_one_cpu
+from jaxfed.federation.execution import is_one_cpu
 from jaxfed.testing import MethodChecks
 from jaxfed.testing.method_checks import (
     SEED,
@@ -166,7 +166,7 @@ def watched(monkeypatch):
     monkeypatch.setattr(assembly, "server_optimizer", server_optimizer)
     by_examples = watch("weighting", aggregate.by_examples)
     monkeypatch.setattr(specification, "by_examples", by_examples)
-    monkeypatch.setattr(Training, "with_defaults", lambda training, unread: training)
+    monkeypatch.setattr(Training, "read_by", lambda training, *unread: training)
     return read
 
 

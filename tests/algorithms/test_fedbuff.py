@@ -12,10 +12,8 @@ from plain_fedbuff import arrivals
 import jaxfed
 from jaxfed.algorithms.fedbuff import slots_of
 from jaxfed.federation.clock import Clock, schedule_of
-from jaxfed.federation.execution.client_map import client_map
-from jaxfed.federation.execution.settings import ClientExecution
-from jaxfed.federation.rounds import play
-from jaxfed.federation.sampling import Sampling
+from jaxfed.federation.execution import ClientExecution, client_map
+from jaxfed.federation.rounds import Sampling, play
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.testing.method_checks import assert_equal
 from jaxfed.training.aggregate import by_examples

@@ -6,8 +6,8 @@ import pytest
 
 from jaxfed.algorithms import fed3r, fedcof, fedncm
 from jaxfed.errors import UsageError
+from jaxfed.federation import execution
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.execution import settings as execution
 from jaxfed.xclp.one_shot.linear_heads import STRENGTHS
 
 C, D = 3, 6

@@ -29,8 +29,8 @@ from jaxfed.federation.communication import Communication
 from jaxfed.models.model import from_module
 from jaxfed.training.local.batches import Batches, Episodes
 from jaxfed.training.local.losses import Batch
-from jaxfed.training.pseudo_labels.label_sources import LabelSources
 from jaxfed.training.pseudo_labels.prototypes import Prototypes
+from jaxfed.training.specification import LabelSources
 
 MODEL = from_module(partial(Net, batch_norm=False))
 TASK = PrototypeTask(num_classes=3, max_labels=12)

@@ -13,7 +13,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.errors import UsageError
 from jaxfed.federation.method import checked, declared, method_settings
-from jaxfed.federation.sampling import Sampling
+from jaxfed.federation.rounds import Sampling
 from jaxfed.models.mlp import mlp
 from jaxfed.settings import check_value
 from jaxfed.training.local.batches import Batches
@@ -39,7 +39,6 @@ dsfl.subset=-1: use integers from 0 on, 0 is all public examples
 feddyn.alpha=0: use numbers above 0
 fedct.stability_delta=0.7: use numbers above 0 and up to 0.5
 fedct.mask_partners=-1: use integers from 0 on, even, 0 is all
-fedct.threshold=0.9: consensus='majority' has no such setting; use it with
 fedct.epsilon=0.1: is a setting of noise, and release='none' adds none; set release='xor'
 fedct.sensitivity='estimated': is a setting of noise, and release='none'
 fedct.stability_rate=0.1: does not go with sensitivity='rows'; use 0
@@ -82,20 +81,8 @@ TOGETHER = {
         "dp_fedavg", target_epsilon=1.0, noise_multiplier=1.0
     ),
     "helper_choice='newest': ...; set prototype_sums='none'": together("protofssl", **NEWEST),
-    "rows=3: sensitivity='estimated' has its own number; use 0": together(
-        "fedct", **NOISE, sensitivity="estimated", rows=3
-    ),
     "stability_rate=0.0: does not go with ...; use a number above 0": together(
         "fedct", **NOISE, sensitivity="stability"
-    ),
-    "sums='masked': consensus='staple' needs every client's labels": together(
-        "fedct", consensus="staple", sums="masked"
-    ),
-    "release='xor': noise is on labels, and consensus='staple' needs every client's": together(
-        "fedct", consensus="staple", **NOISE
-    ),
-    "mask_partners=8: sums='masked' has no partners to choose; set": together(
-        "fedct", sums="masked", mask_partners=8
     ),
     "fedct.presence...client 1 leaves at two stages": together(
         "fedct", sums="masked", presence=("1@upload", "1@setup")

@@ -20,7 +20,7 @@ from jaxfed.algorithms.pooled_lp import pooled_lp
 from jaxfed.algorithms.xclp import xclp
 from jaxfed.audit.views import ANYBODY, CLIENT, COALITION, NOBODY, SERVER
 from jaxfed.data import Partition
-from jaxfed.federation.execution.settings import HERE
+from jaxfed.federation.execution import HERE
 
 FEDERATION = clients()
 U, COHORT = FEDERATION.public_examples, FEDERATION.cohort()

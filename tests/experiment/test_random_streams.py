@@ -21,7 +21,7 @@ from jaxfed.audit.shadows import AuditShadows
 from jaxfed.config import assembly, base
 from jaxfed.data import partition
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.sampling import sample_clients
+from jaxfed.federation.rounds import sample_clients
 from jaxfed.random_streams import Stream
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.round import labels_at_server
@@ -148,7 +148,7 @@ def test_noise_on_prototypes_has_a_key_of_its_own(monkeypatch):
 @pytest.mark.parametrize(
     ("make", "where", "number"),
     [
-        (dp_fedavg, "training.clipped_mean", 6),  # the server's, a round each
+        (dp_fedavg, "training.aggregate", 6),  # the server's, a round each
         # Two steps a client and round.
         (dp_fedavg_records, "algorithms.dp_fedavg_records", 16),
     ],

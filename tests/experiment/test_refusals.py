@@ -44,7 +44,7 @@ def of(row):
 
 def in_8_gb(call):
     def called():
-        there = "jaxfed.federation.execution.settings.available_bytes"
+        there = "jaxfed.federation.execution.available_bytes"
         with mock.patch(there, return_value=8 * 10**9):
             call()
 

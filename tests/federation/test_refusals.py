@@ -8,7 +8,7 @@ import refusals
 from jaxfed.federation.algorithm import Asynchronous, Course, FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock import Clock, schedule_of
-from jaxfed.federation.sampling import Sampling
+from jaxfed.federation.rounds import Sampling
 
 X, Y = np.arange(5, dtype=np.float32)[:, None], np.arange(5) % 3
 PAIR, NO_LABELS = (X, Y), np.full(5, -1)
@@ -64,7 +64,6 @@ def rounds(federation=SIX, size=0, at_once=0, sampling="uniform", labels=False, 
 
 BY_LABELS = partial(rounds, labels=True)
 CLOCK = {
-    "Clock.speed_spread=3.0: there is no sim": rounds(seconds_per_example=0.0, speed_spread=3.0),
     "sampling='groups': concurrency=4 replaces": rounds(SIX, 3, 4, "groups"),
     "concurrency=2: the server's step takes 3 arrivals, and 6 clients have examples to train on; use 3 to "
     "6, or a smaller cohort_size": rounds(SIX, 3, 2),

@@ -12,8 +12,7 @@ from scipy import stats
 import jaxfed
 from jaxfed.federation.algorithm import Course, FederatedAlgorithm
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.rounds import cohorts_of, is_judged, play
-from jaxfed.federation.sampling import Sampling, sample_clients
+from jaxfed.federation.rounds import Sampling, cohorts_of, is_judged, play, sample_clients
 
 CLIENTS = [(np.full((2, 1), j, np.float32), [0, 1]) for j in range(5)]
 

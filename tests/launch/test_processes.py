@@ -18,8 +18,8 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.experiment.run.processes import agree, open_for_all
-from jaxfed.federation.execution.client_map import client_map, jitted
-from jaxfed.federation.execution.settings import HERE
+from jaxfed.federation.execution import client_map, jitted
+from jaxfed.federation.execution import HERE
 from jaxfed.host.parallel import processes
 from jaxfed.host.interruption import Interrupted, Interruption
 from jaxfed.kernels import knn

@@ -11,7 +11,7 @@ from sklearn.tree import DecisionTreeClassifier
 from small_training import KEY, federation_of
 
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.execution.settings import Execution
+from jaxfed.federation.execution import Execution
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS, Taught, refitting
 from jaxfed.learners.learner import SPOILED

@@ -6,7 +6,7 @@ import numpy as np
 from invoking import called
 
 from jaxfed.reports.bounds import convergence_figure, write_bounds
-from jaxfed.training.consensus.consensus import change_probability
+from jaxfed.training.consensus import change_probability
 from launch import bounds
 
 

@@ -30,14 +30,18 @@ from jaxfed.config.data.simulation import Simulation
 from jaxfed.experiment.run.simulate import simulate
 from jaxfed.federation.method import method
 from jaxfed.testing.method_checks import SEED, arranged
-from jaxfed.training.consensus.consensus import change_probability, rounds_needed
+from jaxfed.training.consensus import change_probability, rounds_needed
 from jaxfed.training.local import augmentation, losses
 from jaxfed.training.pseudo_labels import propagated_labels
-from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 from jaxfed.training.pseudo_labels.propagated_labels import all_examples
-from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels, completed, embedding
+from jaxfed.training.pseudo_labels.pseudo_label import (
+    PseudoLabels,
+    completed,
+    embedding,
+)
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server_state import rows_for
+from jaxfed.training.specification import PSEUDO_LABELS
 
 MODEL = jaxfed.from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), (4,))
 BATCHES = jaxfed.Batches("joint", size=4, epochs=2)
@@ -67,11 +71,6 @@ def batches(*given):
     return lambda: jaxfed.Batches(*given)
 
 
-def strong(method):
-    own = jaxfed.Training(MODEL).with_local(strong_augment=lambda key, x: x)
-    return lambda: method(training=own)
-
-
 PARTS = {
     "LocalTraining.optimizer='adam': use a function such as optax.adam": local(optimizer="adam"),
     "LocalTraining.learning_rate=0.1: use a schedule such as optax.c": local(learning_rate=0.1),
@@ -88,7 +87,6 @@ PARTS = {
     "LocalTraining.strong_augment=None: 'fixmatch' compares two views ...; give a strong": (
         lambda: fixmatch(training=jaxfed.Training(MODEL))
     ),
-    "LocalTraining.strong_augment: 'fedavg' does not read it; leave it out": strong(fedavg),
     "Batches.scheme='mixed': choose one of 'joint',": batches("mixed", 4, 1),
     "Batches.size=0: use integers from 1 on": batches("joint", 0, 1),
     "Batches.steps=-1: use integers from 0": batches("joint", 4, 1, -1),

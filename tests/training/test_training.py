@@ -8,6 +8,7 @@ from flax import nnx
 
 import jaxfed
 from jaxfed.models import from_flax
+from jaxfed.training.aggregate import WEIGHTINGS
 from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
 
 MODEL = from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), (4,))
@@ -30,6 +31,13 @@ def test_one_field_of_a_part_is_changed_at_a_time():
     assert (changed.local.optimizer, changed.server.weighting) == (optax.adam, np.size)
     assert (changed.labeled_only_rounds, changed.local.batches) == (2, plain.local.batches)
     assert changed.labels is plain.labels
+
+
+def test_a_method_sees_defaults_of_what_it_does_not_read_and_its_papers_weights():
+    given = jaxfed.Training(MODEL).with_local(strong_augment=len).with_server(weighting=np.size)
+    read = given.read_by(("strong_augment",), "uniform")
+    assert (read.local.strong_augment, read.server.weighting) == (None, np.size)
+    assert given.read_by(("weighting",), "uniform").server.weighting is WEIGHTINGS["uniform"]
 
 
 def test_sources_of_labels_are_those_of_the_model_and_made_once():

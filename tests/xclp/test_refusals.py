@@ -11,7 +11,7 @@ from jaxfed.algorithms.xclp import xclp
 from jaxfed.config import check, file
 from jaxfed.errors import ProtocolError
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.execution.settings import Execution
+from jaxfed.federation.execution import Execution
 from jaxfed.host.parallel import processes
 from jaxfed.xclp import Parameters, Propagation, label_later, network, propagate_labels
 from jaxfed.xclp import cross_client_label_propagation as labeled

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from dense_xclp import clustered_clients
 
-from jaxfed.federation.execution.settings import Execution
+from jaxfed.federation.execution import Execution
 from jaxfed.kernels import knn
 from jaxfed.kernels.devices import mesh_of, points_mesh
 from jaxfed.xclp import Parameters, cross_client_label_propagation

@@ -41,7 +41,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import jax
@@ -57,7 +56,6 @@ from jaxfed.algorithms.fedct.round import (
     server_round,
 )
 from jaxfed.algorithms.fedct.settings import LabelPrivacy, Voting
-from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Sides
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
@@ -69,22 +67,10 @@ from jaxfed.learners.learner import Learner, Taught
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Count
-from jaxfed.training.consensus.client_sums import Attendance
-from jaxfed.training.consensus.consensus import ABSTAINED
+from jaxfed.training.consensus import ABSTAINED, Attendance
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
-
-
-def _check_together(given: SimpleNamespace) -> None:
-    if given.release != "none" and given.consensus == "staple":
-        raise UsageError(
-            "noise is on labels, and consensus='staple' needs every client's labels, and noise leaves "
-            "estimates of their sum",
-            key="release",
-            value=given.release,
-            allowed="use 'none', or consensus='majority'",
-        )
 
 
 @method(
@@ -93,7 +79,6 @@ def _check_together(given: SimpleNamespace) -> None:
     leaves="its labels of the public examples",
     on_network=True,
     fields={"voting": Voting, "privacy": LabelPrivacy},
-    together=_check_together,
     takes=("learner", "public", "num_classes"),
 )
 def fedct(

@@ -52,7 +52,7 @@ from jaxfed.secure.row_sums import server_sums
 from jaxfed.secure.session.network import exchanges
 from jaxfed.secure.session.network.remote_session import RemoteSession
 from jaxfed.secure.session.network.replayed_party import ReplayedParty
-from jaxfed.training.consensus.client_sums import Attendance
+from jaxfed.training.consensus import Attendance
 
 TURN = "turn"
 VOTES = "votes"  # role of a client in a session

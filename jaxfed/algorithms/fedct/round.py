@@ -38,8 +38,7 @@ from jaxfed.learners.learner import Learner, State, Taught
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy.label_sensitivity import estimate
 from jaxfed.privacy.xor_mechanism import one_hot
-from jaxfed.training.consensus.client_sums import Attendance, fewest_clients
-from jaxfed.training.consensus.consensus import ABSTAINED, Agreed, largest_share, staple
+from jaxfed.training.consensus import Agreed, Attendance, fewest_clients, largest_share
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
@@ -250,12 +249,6 @@ def _agreed_in_the_clear(settings: CoTraining, turn: Turn, communication: Commun
     """Line 11, where the server has each client's labels."""
     communication.up("votes", sum(len(own.content) for own in turn.sent.values()))
     marks = [settings.unpacked(own.content, abstains=own.abstains) for own in turn.sent.values()]
-    if settings.voting.consensus == "staple":
-        votes = np.full((len(turn.voters), len(settings.public)), ABSTAINED, np.int32)
-        votes[turn.voters >= 0] = list(map(labels_of, marks))
-        return staple(
-            jnp.asarray(votes), settings.num_classes, threshold=settings.voting.least_share
-        )
     total = sum(own.astype(np.int32) for own in marks)
     return _of_total(settings, np.asarray(total), len(marks), turn.rows)
 

@@ -36,8 +36,8 @@ from jaxfed.privacy import xor_mechanism
 from jaxfed.privacy.composition import approximate, basic
 from jaxfed.privacy.label_sensitivity import BITS_A_ROW, stability_bound
 from jaxfed.privacy.xor_mechanism import Condition
-from jaxfed.settings import Count, Ge, Gt, Le, Note, Positive, Probability, Share, check
-from jaxfed.training.consensus.client_sums import ConsensusSums, departures_of
+from jaxfed.settings import Count, Ge, Gt, Le, Note, Positive, Probability, Share, check, when
+from jaxfed.training.consensus import ConsensusSums, departures_of
 
 Release = Literal["none", "xor", "randomized_response"]
 Sensitivity = Literal["rows", "stability", "estimated"]
@@ -52,55 +52,33 @@ class Voting:
     """The rule of the consensus, and the sum that it is computed from.
 
     Attributes:
-        consensus: "majority"; "qualified_majority", which abstains below a share of the votes; or "staple",
-            the most likely class under an error model for each client.
-        threshold: least share of the votes, or posterior probability for "staple", that a label needs; 0 is
-            the rule's default: 0.8 for "qualified_majority", none for "staple".
+        consensus: "majority", or "qualified_majority", which abstains below a share of the votes.
+        threshold: least share of the votes that a label of "qualified_majority" needs; 0 is 0.8.
         sums: protocol by which the server adds what clients send.
         mask_partners: with `sums="masked_resilient"`, the number of other clients with which a client shares
             masks and secrets; 0: all of them. It must be enough if 5 % of the clients collude and 30 % leave
             (`jaxfed.secure.session.neighborhoods`).
         presence: clients that leave, and their stage of a sum under masks: "CLIENT@STAGE" or "SHARE%@STAGE"
-            (`jaxfed.training.consensus.client_sums`).
+            (`jaxfed.training.consensus`).
     """
 
-    consensus: Literal["majority", "qualified_majority", "staple"] = "majority"
-    threshold: Share = 0.0
+    consensus: Literal["majority", "qualified_majority"] = "majority"
+    threshold: Annotated[Share, when("consensus", "qualified_majority")] = 0.0
     sums: ConsensusSums = "plaintext"
-    mask_partners: Annotated[int, Ge(0), Note("even, 0 is all")] = 0
+    mask_partners: Annotated[
+        int, Ge(0), Note("even, 0 is all"), when("sums", "masked_resilient")
+    ] = 0
     presence: Annotated[Sequence[str], Note("each 'CLIENT@STAGE' or 'SHARE%@STAGE'")] = ()
 
     def __post_init__(self) -> None:
         """Reject settings that do not go together."""
         check(self)
-        if self.threshold and self.consensus == "majority":
-            raise UsageError(
-                "consensus='majority' has no such setting",
-                key="threshold",
-                value=self.threshold,
-                allowed="use it with 'qualified_majority' or 'staple'",
-            )
-        if self.sums != "plaintext" and self.consensus == "staple":
-            raise UsageError(
-                "consensus='staple' needs every client's labels",
-                key="sums",
-                value=self.sums,
-                allowed="use 'plaintext'",
-            )
         self.departures()
-        if self.mask_partners and self.sums != "masked_resilient":
-            raise UsageError(
-                f"sums={self.sums!r} has no partners to choose",
-                key="mask_partners",
-                value=self.mask_partners,
-                allowed="set sums='masked_resilient', or use 0",
-            )
 
     @property
     def least_share(self) -> float:
         """Least share of the votes that a label needs; 0: the most voted one needs none."""
-        is_qualified = self.consensus == "qualified_majority"
-        return self.threshold or (_LEAST_SHARE if is_qualified else 0.0)
+        return self.threshold or _LEAST_SHARE if self.consensus == "qualified_majority" else 0.0
 
     def departures(self) -> list[Departure]:
         """Return the planned departures.
@@ -132,7 +110,7 @@ class LabelPrivacy:
     release: Release = "none"
     epsilon: Positive = 1.0
     sensitivity: Sensitivity = "rows"
-    rows: Annotated[int, Ge(0), Note("0 is all public examples")] = 0
+    rows: Annotated[int, Ge(0), Note("0 is all public examples"), when("sensitivity", "rows")] = 0
     stability_rate: Share = 0.0
     stability_delta: Annotated[float, Gt(0), Le(0.5)] = 1e-5
     neighbors: Count = 100
@@ -145,13 +123,6 @@ class LabelPrivacy:
         Noise settings without noise are rejected, too: they would suggest an eps that does not hold.
         """
         check(self)
-        if self.rows and self.sensitivity != "rows":
-            raise UsageError(
-                f"sensitivity={self.sensitivity!r} has its own number",
-                key="rows",
-                value=self.rows,
-                allowed="use 0",
-            )
         if (self.sensitivity == "stability") != (self.stability_rate > 0):
             raise UsageError(
                 f"does not go with sensitivity={self.sensitivity!r}",

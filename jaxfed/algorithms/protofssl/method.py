@@ -109,7 +109,7 @@ from jaxfed.privacy.composition import gaussian_epsilon, mean_sensitivity
 from jaxfed.random_streams import Stream
 from jaxfed.settings import NotNegative
 from jaxfed.training import server_state
-from jaxfed.training.consensus.client_sums import in_fresh_session
+from jaxfed.training.consensus import in_fresh_session
 from jaxfed.training.local.batches import Batches, ClientData, Episodes, class_counts
 from jaxfed.training.local.losses import Batch, Loss, mean_where, proximal
 from jaxfed.training.pseudo_labels.prototypes import (

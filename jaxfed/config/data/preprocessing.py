@@ -41,7 +41,7 @@ from jaxfed.data.transforms import (
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, has_diverged
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.execution.settings import require
+from jaxfed.federation.execution import require
 from jaxfed.federation.rounds import cohorts_of, play
 from jaxfed.host.checkpoint import Checkpoints, CheckpointWriter
 from jaxfed.kernels.devices import in_batches

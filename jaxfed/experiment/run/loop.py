@@ -7,7 +7,7 @@
                 state = round(state, cohort, fold_in(key, round))
 
 All methods of a repeat see the same clients, cohorts and keys. The exceptions are proportional sampling,
-where methods that need labels draw separate cohorts (`jaxfed.federation.sampling`), and asynchronous rounds,
+where methods that need labels draw separate cohorts (`jaxfed.federation.rounds`), and asynchronous rounds,
 whose clients are those that arrive (`jaxfed.federation.clock`).
 
 Steps and checkpoints: an experiment numbers all its rounds as steps 1 .. num_repeats * methods * rounds.

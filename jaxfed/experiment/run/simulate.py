@@ -36,8 +36,7 @@ from jaxfed.federation.algorithm import (
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock import Clock, Schedule, schedule_of
 from jaxfed.federation.evaluate import MEASURES
-from jaxfed.federation.rounds import Played, cohorts_of, is_judged, play, watched
-from jaxfed.federation.sampling import Sampling
+from jaxfed.federation.rounds import Played, Sampling, cohorts_of, is_judged, play, watched
 from jaxfed.settings import Count, CountOrZero, hinted
 
 

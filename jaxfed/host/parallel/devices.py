@@ -2,7 +2,7 @@
 
 XLA:CPU runs a matrix product on all cores, but gathers, sums and other operations on one. A client with small
 layers leaves the other cores idle. If each core is a device, each trains a client
-(`jaxfed.federation.execution.client_map`), and computations on a single device still use all cores.
+(`jaxfed.federation.execution`), and computations on a single device still use all cores.
 """
 
 from __future__ import annotations

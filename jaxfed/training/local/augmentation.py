@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, get_args
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,16 @@ import numpy as np
 from jaxfed.data.mapped_rows import parts
 from jaxfed.errors import UsageError
 from jaxfed.models.model import as_float
-from jaxfed.settings import Ge, Le, choose_one_of, is_allowed
+from jaxfed.settings import Ge, Le, allowed_text, choose_one_of, is_allowed
 from jaxfed.training.local.losses import Augment
 
 Change = Callable[[jax.Array, jax.Array], jax.Array]  # (key, image) -> image
 
 _LARGEST = 1024  # pixels, degrees, changes in a row
-_Number = Annotated[float, Ge(0), Le(_LARGEST)]
+_Pixels = Annotated[int, Ge(0), Le(_LARGEST)]
+_Degrees = Annotated[float, Ge(0), Le(_LARGEST)]
+_Some = Annotated[int, Ge(1), Le(_LARGEST)]
+_Probability = Annotated[float, Ge(0), Le(1)]
 _LEVEL_DEPENDENT = ("cutout", "randaugment")
 _GRAY = (0.299, 0.587, 0.114)  # ITU-R 601: PIL's weights for the brightness of RGB
 
@@ -83,21 +86,23 @@ def _find(text: str) -> Change:
             allowed=f"{choose_one_of(AUGMENTATIONS)}, or NAME:NUMBER of one",
         )
     make = AUGMENTATIONS[name]
-    known = inspect.signature(make, eval_str=True).parameters
+    known = {
+        key: each.annotation
+        for key, each in inspect.signature(make, eval_str=True).parameters.items()
+    }
     try:
-        kinds = [parameter.annotation for parameter in known.values()][: len(numbers)]
-        values = [kind(number) for kind, number in zip(kinds, numbers, strict=True)]
-        if not all(is_allowed(value, _Number) for value in values):
+        hints = [*known.values()][: len(numbers)]
+        values = [get_args(hint)[0](number) for hint, number in zip(hints, numbers, strict=True)]
+        if not all(map(is_allowed, values, hints)):
             raise ValueError(values)
-        return make(*values)
     except ValueError:
-        takes = [f"{key} ({parameter.annotation.__name__})" for key, parameter in known.items()]
+        takes = [f"{key} ({allowed_text(hint)})" for key, hint in known.items()]
         wrong = f"{name} takes {', '.join(takes) or 'no numbers'}"
-        wrong += f", from 0 to {_LARGEST}" * bool(takes)
         raise UsageError(wrong, key="augmentation", value=text) from None
+    return make(*values)
 
 
-def translate(pixels: int = 4) -> Change:
+def translate(pixels: _Pixels = 4) -> Change:
     """Shift by up to `pixels` each way; the gap is filled by reflecting the image at its border.
 
     The edge row itself is not repeated (Tarvainen, Valpola, NeurIPS 2017).
@@ -105,7 +110,7 @@ def translate(pixels: int = 4) -> Change:
     return _shifted(pixels, mode="reflect")
 
 
-def crop(pixels: int = 4) -> Change:
+def crop(pixels: _Pixels = 4) -> Change:
     """Shift by up to `pixels` each way; the gap is filled with black.
 
     torchvision's `RandomCrop(size, padding=pixels)` of an image of that size.
@@ -132,12 +137,11 @@ def flip() -> Change:
     return change
 
 
-def flip_axes(probability: float = 0.5) -> Change:
+def flip_axes(probability: _Probability = 0.5) -> Change:
     """With this probability exchange left and right, top and bottom, or both, each equally likely.
 
     albumentations' `Flip`, whose d is 1, 0 or -1.
     """
-    _check_probability(probability)
 
     def change(key: jax.Array, image: jax.Array) -> jax.Array:
         happens_key, axes_key = jax.random.split(key)
@@ -149,12 +153,11 @@ def flip_axes(probability: float = 0.5) -> Change:
     return change
 
 
-def rotate(degrees: float = 10, probability: float = 1.0) -> Change:
+def rotate(degrees: _Degrees = 10, probability: _Probability = 1.0) -> Change:
     """With this probability turn about the center by an angle uniform in +-degrees.
 
     Bilinear; pixels from outside are 0.
     """
-    _check_probability(probability)
 
     def change(key: jax.Array, image: jax.Array) -> jax.Array:
         happens_key, angle_key = jax.random.split(key)
@@ -165,7 +168,7 @@ def rotate(degrees: float = 10, probability: float = 1.0) -> Change:
     return change
 
 
-def cutout(pixels: int = 16) -> Change:
+def cutout(pixels: _Pixels = 16) -> Change:
     """Gray out a square of that side around a uniform center, cut at the border (FixMatch)."""
 
     def change(key: jax.Array, image: jax.Array) -> jax.Array:
@@ -180,15 +183,12 @@ def cutout(pixels: int = 16) -> Change:
     return change
 
 
-def holes(pixels: int = 16, most: int = 8, probability: float = 0.5) -> Change:
+def holes(pixels: _Some = 16, most: _Some = 8, probability: _Probability = 0.5) -> Change:
     """With this probability blacken 1 to `most` squares of that side, each within the image.
 
     All numbers of squares are equally likely. albumentations' `CoarseDropout(n, pixels, pixels)` has exactly
     n squares; FLamby draws n once for each data set it opens, this function for each image.
     """
-    _check_probability(probability)
-    if pixels < 1 or most < 1:
-        raise ValueError(pixels, most)
 
     def change(key: jax.Array, image: jax.Array) -> jax.Array:
         height, width, _ = image.shape
@@ -207,12 +207,7 @@ def holes(pixels: int = 16, most: int = 8, probability: float = 0.5) -> Change:
     return change
 
 
-def _check_probability(probability: float) -> None:
-    if not 0 <= probability <= 1:
-        raise ValueError(probability)
-
-
-def randaugment(num_changes: int = 2, magnitude: float = 9) -> Change:
+def randaugment(num_changes: _Pixels = 2, magnitude: Annotated[float, Ge(0), Le(30)] = 9) -> Change:
     """RandAugment (Cubuk, Zoph, Shlens, Le, NeurIPS 2020): changes drawn from 14, one magnitude.
 
     Args:
@@ -224,8 +219,6 @@ def randaugment(num_changes: int = 2, magnitude: float = 9) -> Change:
 
     Under `vmap` all changes are computed for every image.
     """
-    if not 0 <= magnitude <= 30:
-        raise ValueError(magnitude)
     strength = magnitude / 30
 
     def one(key: jax.Array, image: jax.Array) -> jax.Array:

@@ -231,13 +231,8 @@ class LocalTraining:
         try:
             jax.eval_shape(self.rate_in, jax.ShapeDtypeStruct((), jnp.int32))
         except (TypeError, ValueError) as error:
-            raise UsageError(
-                f"gives no rate for a traced round: {' '.join(str(error).split())[:300]}",
-                key="learning_rate",
-                owner="LocalTraining",
-                value=self.learning_rate,
-                allowed=advice(_Rate),
-            ) from error
+            wrong = f"gives no rate for a traced round: {' '.join(str(error).split())[:300]}"
+            raise self._refused(wrong, "learning_rate", advice(_Rate)) from error
         if self.labeled_batches is None:
             object.__setattr__(self, "labeled_batches", self.batches)
 
@@ -261,13 +256,8 @@ class LocalTraining:
     def require_two_views(self, method: str) -> None:
         """Raise a UsageError without a strong augmentation, which this method requires."""
         if self.strong_augment is None:
-            raise UsageError(
-                f"{method!r} compares two views of an example",
-                key="strong_augment",
-                owner="LocalTraining",
-                value=None,
-                allowed="give a strong augmentation",
-            )
+            wrong = f"{method!r} compares two views of an example"
+            raise self._refused(wrong, "strong_augment", "give a strong augmentation")
 
     def two_views(self, keys: Sequence[jax.Array] | jax.Array, x: jax.Array) -> jax.Array:
         """Return the weak view of a batch and then the strong one, [2 B, ...]; each has a key."""
@@ -276,13 +266,11 @@ class LocalTraining:
     def require_fresh_optimizers(self, why: str) -> None:
         """Raise a UsageError, opened by `why`, unless clients' optimizers start anew in each round."""
         if self.client_optimizer == "kept":
-            raise UsageError(
-                why,
-                key="client_optimizer",
-                owner="LocalTraining",
-                value="kept",
-                allowed="use 'fresh'",
-            )
+            raise self._refused(why, "client_optimizer", "use 'fresh'")
+
+    def _refused(self, wrong: str, key: str, allowed: str) -> UsageError:
+        value = getattr(self, key)
+        return UsageError(wrong, key=key, owner="LocalTraining", value=value, allowed=allowed)
 
 
 def measured_statistics(

@@ -1,7 +1,7 @@
 """Pseudo-labels by propagation: XCLP over a round's cohort, and label propagation inside each client.
 
 These are the sources "xclp", "xclp_prototypes" and "per_client_lp" of
-`jaxfed.training.pseudo_labels.label_sources`, which imports this file only where a config asks for one of
+`jaxfed.training.pseudo_labels.pseudo_label`, which imports this file only where a config asks for one of
 them.
 
 Points of XCLP's graph are a cohort's embedded examples, or prototypes in place of the labeled ones:
@@ -31,12 +31,16 @@ from jaxfed.federation.algorithm import Metrics
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort, Ragged, own_examples
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.execution.client_map import MapClients, jitted
-from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.federation.execution import HERE, Execution, MapClients, jitted
 from jaxfed.kernels import knn, lsh
 from jaxfed.kernels.conjugate_gradient import Convergence
 from jaxfed.training.pseudo_labels.prototypes import class_means
-from jaxfed.training.pseudo_labels.pseudo_label import Embed, PseudoLabel, PseudoLabels, completed
+from jaxfed.training.pseudo_labels.pseudo_label import (
+    Embed,
+    PseudoLabel,
+    PseudoLabels,
+    completed,
+)
 from jaxfed.training.server_state import ServerState
 from jaxfed.xclp.one_shot.cosine_propagation import label_each, propagate_over_cosines
 from jaxfed.xclp.steps.propagation_matrix import (
@@ -97,7 +101,7 @@ class XclpLabels:
     `jaxfed.xclp.cross_client_label_propagation`, which runs on the host: protocols, and `compared_clients`
     in a cohort of more clients. With `bit_epsilon` or `label_epsilon` noise is fresh every round: R rounds
     cost R times the budget. On a network clients run the protocols themselves
-    (`jaxfed.training.round.joint_labels`).
+    (`jaxfed.training.round.network`).
 
     Labels at the server: the server is one more party, whose points all have labels, and knows Pi as every
     party does. In plaintext it has the clients' codes in any case. In a secure protocol it would be the

@@ -33,7 +33,7 @@ from jaxfed.federation.algorithm import Metrics
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import ROWS_AT_ONCE, Array, Cohort, Ragged, length_for
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.execution.client_map import MapClients, jitted
+from jaxfed.federation.execution import MapClients, jitted
 from jaxfed.training.local.losses import Augment, view
 from jaxfed.training.server_state import ServerState, client_keys
 

@@ -47,7 +47,7 @@ class CountingClients:
         self._programs: dict[Any, tuple[Any, ...]] = {}
 
     def __call__(self, fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Lift one client's program: see `jaxfed.federation.execution.client_map`."""
+        """Lift one client's program: see `jaxfed.federation.execution`."""
 
         def mapped(shared: Any, clients: Any) -> Any:
             own = jax.tree.map(

@@ -25,11 +25,10 @@ from jaxfed.federation.method import labels_elsewhere
 from jaxfed.random_streams import Stream
 from jaxfed.training.local.batches import ClientData
 from jaxfed.training.local.local_training import measured_statistics
-from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS, OF_ONE_EXAMPLE
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, LocalUpdate, Shared
 from jaxfed.training.server_state import ServerState, server_ids, with_statistics, without_tables
-from jaxfed.training.specification import Training
+from jaxfed.training.specification import BY_OWN_LABELS, OF_ONE_EXAMPLE, Training
 
 ServerMetrics = dict[str, jax.Array]
 

@@ -36,9 +36,9 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.departures import Departure
-from jaxfed.federation.execution.client_map import jitted
+from jaxfed.federation.execution import jitted
 from jaxfed.training.aggregate import check_weights
-from jaxfed.training.consensus.client_sums import Attendance, departures_of, fewest_clients
+from jaxfed.training.consensus import Attendance, departures_of, fewest_clients
 from jaxfed.training.round.client_round import ClientUpdate
 from jaxfed.training.round.parts import Parts, UploadStore
 

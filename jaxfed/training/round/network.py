@@ -12,13 +12,27 @@ file; it knows no transport: `jaxfed.federation.algorithm.Ask` is what sends.
 
 Leaves a client: what the simulated method sends, and the metrics of its round: loss, number of steps, mean
 weight of its pseudo-labels, number of its unlabeled examples.
+
+With XCLP's labels (lines 6 and 7 of Algorithm 2) a client first labels with the others, by the session of
+`jaxfed.xclp.network`. Its labels never leave it. One that leaves the labeling has left the round.
+
+    "embed"   `Request`            computes V^(j) by the model, and keeps it      number of its points
+    letters of a session           takes part in Algorithm 1                      frames
+    "end"     its masked sums      keeps its labels and confidences, forgets V^(j)
+
+With sums under masks (`jaxfed.training.round.masked_sums`) it replies with its update to nobody. One that
+leaves the sum has left the round.
+
+    "update", "measure"    computes its update or statistics, keeps z_j    how many numbers it has
+    letters of a session   takes part in the sum                           frames
+    "end"                  forgets z_j
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -26,18 +40,42 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import Ask, Check, Unusable
-from jaxfed.federation.clients import Federation
-from jaxfed.federation.cohort import Array, Cohort, arranged
+from jaxfed.errors import ProtocolError, UsageError
+from jaxfed.federation.algorithm import Ask, Check, ClientSide, Init, Round, Sides, Unusable
+from jaxfed.federation.clients import UNLABELED, Federation
+from jaxfed.federation.cohort import Array, Cohort, arranged, own_examples
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.execution.client_map import client_map
+from jaxfed.federation.execution import client_map
+from jaxfed.secure.row_sums import server_sums
+from jaxfed.secure.session.neighborhoods import enough_partners
+from jaxfed.secure.session.network import exchanges
+from jaxfed.secure.session.network.remote_session import RemoteSession
+from jaxfed.secure.session.network.replayed_party import ReplayedParty
+from jaxfed.settings import choose_one_of
 from jaxfed.training.aggregate import largest_weight
-from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
+from jaxfed.training.consensus import fewest_clients
+from jaxfed.training.pseudo_labels.propagated_labels import XclpLabels
+from jaxfed.training.pseudo_labels.pseudo_label import (
+    PseudoLabel,
+    PseudoLabels,
+    completed,
+)
 from jaxfed.training.round.client_round import ClientUpdate, Shared
+from jaxfed.training.round.masked_sums import (
+    Summand,
+    SummedClients,
+    measured_summand,
+    sum_in,
+    summand_from,
+    summand_of,
+    vector_of,
+)
 from jaxfed.training.round.parts import Parts, nothing_sent
-from jaxfed.training.round.runner import CohortClients
+from jaxfed.training.round.runner import CohortClients, Outcome, Stage
 from jaxfed.training.server_state import ServerState
+from jaxfed.training.specification import AT_CLIENTS, BY_XCLP
+from jaxfed.xclp.network import check_network, check_points, labeled_by_clients, take_part
+from jaxfed.xclp.steps.codes import drawn_seed
 
 UPDATE, MEASURE, SHOW, EMBED = "update", "measure", "show", "embed"
 AFTER_MEAN = (MEASURE, SHOW)
@@ -263,7 +301,7 @@ class AskedClients:
         keys = jax.random.key_data(jnp.stack([self.labels.key, key]))
         rows = {int(client): row for row, client in enumerate(self.client_id) if client >= 0}
         messages = {
-            client: message_of(step, self.parts, state, _row(received, row), keys)
+            client: message_of(step, self.parts, state, _only(received, row), keys)
             for client, row in rows.items()
         }
         return messages, jax.eval_shape(lambda: self._reply(step, state, received, key))
@@ -308,19 +346,17 @@ class AskedClients:
         _, update, trains = found
         return Reply(update, trains, dict(labeled.metrics), jnp.float32(0))
 
-    def _num_examples(self, client: int) -> int:
-        assert self.federation.census is not None
-        return self.federation.census.examples[client]
-
     def _check_update(self, client: int, reply: Reply) -> Any:
-        num_examples = self._num_examples(client)
-        weighting = self.parts.training.server.weigh
-        _in_range("weight", reply.update.weight, largest_weight(weighting, num_examples))
+        assert self.federation.census is not None
+        num_examples = self.federation.census.examples[client]
+        most = largest_weight(self.parts.training.server.weigh, num_examples)
+        _in_range("weight", reply.update.weight, most)
         _in_range("unlabeled", reply.unlabeled, num_examples)
         return reply.update.delta, reply.update.correction, reply.update.upload
 
     def _check_measured(self, client: int, reply: tuple[Any, jax.Array]) -> Any:
-        _in_range("number of examples", reply[1], self._num_examples(client))
+        assert self.federation.census is not None
+        _in_range("number of examples", reply[1], self.federation.census.examples[client])
         return reply[0]
 
 
@@ -342,14 +378,298 @@ def _nobody() -> Cohort:
     return Cohort(np.full(1, -1, np.int32), y.astype(np.float32), y, y.astype(bool))
 
 
-def _row(stacked: Any, row: int) -> Any:
+def _only(stacked: Any, row: int = 0) -> Any:
     return jax.tree.map(lambda leaf: leaf[row], stacked)
-
-
-def _only(stacked: Any) -> Any:
-    return _row(stacked, 0)
 
 
 def _those_in(client_id: Array, there: Container[int] | None) -> np.ndarray:
     ids = np.asarray(client_id)
     return np.array([c if there is None or int(c) in there else -1 for c in ids], np.int32)
+
+
+NO_LABELS = {
+    **exchanges.NO_SESSION,
+    **dict.fromkeys(("vectors", "given", "point", "label", "confidence"), b""),
+}
+
+
+def no_labels(
+    state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+) -> PseudoLabels:
+    """Return the given labels alone; stands for a client's labels where they are not known."""
+    del state, key, communication
+    y = jnp.asarray(cohort.y)
+    return completed(cohort, jnp.full(y.shape, UNLABELED), jnp.zeros(y.shape))
+
+
+def labeled_jointly(
+    source: XclpLabels,
+    ask: Ask,
+    federation: Federation,
+    state: ServerState,
+    cohort: Cohort,
+    key: jax.Array,
+    communication: Communication,
+) -> LabeledByClients:
+    """Have the clients label their examples by XCLP; who leaves is no part of the round."""
+    p = replace(source.parameters, seed=drawn_seed(key))
+    number, message = int(state.round) + 1, _embed(state, key)
+    asked = {int(client): message for client in np.asarray(cohort.client_id) if client >= 0}
+    check = partial(check_points, federation)
+    points = ask(EMBED, asked, {"points": 0}, round_number=number, check=check)
+    ids = list(points)
+    found = labeled_by_clients(
+        len(ids),
+        exchanges.carried(ask, ids, {"round": number, "seed": p.seed}),
+        {address: points[client]["points"] for address, client in enumerate(ids)},
+        p,
+        source.execution,
+    )
+    communication.add(found.communication)
+    metrics = {"steps": found.accuracy.steps, "residual": found.accuracy.residual}
+    return LabeledByClients(key, metrics, frozenset(ids[address] for address in found.clients))
+
+
+def _embed(state: ServerState, key: jax.Array) -> Request:
+    return Request(state.model, (), state.round, (), jax.random.key_data(key[None]))
+
+
+@dataclass(frozen=True, eq=False)
+class JointlyLabelingClient:
+    """A client that labels with the others, by the simulation's `source`, then trains."""
+
+    training: TrainingClient
+    source: XclpLabels
+
+    @property
+    def side(self) -> ClientSide:
+        """The functions of a client."""
+        return ClientSide(self._init, self._answer, self._form, self._stored)
+
+    def _init(self, key: jax.Array, federation: Federation) -> dict[str, Any]:
+        return {**NO_LABELS, "training": self.training.init(key, federation)}
+
+    def _stored(self, key: jax.Array, federation: Federation) -> dict[str, Any]:
+        form = jax.eval_shape(lambda: self.training.init(key, federation))
+        return {**NO_LABELS, "training": form}
+
+    def _form(self, step: str, federation: Federation) -> Any:
+        if step in (UPDATE, *AFTER_MEAN):
+            return self.training.form(step, federation)
+        if step != EMBED:
+            return exchanges.REQUEST
+        key = jax.random.key(0)
+        return jax.eval_shape(lambda: _embed(self.training.init_server(key, federation), key))
+
+    def _answer(
+        self, step: str, own: Mapping[str, Any], request: Any, cohort: Cohort
+    ) -> tuple[dict[str, Any], Any]:
+        if step in (UPDATE, *AFTER_MEAN):
+            source = self._labels_of(own, request) if step == UPDATE else None
+            after, reply = self.training.answer(step, own["training"], request, cohort, source)
+            return {**own, "training": after}, reply
+        if step == EMBED:
+            return self._embedded(own, request, cohort)
+        [number] = exchanges.terms_of(request, "round")
+        point = np.frombuffer(own["point"], np.uint8).astype(bool)
+        if not len(point) or own["round"] != number:
+            raise ProtocolError(f"step {step!r} of round {number} without points of that round")
+        given = np.frombuffer(own["given"], np.int32)
+        vectors = np.frombuffer(own["vectors"], np.float32).reshape(len(given), -1)
+        client, kept, frames = take_part(self.source.parameters, step, own, request, vectors, given)
+        if step == exchanges.END:
+            found = client.prediction()
+            label = np.full(len(point), UNLABELED, np.int32)
+            confidence = np.zeros(len(point), np.float32)
+            label[point], confidence[point] = found.labels, found.confidences
+            kept |= {"round": number, "vectors": b"", "given": b"", "point": b""}
+            kept |= {"label": label.tobytes(), "confidence": confidence.tobytes()}
+        return {**own, **kept}, {"frames": frames}
+
+    def _embedded(
+        self, own: Mapping[str, Any], request: Request, cohort: Cohort
+    ) -> tuple[dict[str, Any], Any]:
+        """Keep the points of the graph, and forget earlier labels."""
+        [key] = jax.random.wrap_key_data(jnp.asarray(request.keys))
+        state = client_view(request, own["training"])
+        entered = self.source.points(state, arranged(cohort), key)
+        point = np.asarray(entered.mask)[0]
+        [x], y = own_examples(entered.x), np.asarray(entered.y)[0]
+        vectors = np.asarray(x[: len(point)][point], np.float32)
+        after = {
+            **NO_LABELS,
+            "training": own["training"],
+            "round": int(request.round) + 1,
+            "vectors": vectors.tobytes(),
+            "given": y[point].astype(np.int32).tobytes(),
+            "point": point.astype(np.uint8).tobytes(),
+        }
+        return after, {"points": len(vectors)}
+
+    def _labels_of(self, own: Mapping[str, Any], request: Any) -> PseudoLabel | None:
+        """Return the labeling of a round by what the client has kept; None in the first stage."""
+        if self.training.parts.stage(int(request.round)) == 1:
+            return None
+        if own["round"] != int(request.round) + 1 or not own["label"]:
+            raise ProtocolError("training without labels of the round")
+        found = np.frombuffer(own["label"], np.int32), np.frombuffer(own["confidence"], np.float32)
+
+        def labels(
+            state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+        ) -> PseudoLabels:
+            del state, key, communication
+            return completed(cohort, *(values[None] for values in found))
+
+        return labels
+
+
+ROLE = "updates"
+STEPS = frozenset((UPDATE, *AFTER_MEAN, EMBED))  # of the side in the clear, but for sessions
+NO_SUMMAND = {**exchanges.NO_SESSION, "summand": b""}
+
+
+@dataclass(frozen=True, eq=False)
+class SummingClient:
+    """A client whose update enters a sum alone: the functions of a `ClientSide`.
+
+    Attributes:
+        inner: the client's side of the same method in the clear.
+    """
+
+    inner: ClientSide
+
+    @property
+    def side(self) -> ClientSide:
+        """The functions of a client."""
+        return ClientSide(self._init, self._answer, self._form, self._stored)
+
+    def _init(self, key: jax.Array, federation: Federation) -> dict[str, Any]:
+        return {**NO_SUMMAND, "inner": self.inner.init(key, federation)}
+
+    def _stored(self, key: jax.Array, federation: Federation) -> dict[str, Any]:
+        return {**NO_SUMMAND, "inner": self.inner.state_form(key, federation)}
+
+    def _form(self, step: str, federation: Federation) -> Any:
+        return self.inner.form(step, federation) if step in STEPS else exchanges.REQUEST
+
+    def _answer(
+        self, step: str, own: Mapping[str, Any], request: Any, cohort: Cohort
+    ) -> tuple[dict[str, Any], Any]:
+        if step in STEPS or not own["summand"]:
+            inner, reply = self.inner.answer(step, own["inner"], request, cohort)
+            is_once = isinstance(inner, dict) and bool(inner.get("once"))
+            after = {**NO_SUMMAND, "once": is_once, "inner": inner}
+            if step not in (UPDATE, MEASURE):
+                return after, reply
+            vector = vector_of(_summand(step, jax.tree.map(np.asarray, reply)))
+            number = int(request.round) + (step == UPDATE)
+            return after | {"summand": vector.tobytes(), "round": number}, {"numbers": vector.size}
+        address, number = exchanges.terms_of(request, "address", "round")
+        if own["round"] != number:
+            raise ProtocolError(f"step {step!r} of round {number} without an update of that round")
+        vector = np.frombuffer(own["summand"]).reshape(-1, 1)
+        roles = server_sums.roles(ROLE, server_sums.client, vector, is_resilient=True)
+
+        def party_of(seed: bytes) -> ReplayedParty:
+            return ReplayedParty(address, seed, roles, may_be_sparse=True)
+
+        kept, frames = exchanges.answered(step, own, request, party_of)
+        forgotten = {"summand": b""} if step == exchanges.END else {}
+        return {**own, **forgotten, **kept}, {"frames": frames}
+
+
+class SummedAskedClients(SummedClients, AskedClients):
+    """The clients of a round on a network, of which the server receives the sums."""
+
+    def total(self, step: str, state: ServerState, *others: Any) -> Summand:
+        """Return the sum over the clients that stay until their upload."""
+        *_, received, key = ((), *others)  # of measured statistics the key alone
+        requests, form = self.requests(step, state, received, key)
+        nothing = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), form)
+        empty = _summand(step, nothing)
+        size, number = vector_of(empty).size, int(state.round) + (step == UPDATE)
+
+        def check(client: int, reply: Mapping[str, Any]) -> None:
+            if reply["numbers"] != size:
+                raise Unusable(f"{reply['numbers']} numbers in place of {size}")
+
+        ids = sorted(self.ask(step, requests, {"numbers": 0}, round_number=number, check=check))
+        total, summed = None, list[int]()
+        if len(ids) >= fewest_clients(self.parts.training.server.sums):
+            carry = exchanges.carried(self.ask, ids, {"round": number})
+            partners = enough_partners(len(ids), 1)
+            role = server_sums.role_of(ROLE, len(ids), partners)
+            session = RemoteSession(
+                len(ids), carry, {server_sums.client: role}, mask_partners=partners
+            )
+            total = sum_in(session, dict.fromkeys(range(len(ids))), size)
+            summed = [ids[address] for address in session.contributors]
+            session.later_all(session.clients)
+            session.flush(exchanges.END)
+            self.communication.add(session.communication())
+        self.keep(summed)
+        return empty if total is None else summand_from(total, empty)
+
+
+def _summand(step: str, reply: Any) -> Summand:
+    if step == MEASURE:
+        return measured_summand(*reply)
+    return summand_of(reply.update, reply.trains, reply.labels, reply.unlabeled)
+
+
+def sides_of(parts: Parts, trained: Callable[..., Outcome], one_round: Callable[..., Any]) -> Sides:
+    """Return the server's side and a client's, by `trained` and `one_round` of `jaxfed.training.round.round`.
+
+    Raises:
+        UsageError: settings that do not run on a network: not all clients of a cohort are to train; at the
+            server, a labeling that needs more than a client's own examples and the model.
+    """
+    training, pseudo_label = parts.training, parts.pseudo_label
+    if number := training.training_cohort_size:
+        wrong, allowed = "on a network all clients of a round train", "set it to 0"
+        raise UsageError(
+            wrong, key="training_cohort_size", owner="training", value=number, allowed=allowed
+        )
+    if who := training.server.presence:
+        wrong = "clients of a network leave by themselves"
+        raise UsageError(wrong, key="presence", owner="ServerTraining", value=who, allowed="use ()")
+    source = training.pseudo_labels[pseudo_label]
+    joint = source if isinstance(source, XclpLabels) else None  # labels by all clients together
+    if joint is None:
+        client = TrainingClient(parts, (training.pseudo_labels["none"], source))
+        side = ClientSide(client.init, client.answer, client.form)
+    else:
+        check_network(joint.parameters)
+        client = TrainingClient(parts, (training.pseudo_labels["none"], no_labels))
+        side = JointlyLabelingClient(client, joint).side
+    asked = AskedClients
+    if training.server.sums != "plaintext":
+        asked, side = SummedAskedClients, SummingClient(side).side
+
+    def server(ask: Ask, federation: Federation) -> tuple[Init, Round]:
+        if joint is None and pseudo_label not in AT_CLIENTS:
+            raise UsageError(
+                "on a network clients label their own examples",
+                key="pseudo_label",
+                value=pseudo_label,
+                allowed=choose_one_of((*AT_CLIENTS, *BY_XCLP)),
+            )
+        labels = labels_at_clients
+        if joint is not None:
+            labels = partial(labeled_jointly, joint, ask, federation)
+        compiled = cache(lambda function, *fixed: jax.jit(partial(function, *fixed)))
+
+        def served(stage: int, label: Any) -> Stage:
+            def run(
+                state: ServerState, cohort: Cohort, labels: LabeledByClients, *others: Any
+            ) -> Outcome:
+                clients = asked(client, stage, ask, federation, compiled, cohort, labels)
+                found = trained(parts, stage, clients, state, *others)
+                return found._replace(communication=clients.communication)
+
+            return label, run
+
+        stages = served(1, labels_at_clients), served(2, labels)
+        return client.init_server, partial(one_round, parts, stages)
+
+    return Sides(server, side)

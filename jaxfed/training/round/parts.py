@@ -4,15 +4,16 @@ Hook          host code before labeling and after the server's step, with a shar
 UploadStore   a hook: the server's store of the clients' uploads other than models
 Control       values beside the model that grow by the clients' corrections
 Messages      further messages between the server and single clients
-Classifier    how a state classifies examples
+Classifier    how a state classifies examples; `evaluation_by` makes a method's evaluation of it
 Parts         all of these, the stages that follow from them, and the state before the first round
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -20,19 +21,21 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxfed.data.client_rows import ClientRows
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import Course
+from jaxfed.federation.algorithm import Course, Evaluate, Metrics, Outputs, Predict, Predictions
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import Communication, num_bytes_of
-from jaxfed.federation.execution.settings import require
+from jaxfed.federation.evaluate import MEASURES, over_clients
+from jaxfed.federation.execution import require
+from jaxfed.kernels.devices import in_batches, rows_at_once
 from jaxfed.random_streams import Stream
 from jaxfed.training.aggregate import Aggregate
 from jaxfed.training.local.local_training import BatchStatistics
-from jaxfed.training.pseudo_labels.label_sources import WITHIN_CLIENTS
 from jaxfed.training.round.client_round import AfterMean, LocalUpdate
-from jaxfed.training.server_state import ServerState, rows_for, stacked_for
-from jaxfed.training.specification import Training, num_outputs
+from jaxfed.training.server_state import ServerState, rows_for, stacked_for, without_tables
+from jaxfed.training.specification import WITHIN_CLIENTS, Training, num_outputs
 
 if TYPE_CHECKING:
     from jaxfed.training.round.labels_at_server import ServerWithLabels
@@ -205,28 +208,27 @@ class Messages(NamedTuple):
         """
         num_clients = int(np.sum(np.asarray(client_id) >= 0))
         parameters, statistics = nnx.split_state(state.model, nnx.Param, ...)
-        download_bytes = int(self.download_bytes(parameters))
+        download_bytes = num_clients * int(self.download_bytes(parameters))
+
+        def up(kind: str, num_bytes: int) -> None:
+            if kind not in sent:
+                communication.up(kind, num_bytes)
+
         if self.shares_model:
-            communication.down("parameters", num_clients * download_bytes)
-            if "parameters" not in sent:
-                communication.up("parameters", num_clients * num_bytes_of(parameters))
+            communication.down("parameters", download_bytes)
+            up("parameters", num_clients * num_bytes_of(parameters))
         for kind, num_bytes in dict(sent).items():
             communication.up(kind, int(np.asarray(num_bytes).sum(dtype=np.int64)))
-        num_bytes = num_clients * num_bytes_of(state.control) if control.is_sent else 0
-        if num_bytes:
+        if num_bytes := num_clients * num_bytes_of(state.control) * control.is_sent:
             communication.down("control", num_bytes)
-            if "control" not in sent:
-                communication.up("control", num_bytes)
+            up("control", num_bytes)
         num_bytes = num_clients * num_bytes_of(statistics) if self.shares_model else 0
         if num_bytes and batch_statistics == "averaged":
             communication.down("statistics", num_bytes)
-            if "statistics" not in sent:
-                communication.up("statistics", num_bytes)
-        measures = bool(num_bytes) and batch_statistics == "static"
-        if measures or self.after_mean is not None:
-            communication.down("parameters", num_clients * download_bytes)
-        if measures and "statistics" not in sent:
-            communication.up("statistics", num_bytes)
+        if (num_bytes and batch_statistics == "static") or self.after_mean is not None:
+            communication.down("parameters", download_bytes)
+        if num_bytes:
+            up("statistics", num_bytes)
 
 
 MODEL_ALONE = Messages()
@@ -363,3 +365,72 @@ class Parts:
                 "classes; use a network with as many outputs or more"
             )
         return state
+
+
+class Evaluation(NamedTuple):
+    """The evaluation functions of a `FederatedAlgorithm`, as its fields of these names."""
+
+    evaluate: Evaluate
+    validate: Evaluate
+    predict: Predict
+    outputs: Outputs
+
+
+def evaluation_by(classifier: Classifier, *, reads_clients: bool = True) -> Evaluation:
+    """Build the evaluation functions of a classifier; they share one compiled program.
+
+    `reads_clients` is False for a classifier that needs no clients' states: an evaluated state (`Outputs`)
+    then has no tables of them.
+    """
+    probabilities = jax.jit(classifier.probabilities)
+
+    def predict(state: ServerState, x: np.ndarray) -> np.ndarray:
+        of_batch = partial(probabilities, classifier.needed(state))
+        return np.asarray(in_batches(of_batch, x, rows_at_once()))
+
+    def quality(
+        name: str,
+        state: ServerState,
+        federation: Federation,
+        split: np.ndarray,
+        measures: Collection[str],
+    ) -> Metrics:
+        if not len(split):
+            return {}
+        probability, truth = predict(state, federation.examples(split)), federation.y[split]
+        return {f"{name}_{measure}": MEASURES[measure](probability, truth) for measure in measures}
+
+    def validate(state: ServerState, federation: Federation) -> Metrics:
+        return quality(
+            "validation",
+            state,
+            federation,
+            federation.validation,
+            ("accuracy", "balanced_accuracy"),
+        )
+
+    def evaluate(state: ServerState, federation: Federation) -> Metrics:
+        return quality("test", state, federation, federation.test, MEASURES)
+
+    def evaluate_clients(state: ServerState, federation: Federation) -> Metrics:
+        unlabeled = ClientRows.of(federation.partition.unlabeled)
+        indices, owner = unlabeled.joined, unlabeled.owner
+        label = predict(state, federation.examples(indices)).argmax(axis=1)
+        truth = federation.y[indices]
+        return over_clients("unlabeled", label, truth, owner, federation.num_clients)
+
+    def predictions(state: ServerState, federation: Federation) -> Predictions:
+        test = federation.test
+        probability = predict(state, federation.examples(test))
+        return Predictions(
+            client=np.full(len(test), -1, np.int32),
+            example=test,
+            role=np.full(len(test), "test"),
+            label=probability.argmax(axis=1).astype(np.int32),
+            confidence=probability.max(axis=1),
+        )
+
+    outputs = Outputs(
+        (lambda state: state) if reads_clients else without_tables, evaluate_clients, predictions
+    )
+    return Evaluation(evaluate, validate, predict, outputs)

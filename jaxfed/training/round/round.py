@@ -27,9 +27,7 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.training.aggregate import Aggregate, check_weights, in_all, weighted_sum
 from jaxfed.training.local.batches import ClientData
-from jaxfed.training.pseudo_labels.label_sources import check_source
 from jaxfed.training.round.client_round import ClientUpdate, LocalUpdate, Shared
-from jaxfed.training.round.evaluation import evaluation_by
 from jaxfed.training.round.parts import (
     MODEL_ALONE,
     NO_CONTROL,
@@ -38,11 +36,12 @@ from jaxfed.training.round.parts import (
     Hook,
     Messages,
     Parts,
+    evaluation_by,
     network_classifier,
 )
 from jaxfed.training.round.runner import CohortClients, Outcome, Stage, placed, simulated
 from jaxfed.training.server_state import ServerState, is_finite, with_statistics
-from jaxfed.training.specification import SERVER_LEARNING_RATE, Training
+from jaxfed.training.specification import SERVER_LEARNING_RATE, Training, check_source
 
 
 def federated_training(
@@ -123,7 +122,7 @@ def one_round(
     # Label.
     labels = label(state, cohort, label_key, communication)
     if training.training_cohort_size:
-        from jaxfed.training.round.training_cohort import divided
+        from jaxfed.training.round.runner import divided
 
         cohort, labels = divided(parts, state, cohort, labels, key, communication)
 
@@ -294,6 +293,6 @@ def with_measured(
 
 
 def _sides(parts: Parts) -> Sides:
-    from jaxfed.training.round.sides import sides_of
+    from jaxfed.training.round.network import sides_of
 
     return sides_of(parts, trained, one_round)

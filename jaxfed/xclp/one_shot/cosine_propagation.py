@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.data.dataset import UNLABELED
-from jaxfed.federation.execution.client_map import size_buckets
-from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.federation.execution import HERE, Execution, size_buckets
 from jaxfed.kernels import knn
 from jaxfed.kernels.devices import padded_rows, padded_to
 from jaxfed.kernels.graph import normalized_graph

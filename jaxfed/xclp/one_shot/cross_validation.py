@@ -27,7 +27,7 @@ import numpy as np
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.federation.execution import HERE, Execution
 from jaxfed.random_streams import Stream
 from jaxfed.xclp.one_shot.transduction import Transduction
 from jaxfed.xclp.settings.parameters import MEASURES

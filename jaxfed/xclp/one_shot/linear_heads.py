@@ -37,7 +37,7 @@ import numpy as np
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import UNLABELED, Federation
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.execution.settings import require
+from jaxfed.federation.execution import require
 from jaxfed.settings import Ge, Note, OneOf
 from jaxfed.xclp.heads import ClientSums, Head, HowToSum, Moments, unit_rows
 from jaxfed.xclp.one_shot.transduction import Transduction, client_arrays, padded, transductive

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfed.federation.execution.settings import Execution
+from jaxfed.federation.execution import Execution
 from jaxfed.kernels import knn
 from jaxfed.kernels.devices import everywhere, in_batches, padded_rows
 from jaxfed.kernels.neighbors.distances import no_distance

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.data.dataset import UNLABELED
-from jaxfed.federation.execution.settings import Execution
+from jaxfed.federation.execution import Execution
 from jaxfed.kernels.devices import padded_rows
 from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
 from jaxfed.privacy import randomized_response

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from jaxfed.federation.execution.settings import Execution
+from jaxfed.federation.execution import Execution
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp.settings.parameters import ROW_SUMS, Counts, Parameters
 from jaxfed.xclp.steps.class_scores import Rows, scores, weighed_by_prior

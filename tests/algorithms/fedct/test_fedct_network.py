@@ -22,7 +22,6 @@ CASES = {
     "trees": TREE,
     "networks": ("learner.name=network",),
     "mixed": MIXED,
-    "all answers": (*TREE, "fedct.consensus=staple"),
     "abstentions": (*TREE, "fedct.consensus=qualified_majority", "fedct.threshold=0.6"),
     "masked": (*TREE, "fedct.sums=masked"),
     "double masks": (*TREE, "fedct.sums=masked_resilient"),

@@ -23,7 +23,7 @@ from jaxfed.experiment.run.summary import summarize
 from jaxfed.experiment.store.workdir import Workdir, open_workdir
 from jaxfed.federation.algorithm import Course, FederatedAlgorithm
 from jaxfed.federation.method import method
-from jaxfed.federation.sampling import num_groups, sample_clients
+from jaxfed.federation.rounds import num_groups, sample_clients
 from jaxfed.host.checkpoint import Checkpoints, CheckpointWriter
 from jaxfed.host.interruption import Interrupted, Interruption
 

@@ -12,8 +12,7 @@ from jaxfed.experiment.store.records import read_run
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.evaluate import MEASURES, auroc
 from jaxfed.reports.tables import run_table
-from jaxfed.training.round.evaluation import evaluation_by
-from jaxfed.training.round.parts import Classifier
+from jaxfed.training.round.parts import Classifier, evaluation_by
 
 TRUTH = np.array([0, 0, 1, 1, 0, -1])
 CLIENTS = [(np.ones((2, 2), np.float32), [0, 1])]

@@ -109,7 +109,7 @@ def test_vectors_stay_on_disk_and_bytes_become_numbers(tmp_path):
 
 
 def test_copies_beyond_memory_are_refused(sets, monkeypatch):
-    monkeypatch.setattr("jaxfed.federation.execution.settings.available_bytes", lambda: 29_000)
+    monkeypatch.setattr("jaxfed.federation.execution.available_bytes", lambda: 29_000)
     own = ("baselines=()", "algorithm=fedavg")
     settings = settings_of(sets[1], "preprocessing.kind=identity", *own)
     with pytest.raises(UsageError, match=r"kind='identity': a float32 copy of all .* 41 kB"):

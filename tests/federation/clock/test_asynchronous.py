@@ -8,7 +8,7 @@ import jaxfed
 from jaxfed.algorithms.fedbuff import slots_of
 from jaxfed.federation.algorithm import Asynchronous, Course, FederatedAlgorithm, Timed
 from jaxfed.federation.clock import Clock, schedule_of
-from jaxfed.federation.sampling import Sampling, sample_clients
+from jaxfed.federation.rounds import Sampling, sample_clients
 
 
 def federation(sizes):

@@ -6,7 +6,7 @@ import pytest
 import jaxfed
 from jaxfed.federation.algorithm import Course, FederatedAlgorithm
 from jaxfed.federation.clock import Clock, schedule_of
-from jaxfed.federation.sampling import Sampling, sample_clients
+from jaxfed.federation.rounds import Sampling, sample_clients
 
 SECOND = Clock(seconds_per_example=1.0)
 

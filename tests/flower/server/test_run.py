@@ -28,7 +28,6 @@ from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.records import read_predictions
 from jaxfed.experiment.store.workdir import open_workdir
-from jaxfed.federation.cohort import emptied
 from jaxfed.flower.client import client_data
 from jaxfed.flower.deployment import trial
 from jaxfed.flower.server import server_run
@@ -253,7 +252,12 @@ def without(algorithm, left):
     def played(state, cohort, key):
         gone = left.get(int(state.round) + 1, ())
         is_there = ~np.isin(cohort.client_id, list(gone))
-        return algorithm.round(state, emptied(cohort, is_there), key)
+        fewer = cohort._replace(
+            client_id=np.where(is_there, cohort.client_id, -1),
+            y=np.where(is_there[:, None], cohort.y, -1),
+            mask=cohort.mask & is_there[:, None],
+        )
+        return algorithm.round(state, fewer, key)
 
     return algorithm._replace(round=played)
 

@@ -10,7 +10,7 @@ from jaxfed.host.parallel.devices import cores_are_devices, one_device_a_core
 
 SCRIPT = """
 import jax
-from jaxfed.federation.execution.settings import Execution
+from jaxfed.federation.execution import Execution
 from jaxfed.host.parallel import devices
 assert Execution()  # made before the devices are set
 devices.num_cores = lambda: 3

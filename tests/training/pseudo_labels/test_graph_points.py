@@ -12,11 +12,11 @@ from jaxfed import xclp
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.federation.cohort import Cohort
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.pseudo_labels.label_sources import LabelSources
 from jaxfed.training.pseudo_labels.propagated_labels import (
     XclpLabels,
     with_prototypes,
 )
+from jaxfed.training.specification import LabelSources
 
 PARAMETERS = xclp.Parameters(num_classes=3, num_bits=512, num_neighbors=3)
 

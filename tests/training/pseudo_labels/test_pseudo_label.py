@@ -14,8 +14,7 @@ from jaxfed.algorithms.fedsem import Teacher
 from jaxfed.algorithms.per_client_lp import per_client_lp
 from jaxfed.federation.cohort import Cohort, stacked
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.execution.client_map import client_map
-from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.federation.execution import HERE, Execution, client_map
 from jaxfed.kernels import knn
 from jaxfed.kernels.devices import mesh_of
 from jaxfed.models.mlp import mlp

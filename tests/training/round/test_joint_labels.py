@@ -13,7 +13,7 @@ from jaxfed.errors import ProtocolError
 from jaxfed.federation.algorithm import Unusable
 from jaxfed.federation.communication import Communication
 from jaxfed.testing.method_checks import SEED, arranged
-from jaxfed.training.round.joint_labels import labeled_jointly
+from jaxfed.training.round.network import labeled_jointly
 from jaxfed.xclp.settings.parameters import Parameters
 
 COHORT = [2, 3, 5]

@@ -24,7 +24,7 @@ from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import replayable_bytes
 from jaxfed.secure.session.parties import Session
 from jaxfed.testing.method_checks import SEED, arranged
-from jaxfed.training.round import masked_network, masked_sums
+from jaxfed.training.round import masked_sums, network
 from jaxfed.training.round.client_round import ClientUpdate
 from jaxfed.training.round.masked_sums import Summand
 from jaxfed.training.round.network import MEASURE
@@ -273,8 +273,8 @@ def test_who_leaves_a_sum_of_the_network_leaves_as_in_the_simulation(stage):
 def test_measured_statistics_stay_with_the_client_as_its_update_does():
     reply = {"mean": np.ones(3, np.float32)}, np.int32(5)
     inner = SimpleNamespace(answer=lambda step, own, request, cohort: ({}, reply))
-    client = masked_network.SummingClient(inner)
-    own = masked_network.NO_SUMMAND | {"inner": {}}
+    client = network.SummingClient(inner).side
+    own = network.NO_SUMMAND | {"inner": {}}
     after, shown = client.answer(MEASURE, own, SimpleNamespace(round=2), None)
     assert shown == {"numbers": np.frombuffer(after["summand"]).size}
     assert after["round"] == 2
@@ -282,8 +282,8 @@ def test_measured_statistics_stay_with_the_client_as_its_update_does():
 
 def test_a_letter_of_another_round_than_the_updates_is_refused():
     """Its masks would be of one round, its numbers of another."""
-    client = masked_network.SummingClient(inner=None)
-    own = masked_network.NO_SUMMAND | {"summand": np.ones(2).tobytes(), "round": 3}
+    client = network.SummingClient(inner=None).side
+    own = network.NO_SUMMAND | {"summand": np.ones(2).tobytes(), "round": 3}
     request = {"terms": json.dumps({"address": 0, "round": 2}), "letter": b""}
     with pytest.raises(ProtocolError, match="of round 2 without an update of that round"):
         client.answer("join", own, request, None)

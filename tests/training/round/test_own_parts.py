@@ -6,8 +6,8 @@ from flax import nnx
 
 import jaxfed
 from jaxfed import xclp
-from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 from jaxfed.training.pseudo_labels.pseudo_label import completed
+from jaxfed.training.specification import PSEUDO_LABELS
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((30, 4)).astype(np.float32)

@@ -11,9 +11,9 @@ from jaxfed.algorithms.semifl import labeled
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Ragged, apart, joined
 from jaxfed.training.local.batches import Batches, ClientData, Episodes, plan_of
-from jaxfed.training.pseudo_labels.label_sources import LabelSources
 from jaxfed.training.round.client_round import plain_update
 from jaxfed.training.round.round import federated_training
+from jaxfed.training.specification import LabelSources
 
 SIZES = (300, 5, 0, 9, 70)
 JOINT = Batches("joint", 8, 2)

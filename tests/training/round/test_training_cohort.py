@@ -20,7 +20,7 @@ from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.audit.surface import surface_of
 from jaxfed.federation.cohort import arranged
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.round.training_cohort import training_places
+from jaxfed.training.round.runner import training_places
 
 SIZES = [6, 5, 4, 7, 6, 3]
 FEDERATION = federation_of(SIZES, num_labeled=2)

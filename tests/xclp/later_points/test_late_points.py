@@ -10,7 +10,7 @@ from jaxfed.config import file as config_file
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.execution.settings import HERE
+from jaxfed.federation.execution import HERE
 
 KEY = jax.random.key(5)
 SMALL = (

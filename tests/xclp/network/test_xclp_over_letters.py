@@ -8,7 +8,7 @@ import pytest
 
 from jaxfed.errors import ProtocolError
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.execution.settings import HERE
+from jaxfed.federation.execution import HERE
 from jaxfed.secure import influence_columns as columns
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.session import framing

@@ -12,7 +12,7 @@ from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.methods import settings_to_try
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.execution.settings import Execution
+from jaxfed.federation.execution import Execution
 from jaxfed.kernels import knn
 from jaxfed.random_streams import Stream
 from jaxfed.xclp.one_shot.cross_validation import cross_validated, folds, recovered

@@ -155,8 +155,8 @@ def test_a_clients_bytes_are_those_of_the_page():
         before = session.communication()
         choices = pair_choices(h, "random", 0)
         cross_steps.nearest_others(session, codes, 3, protocols.masked, choices=choices)
-        sent = session.communication().since(before)
-        total = sum(sent.upload.values()) / len(codes)
+        sent = session.communication().upload - before.upload
+        total = sum(sent.values()) / len(codes)
         assert total == pytest.approx(66_600 + 259 * h, rel=0.005)
 
 

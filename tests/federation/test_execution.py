@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from jaxfed.errors import BeyondMemory
-from jaxfed.federation.execution import settings
-from jaxfed.federation.execution.client_map import client_map
-from jaxfed.federation.execution.settings import Execution, require
+from jaxfed.federation import execution as settings
+from jaxfed.federation.execution import Execution, client_map, require
 
 
 def test_a_setting_whose_array_does_not_fit_is_refused_by_its_key(monkeypatch):
-    monkeypatch.setattr("jaxfed.federation.execution.settings.available_bytes", lambda: 1000)
+    monkeypatch.setattr("jaxfed.federation.execution.available_bytes", lambda: 1000)
     require(1000, "an order", key="epochs", value=3)
     with pytest.raises(BeyondMemory) as caught:
         require(1001, "an order", key="epochs", value=3, owner="config.training")

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxfed.federation.execution.client_map import (
+from jaxfed.federation.execution import (
     client_map,
     core_each,
     even_devices,
@@ -85,7 +85,7 @@ def test_bits_are_those_of_one_after_another(number):
 def test_only_where_cores_are_devices(monkeypatch):
     """Devices that a flag forces, as here, are none."""
     assert fastest_apart() is None
-    monkeypatch.setattr("jaxfed.federation.execution.client_map.cores_are_devices", lambda: True)
+    monkeypatch.setattr("jaxfed.federation.execution.cores_are_devices", lambda: True)
     assert fastest_apart() is core_each
     monkeypatch.setattr(jax, "process_count", lambda: 2)  # each would have some of the clients
     assert fastest_apart() is None

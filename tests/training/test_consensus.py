@@ -1,41 +1,37 @@
-"""Consensus against NumPy, one example after another; Proposition 1 against its series."""
+"""Consensus against NumPy, one example after another; sums under masks; Proposition 1 against its series."""
 
 import math
 from functools import partial
 
+import message_sizes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from jaxfed.training.consensus.consensus import (
+from jaxfed.federation.communication import Communication, label_bytes
+from jaxfed.secure import vote_sums
+from jaxfed.training.consensus import (
     change_probability,
+    in_fresh_session,
     largest_share,
     rounds_needed,
-    staple,
+    summed_answers,
     summed_probabilities,
     vote_histogram,
 )
 
-C = 4
+C, U = 4, 50
 TALLIES = {  # kind of answers, tally, threshold
     "majority": ("labels", partial(vote_histogram, num_classes=C), 0.0),
     "qualified_majority": ("labels", partial(vote_histogram, num_classes=C), 0.6),
     "mean": ("probabilities", summed_probabilities, 0.0),
 }
-NAMES = (*TALLIES, "staple")
-BY_NAME = pytest.mark.parametrize("name", NAMES)
 BY_TALLY = pytest.mark.parametrize("name", TALLIES)
 
 
-def kind_of(name):
-    return TALLIES[name][0] if name in TALLIES else "labels"
-
-
 def agree(name, answers, clients):
-    if name == "staple":
-        return staple(np.where(clients[:, None] >= 0, answers, -1), C)
     _, tally, threshold = TALLIES[name]
     return largest_share(tally(answers, clients), threshold=threshold)
 
@@ -57,7 +53,7 @@ def answers_of(kind, num_clients=5, num_examples=40, seed=0):
 
 def of_one_example(name, answers):
     """(label, weight, soft) of one example's answers, K of them, those missing left out."""
-    if kind_of(name) == "labels":
+    if TALLIES[name][0] == "labels":
         tally = np.bincount(answers[answers >= 0], minlength=C)
     else:
         tally = answers.sum(axis=0)
@@ -71,8 +67,8 @@ def of_one_example(name, answers):
 
 @BY_TALLY
 def test_example_after_example(name):
-    answers, clients = answers_of(kind_of(name))
-    answers[:, 3] = -1 if kind_of(name) == "labels" else 0
+    answers, clients = answers_of(TALLIES[name][0])
+    answers[:, 3] = -1 if TALLIES[name][0] == "labels" else 0
     label, weight, soft = agree(name, answers, clients)
     for u in range(answers.shape[1]):
         expected = of_one_example(name, answers[:, u])
@@ -95,11 +91,11 @@ def test_a_tally_is_a_sum_over_clients(name):
     np.testing.assert_allclose(tally, sum(parts), rtol=1e-6, atol=1e-6)
 
 
-@BY_NAME
+@BY_TALLY
 @given(seed=st.integers(0, 2**31))
 def test_order_and_padding_of_clients_are_inert(name, seed):
     """Padding rows may hold anything."""
-    answers, clients = answers_of(kind_of(name), seed=seed)
+    answers, clients = answers_of(TALLIES[name][0], seed=seed)
     expected = agree(name, answers, clients)
     rng = np.random.default_rng(seed)
     padded = np.concatenate([answers, answers[rng.integers(5, size=3)]])
@@ -109,12 +105,12 @@ def test_order_and_padding_of_clients_are_inert(name, seed):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-@BY_NAME
+@BY_TALLY
 @given(seed=st.integers(0, 2**31))
 def test_classes_have_no_order_but_in_ties(name, seed):
-    answers, clients = answers_of(kind_of(name), seed=seed)
+    answers, clients = answers_of(TALLIES[name][0], seed=seed)
     permutation = np.random.default_rng(seed).permutation(C).astype(np.int32)
-    if kind_of(name) == "labels":
+    if TALLIES[name][0] == "labels":
         permuted = np.where(answers >= 0, permutation[answers], -1).astype(np.int32)
     else:
         permuted = answers[..., np.argsort(permutation)]
@@ -147,19 +143,55 @@ def test_a_share_that_is_the_threshold_is_enough(num_clients):
         assert label[1] != 1
 
 
-def test_of_one_hot_probabilities_the_mean_is_the_majority():
-    votes, clients = answers_of("labels")
-    one_hot = (votes[..., None] == np.arange(C)).astype(np.float32)
-    expected = agree("majority", votes, clients)
-    for ours, theirs in zip(agree("mean", one_hot, clients), expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
-
-
 def test_estimates_below_zero_count_as_zero():
     tally = np.float32([[-3, 4, 1, 0], [-1, -2, -3, -4]])
     agreed = largest_share(tally)
     np.testing.assert_array_equal(agreed.label, [1, -1])
     np.testing.assert_allclose(agreed.soft, [[0, 0.8, 0.2, 0], [0, 0, 0, 0]])
+
+
+ANSWERS = np.random.default_rng(0).dirichlet(np.ones(C), (4, U)).astype(np.float32)
+MARKS = np.random.default_rng(0).integers(0, 2, (3, U, C)).astype(bool)
+
+
+@pytest.mark.parametrize("sums", ["masked", "masked_resilient"])
+def test_masked_sums_are_those_in_the_clear(sums):
+    ids = np.int32([5, -1, 0, 7])
+    plain, masked = Communication(), Communication()
+    ours = summed_answers(ANSWERS, ids, sums, masked)
+    theirs = summed_answers(ANSWERS, ids, "plaintext", plain)
+    assert ours.dtype == theirs.dtype == np.float32
+    np.testing.assert_allclose(theirs, ANSWERS[[0, 2, 3]].sum(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-6)
+    assert plain.upload == {"votes": 3 * 4 * U * C}
+    assert "votes" not in masked.upload
+    assert ("secrets" in masked.upload) == (sums == "masked_resilient")
+
+
+@pytest.mark.parametrize("sums", ["masked", "masked_resilient"])
+@pytest.mark.parametrize("ids", [[-1, -1, -1, -1], [-1, 3, -1, -1]])
+def test_one_client_alone_has_no_sum(ids, sums):
+    communication = Communication()
+    total = summed_answers(ANSWERS, np.int32(ids), sums, communication)
+    assert total.shape == (U, C)
+    assert not total.any()
+    assert not communication.upload
+
+
+def test_marks_need_not_be_one_hot():
+    """What a mechanism releases has any number of ones in a row."""
+    communication = Communication()
+    total = in_fresh_session(vote_sums.vote_histogram, list(MARKS), communication)
+    np.testing.assert_array_equal(total, np.sum(MARKS, axis=0))
+    assert communication.upload["upload"] == message_sizes.votes(3, U, C)["upload"]
+
+
+@pytest.mark.parametrize(
+    ("num_labels", "num_values", "num_bytes"),
+    [(8, 2, 1), (9, 2, 2), (10_000, 10, 5000), (10_000, 16, 5000), (10_000, 17, 6250), (5, 1, 0)],
+)
+def test_packed_labels(num_labels, num_values, num_bytes):
+    assert label_bytes(num_labels, num_values) == num_bytes
 
 
 @pytest.mark.parametrize(("m", "c", "rounds"), [(5, 1.0, 10), (7, 2.5, 4), (50, 1.0, 20)])
