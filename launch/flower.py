@@ -27,7 +27,9 @@ from . import entry
 
 _CONFIG = entry.config_flag()
 _WORKDIR = entry.workdir_flag()
-_NODES = flags.DEFINE_string("nodes", None, "server: folder of the clients' public keys, *.pub.")
+_NODES = flags.DEFINE_string(
+    "nodes", None, "server: folder of the clients' public keys, *.pub; try: their number."
+)
 _HOST = flags.DEFINE_string(
     "host", "127.0.0.1", "server: address to listen at; 0.0.0.0 for all (docs/network.md: who can)."
 )
@@ -79,6 +81,8 @@ def _try(overrides: list[str], interruption: Interruption) -> int:
             with RunProgress(settings) as progress:
                 conduct(config, place, progress, interruption)
 
+    if _NODES.value:
+        overrides.append(f"federation.num_clients={_NODES.value}")
     return commands.try_here(
         commands.load(_given("config", _CONFIG.value), overrides),
         location(_given("workdir", _WORKDIR.value), "--workdir"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -18,7 +19,6 @@ from jaxfed.experiment.store import workdir
 from jaxfed.flower.client import client_data
 from jaxfed.flower.deployment import programs, trial
 from jaxfed.flower.deployment.programs import Address, Say
-from jaxfed.flower.deployment.trial import deal
 from jaxfed.flower.messages import setup
 from jaxfed.flower.server import server_data, server_run
 
@@ -85,7 +85,7 @@ def try_here(
     config, place = experiment.config, place.absolute()
     if not _is_finished(experiment, place):
         say(f"dealing {config.dataset.name} to clients")
-        folders = deal(config, place / NODES, place / SERVER)
+        folders = trial.deal(config, place / NODES, place / SERVER)
         address = Address(programs.HERE, programs.free_port(), place / NETWORK / KEYS)
         found = started_with(address, folders, client)
         if serve(experiment, place, address, held=place / SERVER, clients=found, say=say):
@@ -95,7 +95,6 @@ def try_here(
     places = place / RUN, place / SIMULATION
     difference = trial.compare(*places, config.algorithm, nodes=place / NODES)
     say(f"network and simulation: {difference}")
-    say(f"results are in {place / RUN}")
     return int(not difference.is_none)
 
 
@@ -138,8 +137,14 @@ def serve(
         raise UsageError(f"--nodes: {len(clients)} public keys (*.pub) for {wanted} clients")
     if not _is_finished(experiment, place):
         server_run.check(experiment.config, server_data.read(held))
-        with workdir.open_workdir(place / RUN, experiment.config.to_dict()):
-            pass  # it is not in use, nor another config's
+        for tries in range(30, -1, -1):  # processes of a killed server end some seconds after it
+            try:
+                with workdir.open_workdir(place / RUN, experiment.config.to_dict()):
+                    break  # it is not in use, nor another config's
+            except UsageError as error:
+                if not tries or not isinstance(error.__context__, BlockingIOError):
+                    raise
+            time.sleep(1.0)
         known = {*names, address.host} - {"0.0.0.0"}
         programs.make_server_certificate(address.certificates, sorted(known))
         if address.host != programs.HERE:

@@ -126,7 +126,7 @@ def test_a_trial_without_processes(monkeypatch, tmp_path):
     assert not played
     assert try_here(*SECURE) == 0
     assert played == [[f"--data={place / 'nodes' / number}" for number in "012"]]
-    assert said[-2] == "network and simulation: no states to compare; no labels to compare"
+    assert said[-1] == "network and simulation: no states to compare; no labels to compare"
     assert simulated == ["simulation"]
     differs = trial.Difference(0.0, 1, 1, 100)
     monkeypatch.setattr(trial, "compare", lambda *_, **__: differs)
