@@ -71,7 +71,6 @@ class Voting:
     presence: Annotated[Sequence[str], Note("each 'CLIENT@STAGE' or 'SHARE%@STAGE'")] = ()
 
     def __post_init__(self) -> None:
-        """Reject settings that do not go together."""
         check(self)
         self.departures()
 
@@ -118,27 +117,19 @@ class LabelPrivacy:
     delta: Probability = 1e-5
 
     def __post_init__(self) -> None:
-        """Reject keys that do not go together.
-
-        Noise settings without noise are rejected, too: they would suggest an eps that does not hold.
-        """
+        """Reject, among others, settings of noise without noise: an eps that does not hold."""
         check(self)
         if (self.sensitivity == "stability") != (self.stability_rate > 0):
-            raise UsageError(
-                f"does not go with sensitivity={self.sensitivity!r}",
-                key="stability_rate",
-                value=self.stability_rate,
-                allowed="use a number above 0" if self.sensitivity == "stability" else "use 0",
-            )
+            wrong = f"does not go with sensitivity={self.sensitivity!r}"
+            allowed = "use a number above 0" if self.sensitivity == "stability" else "use 0"
+            value = self.stability_rate
+            raise UsageError(wrong, key="stability_rate", value=value, allowed=allowed)
         for field in fields(self):
             value = getattr(self, field.name)
             if not self.has_noise and field.name in _OF_NOISE and value != field.default:
-                raise UsageError(
-                    "is a setting of noise, and release='none' adds none",
-                    key=field.name,
-                    value=value,
-                    allowed=f"set release={' or '.join(map(repr, get_args(Release)[1:]))}",
-                )
+                wrong = "is a setting of noise, and release='none' adds none"
+                allowed = f"set release={' or '.join(map(repr, get_args(Release)[1:]))}"
+                raise UsageError(wrong, key=field.name, value=value, allowed=allowed)
 
     @property
     def has_noise(self) -> bool:
