@@ -7,7 +7,7 @@ returns a `Dataset`, whose keywords are those of the config's section `name`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ _TABLE_OPTIONS = ("label_key", "client_key", "drop", "image_size")
 
 
 def load(
-    name_or_path: str | Path,
+    name_or_path: str | Path | Sequence[str | Path],
     *,
     root: str | Path | None = None,
     label_key: str | None = None,
@@ -46,9 +46,9 @@ def load(
               files (`jaxfed.data.readers.named`), or of a TFDS set there (cifar10, emnist/byclass), prepared
               as array_record; sets by name are also looked for in ../uci and ../images of `root`
             - the path of an .npz file, of a table or a pattern of tables (`jaxfed.data.readers.tables`), of a
-              folder that `pack` wrote, of arrays with a table of their labels (`jaxfed.data.readers.arrays`),
-              of Parquet files, or of images. A path has an ending or begins with a slash (./images, /data/x);
-              any existing folder is one. One that does not exist is looked for in `root`.
+              folder that `pack` wrote, of arrays with a table of their labels (`jaxfed.data.readers.arrays`;
+              also a list of these files), of Parquet files, or of images. A path has an ending or begins with
+              a slash (./images); any existing folder is one. Others are looked for in `root`.
         root: folder of prepared TFDS sets and other data; None is $JAXFED_DATA, else TFDS's default.
         label_key: the label: a TFDS feature ("coarse_label" of cifar100) or a table's column;
             the other sources have one label only.
@@ -70,7 +70,11 @@ def load(
         "image_size": image_size,
         "drop": tuple(drop or ()) or None,
     }
-    name_or_path = path_text(name_or_path, "name_or_path")
+    if isinstance(name_or_path, list | tuple):
+        files = [location(each, "name_or_path") for each in name_or_path]
+        with guarded(f"data set of {len(files)} files"):
+            return arrays.read_beside_table(files[0].parent, files, **given)
+    name_or_path = path_text(name_or_path, "name_or_path")  # type: ignore[arg-type]
     if name_or_path in READERS:
         _only(name_or_path, given)
         return READERS[name_or_path](**(options or {}))
@@ -107,8 +111,7 @@ def _load(name: str, root: str | Path | None, given: dict[str, Any]) -> Dataset:
         return arrays.read_beside_table(folder, files, **given)
     if (splits := tables.splits_of(folder)).train:
         return tables.read(folder, splits, *only(*_TABLE_OPTIONS))
-    prepared = tfds_source.version_directory(place, name) if name else None
-    if prepared is not None:
+    if name and (prepared := tfds_source.version_directory(place, name)):
         return tfds_source.read(name, prepared, *only("label_key"))
     if not name or not folder.is_dir():
         only("label_key", "image_size")

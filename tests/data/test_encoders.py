@@ -405,3 +405,10 @@ def test_arrays_beside_a_table(tmp_path, kind, dtype, caplog):
 def test_an_array_of_float32_stays_on_disk(tmp_path):
     data = load(write_embeddings(tmp_path / "e", "one file"))
     assert is_mapped(data.x)
+
+
+def test_a_list_of_arrays_and_tables_has_its_own_order(tmp_path):
+    folder = write_embeddings(tmp_path / "e", "several files")
+    names = "part-10.npz", "part-1.npy", "part-2.npz", "b.csv", "a.csv"
+    data = load([folder / name for name in names], client_key="hospital")
+    np.testing.assert_array_equal(data.x, np.concatenate([X[7:], X[:7]]))

@@ -4,9 +4,9 @@
     FOLDER/*.npy, FOLDER/*.csv         embeddings, say, and a table of their labels: row i is row i
     FOLDER/{train*,test*}.{npy,csv}    the same of two splits; files are chosen by name as those of tables are
 
-Rows of several files follow each other in the order of their names, part-2 before part-10. An `.npz` file
-beside a table holds one array, or its examples are x. A table is any of `jaxfed.data.readers.tables`. A
-single `.npy` file of float32 or bytes stays on disk.
+Rows of several files follow each other in the order of their names, part-2 before part-10, or of a list. An
+`.npz` file beside a table holds one array, or its examples are x. A table is any of
+`jaxfed.data.readers.tables`. A single `.npy` file of float32 or bytes stays on disk.
 """
 
 from __future__ import annotations
