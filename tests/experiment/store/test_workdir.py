@@ -316,7 +316,7 @@ def test_a_finished_experiment_is_none_once_deleting_has_begun(tmp_path, monkeyp
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("fedct.decode", "unbiased"), ("scaffold.option", "II"), ("labeled_share", "ceiling")],
+    [("fedct.ties", "smallest"), ("scaffold.option", "II"), ("labeled_share", "ceiling")],
 )
 def test_a_key_that_went_with_its_only_value_left_is_no_other_config(tmp_path, key, value):
     """Nor is its section, which has no other key."""
