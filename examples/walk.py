@@ -6,7 +6,7 @@ python -m examples.walk
 # %% The clients: the digits dealt to ten of them, a tenth of the labels at each.
 import jaxfed
 from jaxfed.data import Dirichlet, Labels, load, partition
-from jaxfed.reports.partition_figure import partition_figure
+from jaxfed.reports.figures import partition_figure
 
 digits = load("digits")
 dealt = partition(
@@ -16,7 +16,7 @@ counts = [
     [[(digits.y[points] == c).sum() for c in range(10)] for points in clients]
     for clients in (dealt.labeled, dealt.unlabeled)
 ]
-figure = partition_figure(*counts)
+figure = partition_figure({"labeled": counts[0], "unlabeled": counts[1]})
 
 # %% XCLP on these arrays, without a config: labels for every client's own points.
 vectors = [digits.x[[*a, *b]].reshape(-1, 64) for a, b in zip(*dealt[:2], strict=True)]

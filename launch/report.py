@@ -1,11 +1,10 @@
 """Make tables, plots and one HTML page of the results of launch.run and launch.sweep.
 
-python -m launch.report WORKDIR... [--out=DIR] [--target=ACCURACY] [--format=pdf,svg]
+python -m launch.report WORKDIR... [--out=DIR] [--format=pdf,svg]
 
 A WORKDIR is that of a run or of a sweep, or a folder with such workdirs at any depth. DIR (`report` in the
-first WORKDIR if not given) gets report.html, report.md, tables/*.csv and *.tex, and plots/*.png. --target=0.8
-adds the rounds, seconds and bytes that each method of a run takes to an accuracy of 0.8; --format=pdf,svg
-writes each plot in these formats as well.
+first WORKDIR if not given) gets report.html, report.md, tables/*.csv and *.tex, and plots/*.png.
+--format=pdf,svg writes each plot in these formats as well.
 """
 
 from __future__ import annotations
@@ -18,9 +17,6 @@ from jaxfed.host.interruption import Interruption
 from . import entry
 
 _OUT = entry.out_flag("Where the report goes; WORKDIR/report if not given.")
-_TARGET = flags.DEFINE_float(
-    "target", None, "Add what each method takes to this accuracy, a number from 0 to 1."
-)
 _FORMAT = flags.DEFINE_list(
     "format", [], "Formats of plots beside PNG: pdf, svg; tables/ has each table as CSV and LaTeX."
 )
@@ -35,13 +31,9 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     from jaxfed.audit.report import parts_of
     from jaxfed.reports.report import write_report
 
-    if _TARGET.value is not None and not 0 <= _TARGET.value <= 1:
-        raise UsageError(f"--target={_TARGET.value:g}: use numbers from 0 to 1, such as 0.8")
     if unknown := {*_FORMAT.value} - {"pdf", "svg"}:
         raise UsageError(f"--format={min(unknown)}: no such format; use pdf, svg, or both")
-    page = write_report(
-        arguments, _OUT.value, target=_TARGET.value, added=parts_of, formats=_FORMAT.value
-    )
+    page = write_report(arguments, _OUT.value, added=parts_of, formats=_FORMAT.value)
     print(f"report is in {page}")
     return 0
 

@@ -10,7 +10,7 @@ With `clock`, FedAvg, FedProx and FedBuff (Nguyen et al., AISTATS 2022) in simul
 unequal speeds (docs/time.md):
 
     python -m launch.run --config=ml_collections_configs/federated_optimization.py:clock --workdir=runs/clock
-    python -m launch.report runs/clock --target=0.9
+    python -m launch.report runs/clock
 
 All labels are given (`federation.reveal_labels`); clients differ by Dirichlet(0.3). The rows and all their
 keys; `--config.fedadam.training.server_tau=1e-2` sets one of them, and

@@ -10,7 +10,6 @@ from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 from jaxfed.reports.style import (
     BACKGROUND,
     INK,
-    LINE_STYLES,
     MARKERS,
     MUTED,
     PALETTE,
@@ -28,6 +27,7 @@ _RESOURCES = {
     "matmul_bf16_flops": ("bfloat16 products", "FLOP/s"),
     "matmul_int8_ops": ("int8 products", "OP/s"),
 }
+_LINE_STYLES = ("--", ":", "-.")  # of limits
 _SCALED, _DOUBTFUL = "scaled up from a part", "in doubt: growth.csv says why"
 
 
@@ -92,7 +92,7 @@ def growth_figure(growth: Growth) -> Figure:
         ax.plot(
             *zip(*times, strict=True),
             color=INK,
-            linestyle=LINE_STYLES[1 + place % (len(LINE_STYLES) - 1)],
+            linestyle=_LINE_STYLES[place % len(_LINE_STYLES)],
             linewidth=1.4,
             label=f"Limit: {name}, {EngFormatter(unit, places=1)(rate)}",
             zorder=2,

@@ -93,19 +93,18 @@ def is_ahead_on_other_rows(first: Measurement, second: Measurement, metric: str)
     gains = []
     for repeat, values in enumerate(zip(first.values, second.values, strict=True)):
         a, b = _hits(first.source, repeat), _hits(second.source, repeat)
-        if a is None or b is None or not np.array_equal(a.row, b.row):
+        if a is None or b is None or not np.array_equal(a[0], b[0]):
             return True
-        classes = a.truth if "balanced" in metric else np.zeros_like(a.truth)
+        rows, truth, hits = a
+        classes = truth if "balanced" in metric else np.zeros_like(truth)
         which = np.unique(classes, return_inverse=True)[1]
-        weight = 1 / (
-            np.bincount(which)[which] * (which.max() + 1)
-        )  # of a row in its repeat's mean
-        if not np.allclose([weight @ a.hit, weight @ b.hit], values, atol=1e-6):
+        weight = 1 / (np.bincount(which)[which] * (which.max() + 1))  # of a row in the mean
+        if not np.allclose([weight @ hits, weight @ b[2]], values, atol=1e-6):
             return True  # a measure that rows do not add up to
-        gain = a.hit - b.hit
+        gain = hits - b[2]
         of_class = np.bincount(which, gain) / np.bincount(which)
         gains.append(weight @ gain)
-        for row, error in zip(a.row, weight * (gain - of_class[which]), strict=True):
+        for row, error in zip(rows, weight * (gain - of_class[which]), strict=True):
             errors[row] = errors.get(row, 0.0) + error
     deviation = np.linalg.norm([*errors.values()]) / len(gains)
     return bool(np.mean(gains) > special.ndtri(0.975) * deviation)
@@ -141,19 +140,11 @@ def judged_rows(
         return Rows(client, row, label, confidence, truth)
 
 
-class _Hits(NamedTuple):
-    """Test rows of a method in a repeat: numbers, ascending, classes, and shares of right predictions."""
-
-    row: np.ndarray
-    truth: np.ndarray
-    hit: np.ndarray
-
-
-def _hits(source: tuple[Path, str] | None, repeat: int) -> _Hits | None:
-    """Return a method's test rows of known class; None if its predictions were not stored."""
-    found = None if source is None else judged_rows(*source, repeat)
-    if found is None:
+def _hits(source: tuple[Path, str] | None, repeat: int) -> tuple[np.ndarray, ...] | None:
+    """Return a method's tested rows, ascending, their classes and shares of right predictions, if stored."""
+    found = source and judged_rows(*source, repeat)
+    if not found:
         return None
     rows, first, place = np.unique(found.row, return_index=True, return_inverse=True)
     is_right = (found.label == found.truth).astype(float)
-    return _Hits(rows, found.truth[first], np.bincount(place, is_right) / np.bincount(place))
+    return rows, found.truth[first], np.bincount(place, is_right) / np.bincount(place)

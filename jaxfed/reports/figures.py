@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from absl import logging
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -36,9 +36,10 @@ from jaxfed.reports.names import (
     setting_label,
     setting_text,
 )
-from jaxfed.reports.partition_figure import partition_figure
 from jaxfed.reports.style import (
+    BACKGROUND,
     INK,
+    LABELED,
     MUTED,
     algorithm_styles,
     dress,
@@ -65,6 +66,10 @@ _OVER_CLIENTS = {
     "clients_validation": ("client_validation_accuracy", "validation_accuracy"),
 }
 _CALIBRATED = "calibration.sharpness"  # metric of a method with calibrated confidences
+_KINDS = {"labeled": "Labeled", "unlabeled": "Unlabeled", "new": "New, to be classified"}
+_OF_CLIENTS = tuple(_KINDS.values())  # the others have a narrow panel without clients
+_KINDS |= {"server": "Server", "public": "Public"}
+_MOST_NAMED = 25  # clients and classes
 _ROLES = ("new", "test", "unlabeled")  # the first of these with predictions is judged
 
 Series = Mapping[str, Sequence[tuple[float, Measurement]]]  # method -> (place, measurement)
@@ -105,17 +110,51 @@ def run_plots(run: Run) -> dict[str, Callable[[], Figure]]:
 
 
 def _partition_of(workdir: Path) -> Figure:
-    counts = read_json(workdir, "partition.json")
     with guarded(workdir / "partition.json"):
-        return partition_figure(
-            counts["labeled"],
-            counts["unlabeled"],
-            counts.get("new"),
-            apart={whose: counts[whose] for whose in ("server", "public") if whose in counts},
-            class_names=counts.get("class_names"),
-            client_names=counts.get("client_names"),
-            every=int(counts.get("every", 1)),
+        return partition_figure(read_json(workdir, "partition.json"))
+
+
+def partition_figure(counts: Mapping[str, Any]) -> Figure:
+    """Plot the number of examples of each class at each client: a heat map for each kind of examples.
+
+    `counts` is the content of partition.json: `labeled`, and where they exist `unlabeled` and `new`, int
+    [num_clients, num_classes]; `server` and `public`, int [num_classes]; `class_names`; `client_names`;
+    `every`, if only every such client is counted.
+    """
+    num_clients, num_classes = np.shape(counts["labeled"])
+    kinds = {title: np.atleast_2d(counts[key]) for key, title in _KINDS.items() if key in counts}
+    kinds = {title: held for title, held in kinds.items() if np.any(held)} or kinds
+    widths = [1.0 if title in _OF_CLIENTS else 0.4 for title in kinds]
+    height = float(np.clip(3.4 * num_classes / num_clients, 2.2, 5.0)) + 1.8
+    figure = new_figure(1.2 + min(3.4, 11 / sum(widths)) * sum(widths), height)
+    axes = figure.subplots(1, len(kinds), sharey=True, squeeze=False, width_ratios=widths)[0]
+    for ax, (title, held) in zip(axes, kinds.items(), strict=True):
+        image = ax.imshow(
+            held.T,
+            cmap=LinearSegmentedColormap.from_list("counts", [BACKGROUND, LABELED]),
+            # Square roots: a few large counts must not make all small ones look empty.
+            norm=PowerNorm(0.5, vmin=0, vmax=max(1, int(held.max(initial=0)))),
+            aspect="auto",
+            interpolation="nearest",
         )
+        every = counts.get("every", 1)
+        dress(ax, title=title, xlabel="Client" if every == 1 else f"Client, one in {every}")
+        ax.grid(False)
+        bar = figure.colorbar(image, ax=ax, orientation="horizontal", aspect=30, pad=0.04)
+        bar.locator = MaxNLocator(4 if title in _OF_CLIENTS else 1, integer=True)
+        bar.set_label(f"{int(held.sum()):,} examples", color=MUTED, fontsize=9)
+        ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        if title not in _OF_CLIENTS:
+            ax.set(xticks=[], xlabel="")
+        elif num_clients <= _MOST_NAMED and (names := counts.get("client_names")):
+            texts = [plain(name, 18) for name in names]
+            ax.set_xticks(range(num_clients), texts, rotation=45, ha="right")
+    names = counts.get("class_names") or range(num_classes)
+    axes[0].yaxis.set_major_locator(MaxNLocator(10, integer=True))
+    if num_classes <= _MOST_NAMED:
+        axes[0].set_yticks(range(num_classes), [plain(str(name), 18) for name in names], color=INK)
+    axes[0].set_ylabel("Class", color=INK, fontsize=10)
+    return figure
 
 
 def draw_plots(run: Run, folder: Path) -> None:
@@ -264,14 +303,10 @@ def over_time(rounds: Series, times: Series) -> dict[str, list[tuple[float, Meas
     return found
 
 
-class ClientAccuracies(NamedTuple):
-    """Client accuracies of one method: rounds int [T]; accuracy float [R, T, M], R repeats and M clients."""
-
-    rounds: npt.NDArray[np.int64]
-    accuracy: npt.NDArray[np.float64]
+Clients = tuple[np.ndarray, np.ndarray]  # rounds [T]; accuracies [R, T, M] of R repeats, M clients
 
 
-def over_clients(lines: Sequence[Mapping[str, Any]], metric: str) -> dict[str, ClientAccuracies]:
+def over_clients(lines: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Clients]:
     """Return method -> client accuracies, for methods with at least two clients and two evaluated rounds.
 
     The metric's value is a list, one number for each client. Only rounds that were evaluated in every repeat
@@ -287,12 +322,12 @@ def over_clients(lines: Sequence[Mapping[str, Any]], metric: str) -> dict[str, C
         repeats = gathered[method]
         rounds = sorted(set.intersection(*map(set, repeats.values())))
         values = [[judged[number] for number in rounds] for judged in repeats.values()]
-        found[method] = ClientAccuracies(np.array(rounds), np.array(values, np.float64))
-    return {method: clients for method, clients in found.items() if len(clients.rounds) > 1}
+        found[method] = np.array(rounds), np.array(values, float)
+    return {method: clients for method, clients in found.items() if len(clients[0]) > 1}
 
 
 def clients_figure(
-    clients: Mapping[str, ClientAccuracies],
+    clients: Mapping[str, Clients],
     means: Series,
     metric: str,
     methods: Methods = USUAL,

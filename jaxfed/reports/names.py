@@ -1,7 +1,4 @@
-"""Display names and units of methods, metrics, settings and values in reports.
-
-A method has its title from `@method(title=)`. Here are names of variants, which a config's sections make.
-"""
+"""Display names and units of methods, metrics, settings and values in reports."""
 
 import math
 import re
@@ -13,21 +10,6 @@ from jaxfed.algorithms import ALGORITHMS, declaration_of
 from jaxfed.experiment.store.records import Measurement, Run, algorithms_of
 from jaxfed.federation.communication import bytes_unit
 
-# Variants of shipped configs whose settings would be no name.
-_VARIANTS = {
-    "fixmatch_fedprox": "FixMatch-FedProx",
-    "protofssl_fedprox": "ProtoFSSL-FedProx",
-    "xclp_auto": "XCLP, settings by leave-one-out",
-    "per_client_lp_auto": "Per-client LP, settings by leave-one-out",
-    "pooled_lp_auto": "LP on pooled data, settings by leave-one-out",
-    "fedavgm": "FedAvgM",
-    "fedadagrad": "FedAdagrad",
-    "fedadam": "FedAdam",
-    "fedyogi": "FedYogi",
-    "dp_fedct": "DP-FedCT, bits",
-    "dp_fedct_paper": "DP-FedCT, bits (paper)",
-    "dp_fedct_answers": "DP-FedCT, answers",
-}
 _LABELERS = {
     "xclp": "XCLP",
     "xclp_head": "XCLP and a head",
@@ -37,48 +19,33 @@ _LABELERS = {
 }
 REMARK = " ‡"
 
-# Metrics whose own name does not say enough.
+# Metrics and settings whose own name does not say enough.
 _METRICS = {
-    "test_balanced_accuracy": "Balanced test accuracy",
-    "unlabeled_accuracy": "Accuracy on unlabeled data",
-    "validation_balanced_accuracy": "Balanced validation accuracy",
-    "selected_validation_accuracy": "Validation accuracy",
-    "selected_validation_balanced_accuracy": "Balanced validation accuracy",
-    "round_test_accuracy": "Test accuracy of each round's state",
-    "round_test_balanced_accuracy": "Balanced test accuracy of each round's state",
-    "worst_client_test_accuracy": "Test accuracy of the worst client",
     "epsilon": "Epsilon of all rounds together",
     "epsilon_sampled": "Epsilon of all rounds together, if nobody knows who was drawn",
     "epsilon_if_stable": "Epsilon of all rounds together, if learners are as stable as is said",
     "epsilon_estimated": "Estimate of epsilon, of all rounds together; no promise",
     "prototype_epsilon": "Epsilon of shared prototypes, given the networks",
     "consensus_change": "Share of public examples whose label changed",
-    "round_consensus_accuracy": "Accuracy of each round's labels of public examples",
-    "cosine_rmse": "RMSE of the cosine estimate",
     "seconds": "Time",
     "communication.upload_bytes": "Upload",
     "communication.download_bytes": "Download",
 }
-_SHARES = (
-    *("pseudo_labeled", "pseudo_label_weight"),
-    *("consensus_change", "agreement", "abstained"),
-)
 _SETTINGS = {
-    "num_bits": "LSH bits L",
-    "num_neighbors": "neighbors k",
-    "alpha": "propagation alpha",
-    "feddyn.alpha": "regularization alpha",
-    "num_clients": "clients",
-    "bit_epsilon": "epsilon of each LSH bit",
-    "label_epsilon": "epsilon of a label",
-    "dp_fedct.epsilon": "epsilon of one communication",
+    "xclp.num_bits": "LSH bits L",
+    "xclp.num_neighbors": "neighbors k",
+    "xclp.alpha": "propagation alpha",
+    "federation.num_clients": "clients",
     "cohort_size": "clients a round",
-    "dirichlet_alpha": "Dirichlet alpha (small: unlike clients)",
     "dataset.name": "data set",
     "learner.name": "learner",
     "model.name": "network",
     "baselines": "other methods",
 }
+_SHARES = (
+    *("pseudo_labeled", "pseudo_label_weight"),
+    *("consensus_change", "agreement", "abstained"),
+)
 
 
 @dataclass(frozen=True)
@@ -91,11 +58,6 @@ class Methods:
     def name(self, method: str) -> str:
         """Return the display name of a method."""
         return self.names.get(method, algorithm_label(method))
-
-    def difference(self, main: str, other: str) -> str:
-        """Return `MAIN − OTHER`, with compound names in parentheses."""
-        both = map(self.name, (main, other))
-        return " − ".join(f"({name})" if " + " in name or ", " in name else name for name in both)
 
 
 USUAL = Methods()
@@ -138,7 +100,7 @@ def marked(run: Run) -> dict[str, str]:
 
 def algorithm_label(name: str) -> str:
     """Return the display name of a method."""
-    return _VARIANTS.get(name) or declaration_of(name).title
+    return declaration_of(name).title
 
 
 def metric_label(name: str) -> str:
@@ -157,9 +119,8 @@ def setting_label(key: str) -> str:
     """Return the display name of a config key; a method's own key includes the method's name."""
     section, _, leaf = key.rpartition(".")
     method = section.removesuffix(".training")
-    owner = f" of {algorithm_label(method)}" if method in {*ALGORITHMS, *_VARIANTS} else ""
-    known = _SETTINGS.get(key, _SETTINGS.get(leaf))
-    return known or f"{leaf.replace('_', ' ')}{owner}"
+    owner = f" of {algorithm_label(method)}" if method in ALGORITHMS else ""
+    return _SETTINGS.get(key) or f"{leaf.replace('_', ' ')}{owner}"
 
 
 def setting_labels(keys: Sequence[str]) -> list[str]:

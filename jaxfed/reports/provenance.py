@@ -24,13 +24,11 @@ def provenance(runs: Sequence[Run], command: str = "") -> tuple[tuple[str, str],
     The config has the settings off their defaults that a method reads and that are equal in all runs. A note
     on the data is included if their source has one (a JPEG copy, for example).
     """
-    finished = [run for run in runs if run.finished]
-    environments = [run.environment for run in finished]
-    commands = [command] if command else [e["command"] for e in environments if "command" in e]
+    environments = [run.environment for run in runs if run.finished]
     facts = {
-        "command": "\n".join(dict.fromkeys(commands)),
+        "command": command or _joined((e.get("command", "") for e in environments), "\n"),
         "config": _common_settings(runs),
-        "data": _joined(run.origin for run in finished),
+        "data": _joined(run.origin for run in runs),
         "seeds": _joined(map(_seeds, runs)),
         "commit": _joined(map(_commit, environments)),
         "device": _joined(str(e.get("device", "")) for e in environments),
@@ -81,11 +79,9 @@ def _seeds(run: Run) -> str:
 
 
 def _commit(environment: Mapping[str, Any]) -> str:
-    commit = environment.get("commit")
-    if not commit:
-        return ""
-    return f"{commit[:12]}{' with uncommitted changes' if environment.get('dirty') else ''}"
+    commit = (environment.get("commit") or "")[:12]
+    return commit + " with uncommitted changes" * bool(commit and environment.get("dirty"))
 
 
-def _joined(texts: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(text for text in texts if text))
+def _joined(texts: Iterable[str], by: str = "; ") -> str:
+    return by.join(dict.fromkeys(filter(None, texts)))

@@ -114,17 +114,15 @@ def quality_tables(run: Run, names: tuple[str, str]) -> Iterator[Table]:
     num_classes, methods = max(len(classes), size), methods_of([run])
     records, lines = list[dict[str, Any]](), []
     for method, repeats in of.items():
-        ends = intervals(repeats, num_classes)
-        points = [point_measures(rows, num_classes) for rows in repeats]
-        support = int(np.mean([len(rows.row) for rows in repeats]))
-        texts = {}
-        for name in points[0]:
-            mean = float(np.mean([point.get(name, np.nan) for point in points]))
-            told = {"algorithm": method, "metric": name, "support": support, "mean": mean}
-            records.append(told | dict(zip(("low", "high"), ends.get(name, ()), strict=False)))
-            texts[name] = f"{100 * mean:.2f}"
-            if name in ends:
-                texts[name] += " ({:.1f} to {:.1f})".format(*(100 * end for end in ends[name]))
+        ends, means = intervals(repeats, num_classes), _means(repeats, num_classes)
+        support = _support(repeats)
+        told = {"algorithm": method, "support": support}
+        texts = {name: f"{100 * mean:.2f}" for name, mean in means.items()}
+        for name, mean in means.items():
+            own = dict(zip(("low", "high"), ends.get(name, ()), strict=False))
+            records.append({**told, "metric": name, "mean": mean, **own})
+            if own:
+                texts[name] += " ({:.1f} to {:.1f})".format(*(100 * end for end in own.values()))
         if "auroc" not in texts and (area := run.results[method].get("test_auroc")):
             texts["auroc"] = f"{100 * area.mean:.2f}"
         lines.append((methods.name(method), f"{support:,}", texts))
@@ -135,40 +133,40 @@ def quality_tables(run: Run, names: tuple[str, str]) -> Iterator[Table]:
     caption = _CAPTION.format(two=two * (num_classes == 2))
     title = f"{run.name}: measures on test rows"
     yield Table(names[0], title, columns, rows, 2, caption.strip(), records)
-    if any((r.client >= 0).any() for rows in of.values() for r in rows):
-        called = partition.get("client_names") if partition.get("every", 1) == 1 else None
-        yield from _of_clients(run, names[1], of, num_classes, called)
-
-
-def _of_clients(
-    run: Run,
-    name: str,
-    of: dict[str, list[Rows]],
-    num_classes: int,
-    client_names: list[str] | None,
-) -> Iterator[Table]:
     clients = np.unique(np.concatenate([r.client for rows in of.values() for r in rows]))
-    methods, records, lines = methods_of([run]), list[dict[str, Any]](), []
-    for client in clients[clients >= 0]:
-        called = client_names[client] if client_names else str(client)
+    if (clients >= 0).any():
+        called = partition.get("client_names") if partition.get("every", 1) == 1 else None
+        known = {
+            client: called[client] if called else str(client) for client in clients[clients >= 0]
+        }
+        yield _clients_table(run, names[1], of, num_classes, known)
+
+
+def _means(repeats: list[Rows], num_classes: int) -> dict[str, float]:
+    """Return the mean of each measure over the repeats that have rows."""
+    points = [point_measures(rows, num_classes) for rows in repeats if len(rows.row)]
+    names = points[0] if points else ()
+    return {name: float(np.mean([p.get(name, np.nan) for p in points])) for name in names}
+
+
+def _support(repeats: list[Rows]) -> int:
+    return int(np.mean([len(rows.row) for rows in repeats]))
+
+
+def _clients_table(
+    run: Run, name: str, of: dict[str, list[Rows]], num_classes: int, known: dict[int, str]
+) -> Table:
+    """Return the accuracies of clients; `known` has their names."""
+    records, lines = list[dict[str, Any]](), []
+    for client, called in known.items():
         cells, support = [], 0
         for method, repeats in of.items():
             own = [rows.of(rows.client == client) for rows in repeats]
-            points = [point_measures(rows, num_classes) for rows in own if len(rows.row)]
-            support = int(np.mean([len(rows.row) for rows in own])) or support
-            for measure in points[0] if points else ():
-                told = {
-                    "algorithm": method,
-                    "metric": measure,
-                    "support": support,
-                    "client": called,
-                }
-                records.append(
-                    told | {"mean": float(np.mean([p.get(measure, np.nan) for p in points]))}
-                )
-            mean = np.mean([p["accuracy"] for p in points]) if points else None
-            cells.append(Cell("–" if mean is None else f"{100 * mean:.2f}"))
+            means, support = _means(own, num_classes), _support(own) or support
+            told = {"algorithm": method, "support": support, "client": called}
+            records += [{**told, "metric": name, "mean": mean} for name, mean in means.items()]
+            cells.append(Cell(f"{100 * means['accuracy']:.2f}" if means else "–"))
         lines.append([Cell(called), Cell(f"{support:,}"), *cells])
-    columns = ("client", "test rows", *map(methods.name, of))
+    columns = ("client", "test rows", *map(methods_of([run]).name, of))
     title = f"{run.name}: clients' accuracy [%]"
-    yield Table(name, title, columns, lines[:_MOST_CLIENTS], 2, _OF_CLIENTS, records)
+    return Table(name, title, columns, lines[:_MOST_CLIENTS], 2, _OF_CLIENTS, records)

@@ -28,7 +28,6 @@ from jaxfed.reports.provenance import provenance
 from jaxfed.reports.quality import quality_tables
 from jaxfed.reports.sweeps import Curve, curves, swept_keys, validated_settings
 from jaxfed.reports.tables import Row, Table
-from jaxfed.reports.target import target_table
 
 HOW = "How it was made"
 _MOST_KEYS = 5  # differing settings with a column in the overview
@@ -105,7 +104,6 @@ def write_report(
     workdirs: Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str] | None = None,
     *,
-    target: float | None = None,
     added: Added = lambda run, take: (),
     formats: Sequence[str] = (),
 ) -> Path:
@@ -114,7 +112,6 @@ def write_report(
     Args:
         workdirs: of `launch.run` or `launch.sweep`, or folders that contain some at any depth.
         out: output folder; `report` in the first workdir if not given.
-        target: accuracy in [0, 1]; each run gets a table of what its methods take to it.
         added: function that returns further tables and pictures of a run, such as those of its audit.
         formats: of plots beside PNG, "pdf" or "svg".
 
@@ -125,7 +122,7 @@ def write_report(
         UsageError: a workdir is missing or holds no run, or `out` cannot be written.
     """
     given = None if out is None else location(out, "--out")
-    sections = build(workdirs, target, added)
+    sections = build(workdirs, added)
     folder = given or location(workdirs[0], "WORKDIR") / "report"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -145,18 +142,15 @@ def write_report(
 
 def build(
     workdirs: Sequence[str | os.PathLike[str]],
-    target: float | None = None,
     added: Added = lambda run, take: (),
 ) -> list[Section]:
     """Return the sections: an overview of several runs, each sweep, each run, the papers' tables."""
     if not workdirs:
         raise UsageError("give a workdir of launch.run or launch.sweep")
     found, take = find(workdirs), _names()
-    if target is not None and not found.runs:
-        raise UsageError(f"--target={target:g}: for runs alone, and there is none here")
     sections = [_overview(found.runs, take)] if len(found.runs) > 1 else []
     sections += [_sweep_section(sweep, take) for sweep in found.sweeps]
-    sections += [_run_section(run, take, target, added) for run in found.runs]
+    sections += [_run_section(run, take, added) for run in found.runs]
     return sections + _papers(found, take)
 
 
@@ -180,23 +174,20 @@ def _overview(runs: Sequence[Run], take: Callable[..., str]) -> Section:
     metric = tables.primary_metric(runs) or "test_accuracy"
     named = take("tables", "overview"), "All runs"
     table = tables.settings_table(*named, ["run", *keys], rows, metric)
-    paired = tables.runs_table(take("tables", "overview", "paired"), runs, metric)
-    return Section("Overview", [table, paired])
+    return Section("Overview", [table])
 
 
-def _run_section(run: Run, take: Callable[..., str], target: float | None, added: Added) -> Section:
+def _run_section(run: Run, take: Callable[..., str], added: Added) -> Section:
     if not run.finished:
         return Section(run.name, (), {os.fspath(run.workdir): ""})
     table = tables.run_table(run, take("tables", run.name))
-    to_target = take("tables", run.name, "target")
-    reached = None if target is None else target_table(run, target, to_target)
     pictures = [
         Picture(take("plots", run.name, name), _CAPTIONS.get(name, _OVER_ROUNDS), draw)
         for name, draw in figures.run_plots(run).items()
     ]
     of_rows = take("tables", run.name, "measures"), take("tables", run.name, "clients")
     measured = quality_tables(run, of_rows)
-    parts = [table, reached, *pictures, *measured, *added(run, take)]
+    parts = [table, *pictures, *measured, *added(run, take)]
     return Section(run.name, parts, origin=provenance([run]))
 
 
@@ -214,7 +205,7 @@ def _sweep_section(sweep: Sweep, take: Callable[..., str]) -> Section:
         keys = [*dict.fromkeys(other for curve in family for other in curve.fixed), key]
         points = [point for curve in family for point in curve.points]
         result, *gains = _point_tables(sweep, setting_label(key), key, keys, points, metric, take)
-        pictures = [p for curve in family for p in _curve_pictures(sweep, curve, metric, take)]
+        pictures = [_curve_picture(sweep, curve, metric, take) for curve in family]
         parts += [result, *pictures, *gains]
     drawn = {point.name for curve in found for point in curve.points}
     keys = swept_keys(sweep)
@@ -259,40 +250,32 @@ def _point_tables(
 def _row(sweep: Sweep, point: Any, keys: Sequence[str]) -> Row:
     """Return the row of a point: its values of some keys, or its name if there are no keys."""
     values = [sweep.value(point, key) for key in keys if key != "point"]
-    return Row(values or [point.name], point.run, point.failure)
+    return Row(values or [point.name], point.run)
 
 
-def _curve_pictures(
+def _curve_picture(
     sweep: Sweep, curve: Curve, metric: str, take: Callable[..., str]
-) -> Iterator[Picture]:
-    """Yield methods over the swept values, and of a swept code length the error of its cosines."""
+) -> Picture | None:
     runs = [point.run for point in curve.points]
     values = [sweep.value(point, curve.key) for point in curve.points]
     there, fixed = [run for run in runs if run is not None], curve.fixed.items()
     title = ", ".join(f"{setting_label(key)} {setting_text(value)}" for key, value in fixed)
-
-    def measured(method: str, metric: str) -> list[Any]:
-        return [run and run.results.get(method, {}).get(metric) for run in runs]
-
-    draw = partial(figures.curve_figure, curve.key, values)
-    series = {m: found for m in ordered_methods(there) if any(found := measured(m, metric))}
+    series = {
+        method: [run and run.results.get(method, {}).get(metric) for run in runs]
+        for method in ordered_methods(there)
+    }
+    series = {method: found for method, found in series.items() if any(found)}
     if not series:
-        return
+        return None
     against = f"against {setting_label(curve.key)}{f' at {title}' * bool(title)}"
-    yield Picture(
+    return Picture(
         take("plots", sweep.name, curve.key, title),
         f"{metric_label(metric)} {against}. Mean over repeats; error bars are one sample deviation.",
-        partial(draw, series, metric, title=title, methods=methods_of(there)),
+        partial(
+            *(figures.curve_figure, curve.key, values, series, metric),
+            **{"title": title, "methods": methods_of(there)},
+        ),
     )
-    errors = {"Measured": "cosine_rmse", "Theory": "cosine_rmse_theory"}
-    cosines = {name: measured("xclp", error) for name, error in errors.items()}
-    if curve.key.endswith("num_bits") and all(map(any, cosines.values())):
-        yield Picture(
-            take("plots", sweep.name, curve.key, title, "cosine-rmse"),
-            "How far cos(πh/L) is from the cosine, over pairs of points; theory is what L independent bits "
-            "give.",
-            partial(draw, cosines, "cosine_rmse"),
-        )
 
 
 def _papers(found: Found, take: Callable[..., str]) -> list[Section]:

@@ -9,13 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import matplotlib
 import numpy as np
 from absl import logging
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import NullLocator
@@ -27,18 +25,13 @@ from jaxfed.reports.names import is_accuracy, is_share
 # Colors of a plot: background, text, grid, kinds of data, and lines (a palette after Okabe and Ito, Color
 # Universal Design).
 BACKGROUND, INK, MUTED, GRID = "#ffffff", "#1b2530", "#5b6875", "#e4e8ec"
-LABELED, NEW = "#0a5c9c", "#e69f00"
+LABELED = "#0a5c9c"
 PALETTE = (
     *("#0072b2", "#d55e00", "#009e73", "#6b7683"),
     *("#cc79a7", "#b8860b", "#56b4e9", "#7a5195", "#8c564b", "#2f4b7c"),
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
-LINE_STYLES = ("-", "--", ":", "-.")  # for lines of the same color
-_SOLID = (
-    "-",
-    ":",
-    "-.",
-)  # for methods on clients' own data, by how often their color has been taken
+_SOLID = ("-", ":", "-.")  # of methods on clients' own data, by how often their color is taken
 DPI = 160
 _LEGEND_SIZE = 9  # points
 
@@ -125,11 +118,6 @@ def plain(text: str, most: int = 60) -> str:
     shown = "".join(letter if letter.isprintable() else " " for letter in text)
     shown = shown if len(shown) <= most else f"{shown[: most - 1]}…"
     return shown.replace("$", r"\$")
-
-
-def sequential(color: str) -> matplotlib.colors.Colormap:
-    """Return a color map for counts, from the background to `color`."""
-    return LinearSegmentedColormap.from_list("counts", [BACKGROUND, color])
 
 
 def scale_for(values: Sequence[float]) -> str:

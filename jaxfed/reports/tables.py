@@ -64,8 +64,6 @@ _GAINS = (
     "Bold, from three repeats on: ahead by more than two of them, and by 1.96 of those over test rows. "
     "The last lines count the settings that are ahead, and behind, by more than two; others are level."
 )
-_RUNS = "Differences in percentage points, paired by seed: mean ± standard error (s / √n; none for one seed)."
-_PAIRED_BY = ("dataset.", "federation.", "preprocessing.", "seed", "num_repeats")
 _TIME = "Time has compilation in it, where that was not cached. "
 _EPSILONS = "Epsilons are of different promises (for a label, a record, a client): see docs/threat-model.md. "
 
@@ -82,16 +80,6 @@ class Row(NamedTuple):
 
     values: Sequence[Any]
     run: Run | None
-    failure: str = ""
-
-    @property
-    def state(self) -> str:
-        """State of the run: finished, failed, not started or unfinished."""
-        if self.run is not None and self.run.finished:
-            return "finished"
-        if self.failure:
-            return "failed"
-        return "not started" if self.run is None else "unfinished"
 
 
 @dataclass(frozen=True)
@@ -164,7 +152,9 @@ def run_table(run: Run, name: str) -> Table:
         gains = [paired_difference(results, main, other, metric) for metric in metrics]
         if any(gains):
             texts = ["" if gain is None else difference_text(gain) for gain in gains]
-            rows.append((Cell(methods.difference(str(main), other)), *map(Cell, texts)))
+            both = map(methods.name, (str(main), other))
+            title = " − ".join(f"({each})" if " + " in each else each for each in both)
+            rows.append((Cell(title), *map(Cell, texts)))
     return Table(
         name=name,
         title=f"{run.name}: all methods",
@@ -187,13 +177,11 @@ def settings_table(
     name: str, title: str, keys: Sequence[str], rows: Sequence[Row], metric: str
 ) -> Table:
     """Return settings (of these config keys, one a row) against methods in one metric; the CSV has all."""
-    runs = [row.run for row in rows if row.run is not None]
-    any_unfinished = any(row.state != "finished" for row in rows)
+    runs = [row.run for row in rows if row.run]
     ordered, methods = ordered_methods(runs), methods_of(runs)
-    settings = [*setting_labels(keys), *["state"] * any_unfinished]
     lines = []
     for row in rows:
-        cells = [*_setting_cells(keys, row, methods), *[Cell(row.state)] * any_unfinished]
+        cells = _setting_cells(keys, row, methods)
         results = row.run.results if row.run else {}
         of = methods_of([row.run] if row.run else [])
         for method in ordered:
@@ -204,9 +192,9 @@ def settings_table(
     return Table(
         name=name,
         title=f"{title}: {lower(metric_label(metric))}",
-        columns=(*settings, *map(methods.name, ordered)),
+        columns=(*setting_labels(keys), *map(methods.name, ordered)),
         rows=lines,
-        num_settings=len(settings),
+        num_settings=len(keys),
         caption=(
             STATISTICS + BEST + ONCE * any(run.reused for run in runs) + _remarks(runs, methods)
         ).strip(),
@@ -256,37 +244,6 @@ def gains_table(
             if (gain := gained[other][i]) is not None
         ],
     )
-
-
-def runs_table(name: str, runs: Sequence[Run], metric: str) -> Table | None:
-    """Return each run minus the first one with the same seeds, for each method, paired by seed; None if none.
-
-    Runs are compared if they have the same data, clients and seeds: their settings of `dataset`, `federation`
-    and `preprocessing`, `seed` and `num_repeats` are equal.
-    """
-    groups: dict[str, list[Run]] = {}
-    for run in (run for run in runs if run.finished):
-        same = [pair for pair in run.settings.items() if pair[0].startswith(_PAIRED_BY)]
-        groups.setdefault(repr(sorted(same)), []).append(run)
-    pairs = [(group[0], other) for group in groups.values() for other in group[1:]]
-    ordered, methods = ordered_methods(runs), methods_of(runs)
-    rows, found = [], list[dict[str, Any]]()
-    for first, run in pairs:
-        gains = {}
-        for method in ordered:
-            both = {"run": run.results.get(method, {}), "first": first.results.get(method, {})}
-            if gain := paired_difference(both, "run", "first", metric):
-                gains[method] = gain._replace(std=gain.std and standard_error(gain))
-                told = {"run": run.name, "first": first.name, "algorithm": method, "metric": metric}
-                found.append({**told, "mean": gain.mean, "standard_error": gains[method].std})
-        if gains:
-            cells = (Cell(difference_text(gains.get(method))) for method in ordered)
-            rows.append([Cell(f"{run.name} − {first.name}"), *cells])
-    if not rows:
-        return None
-    title = f"Runs with the same clients and seeds: differences in {lower(metric_label(metric))}"
-    columns = ("runs", *map(methods.name, ordered))
-    return Table(name, title, columns, rows, 1, _RUNS, found)
 
 
 def _sign(gain: Measurement) -> int:
@@ -390,23 +347,19 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
 def records(settings: Mapping[str, Any], run: Run) -> list[dict[str, Any]]:
     """Return the rows of a CSV in long form, one for each method and metric; settings have their texts."""
     return [
-        {**settings, **record_of(run, method, metric, measurement)}
+        {
+            **settings,
+            "algorithm": method,
+            "metric": metric,
+            "mean": measurement.mean,
+            "std": measurement.std,
+            "num_repeats": len(measurement.values),
+            "values": " ".join(map(repr, measurement.values)),
+            "workdir": os.fspath(run.reused.get(method, run).workdir),
+        }
         for method, metrics in run.results.items()
         for metric, measurement in metrics.items()
     ]
-
-
-def record_of(run: Run, method: str, metric: str, measurement: Measurement) -> dict[str, Any]:
-    """Return the row of a CSV for one measurement, without settings."""
-    return {
-        "algorithm": method,
-        "metric": metric,
-        "mean": measurement.mean,
-        "std": measurement.std,
-        "num_repeats": len(measurement.values),
-        "values": " ".join(map(repr, measurement.values)),
-        "workdir": os.fspath(run.reused.get(method, run).workdir),
-    }
 
 
 def result_cell(

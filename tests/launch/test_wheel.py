@@ -115,7 +115,6 @@ def test_every_command_from_another_folder(installed, tmp_path):
     call("jaxfed-report", "run", "sweep", "audit", "--out=report")
     assert (tmp_path / "report" / "report.html").is_file()
     assert "protofssl" in call("jaxfed-costs", "--config=protofssl:smoke")
-    call("jaxfed-bounds", "--out=bounds")
     for script in ("jaxfed-bench", "jaxfed-growth", "jaxfed-accelerator"):
         done = run(str(installed[1] / script), cwd=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")

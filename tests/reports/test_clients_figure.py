@@ -8,9 +8,7 @@ from small_workdirs import make_run
 from whole_figures import assert_nothing_is_cut, run_figures
 
 from jaxfed.experiment.store.records import measure, read_run
-from jaxfed.reports import partition_figure
-from jaxfed.reports.figures import clients_figure, over_clients
-from jaxfed.reports.report import build
+from jaxfed.reports.figures import clients_figure, over_clients, partition_figure
 
 EACH = {0: [0.1, 0.3], 2: [0.4, 0.8], 4: [0.7, 0.9]}  # of two clients, by round
 
@@ -57,42 +55,26 @@ def test_clients_their_mean_and_their_deviation(tmp_path):
     assert_nothing_is_cut(figures["clients"])
 
 
-def test_by_validation_where_the_test_set_is_not_looked_at(tmp_path):
-    run = read_run(written(tmp_path / "r", "client_validation_accuracy", "validation_accuracy", 1))
-    figures = run_figures(run)
-    assert {"clients_validation", "validation"} <= set(figures)
-    assert "clients" not in figures
-    assert figures["clients_validation"].axes[0].get_ylabel() == "Validation accuracy [%]"
-
-
 def test_rounds_that_all_repeats_have():
     line = {"algorithm": "fedct", "client": [0.1, 0.2]}
     judged = {0: (1, 2, 3), 1: (2, 3)}
     lines = [line | {"repeat": r, "round": n} for r, rounds in judged.items() for n in rounds]
-    found = over_clients(lines, "client")["fedct"]
-    np.testing.assert_array_equal(found.rounds, [2, 3])
-    assert found.accuracy.shape == (2, 2, 2)
+    rounds, accuracy = over_clients(lines, "client")["fedct"]
+    np.testing.assert_array_equal(rounds, [2, 3])
+    assert accuracy.shape == (2, 2, 2)
     assert over_clients(lines[:1], "client") == {}
     unknown = over_clients([line | {"round": n, "client": [None, 1]} for n in (1, 2)], "client")
     clients_figure(unknown, {"fedct": [(1, measure([0.5]))]}, "test_accuracy").canvas.draw()
 
 
-def test_a_report_says_what_its_lines_are(tmp_path):
-    (section,) = build([written(tmp_path / "r")])
-    captions = {picture.name: picture.caption for picture in section.pictures}
-    assert "Thin lines are clients' own models in the first repeat" in captions["r-clients"]
-
-
 @pytest.mark.parametrize("num_classes", [3, 60])
 def test_clients_with_names_are_named(num_classes):
     counts, names = np.ones((9, num_classes), int), ["Hospital Clínic de Barcelona", *"bcdefghi"]
-    figure = partition_figure.partition_figure(counts, counts, counts, client_names=names)
+    held = {"labeled": counts, "unlabeled": counts, "new": counts, "client_names": names}
+    figure = partition_figure(held)
     panels = [ax for ax in figure.axes if ax.get_xlabel() == "Client"]
     assert len(panels) >= 2
     for ax in panels:
         shown = [label.get_text() for label in ax.get_xticklabels()]
         assert shown == ["Hospital Clínic d…", *"bcdefghi"]
     assert_nothing_is_cut(figure)
-    many = np.ones((40, num_classes), int)
-    figure = partition_figure.partition_figure(many, many, client_names=["name"] * 40)
-    assert "name" not in [label.get_text() for label in figure.axes[0].get_xticklabels()]

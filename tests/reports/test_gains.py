@@ -1,15 +1,11 @@
 """What the main method gains over every other one, point by point of a sweep."""
 
-import csv
 import json
 
 import pytest
 from small_workdirs import ACCURACIES, PER_CLIENT, XCLP, make_sweep, metric
 
-from jaxfed.experiment.store.records import Measurement
-from jaxfed.reports.comparison import standard_error
-from jaxfed.reports.report import build, write_report
-from jaxfed.reports.tables import gains_table
+from jaxfed.reports.report import build
 
 KEY = "federation.labeled_fraction"
 EQUAL = {**ACCURACIES, "per_client_lp": XCLP}
@@ -52,25 +48,6 @@ def test_ahead_is_by_two_errors(tmp_path, step, is_ahead):
     assert gains.rows[-2][1].text == ("2 of 2" if is_ahead else "0 of 2")
 
 
-def test_standard_errors_by_hand():
-    """0.00 and 0.02: mean 0.01, deviation 0.0141, standard error 0.01, up to rounding."""
-    gain = Measurement(0.01, 0.02 / 2**0.5, (0.0, 0.02))
-    assert standard_error(gain) == pytest.approx(0.01)
-    assert standard_error(Measurement(0.3, None, (0.3,))) == 0
-
-
-def test_numbers_are_written(sweep, tmp_path):
-    write_report([sweep], tmp_path / "out")
-    (path,) = (tmp_path / "out" / "tables").glob("*gains.csv")
-    with path.open() as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 6
-    first = rows[0]
-    assert (first[KEY], first["algorithm"], first["over"]) == ("0.1", "xclp", "per_client_lp")
-    assert float(first["mean"]) == pytest.approx(0.1)
-    assert float(first["standard_error"]) == pytest.approx(0.02 / 3**0.5)
-
-
 @pytest.mark.parametrize(("apart", "number"), [(0.015, 2), (0.025, 4)])
 def test_unequal_classes_have_balanced_accuracy_too(sweep, apart, number):
     """Where no method differs by two points in the two, one table says it all."""
@@ -83,7 +60,3 @@ def test_unequal_classes_have_balanced_accuracy_too(sweep, apart, number):
     (section,) = build([sweep])
     assert len(section.tables) == number
     assert ("balanced" in section.tables[-1].title) == (number == 4)
-
-
-def test_runs_without_a_main_method_in_common_have_no_table():
-    assert gains_table("g", "g", [KEY], [], "test_accuracy") is None

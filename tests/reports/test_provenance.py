@@ -6,7 +6,6 @@ import pytest
 from small_workdirs import make_run, make_sweep, metric
 
 from jaxfed.experiment.store.records import read_run, read_sweep
-from jaxfed.paper_numbers import PAPER_TABLES
 from jaxfed.reports import tables
 from jaxfed.reports.provenance import keys_read, provenance
 from jaxfed.reports.report import build
@@ -63,27 +62,6 @@ def test_settings_off_their_defaults_that_a_method_reads_are_listed(
     assert sorted(said) == sorted([*PROBLEM, *expected])
 
 
-@pytest.mark.parametrize(
-    ("methods", "settings", "expected"),
-    [
-        (["xclp"], {}, ["xclp.alpha=0.9"]),
-        (["xclp", "per_client_lp"], {"per_client_lp__alpha": 0.9}, ["xclp.alpha=0.9"]),
-        (
-            ["xclp", "per_client_lp"],
-            {"per_client_lp__alpha": 0.5},
-            ["xclp.alpha=0.9", "per_client_lp.alpha=0.5"],
-        ),
-        (["client_knn"], {"client_knn__num_neighbors": 3}, ["client_knn.num_neighbors=3"]),
-        (["client_knn"], {}, []),
-    ],
-)
-def test_one_shot_methods_list_those_of_their_labels(tmp_path, methods, settings, expected):
-    accuracies = dict.fromkeys(methods, (0.5, 0.6))
-    run = read_run(make_run(tmp_path / "r", accuracies, **(TRAINING | settings)))
-    said = dict(provenance([run]))["config"].split(", ")
-    assert sorted(said) == sorted([*PROBLEM, *expected])
-
-
 def test_a_key_touches_the_methods_that_read_it(tmp_path):
     methods = ["xclp", "mine", "per_client_lp", "client_knn", "fedavg", "fedavg_per_client_lp"]
     settings = {"mine__algorithm": "xclp", "mine__alpha": 0.5, "per_client_lp__alpha": 0.99}
@@ -128,21 +106,6 @@ def test_the_measure_is_that_of_the_papers_table(tmp_path, papers, shown):
     assert tables.primary_metric(runs) == shown
 
 
-def test_a_measure_that_was_not_taken_is_not_shown(tmp_path):
-    run = read_run(make_run(tmp_path / "r", paper_table="xclp/1"))
-    assert tables.primary_metric([run]) == "test_accuracy"
-
-
-def test_papers_tables_say_what_they_measure():
-    balanced = {
-        name for name, table in PAPER_TABLES.items() if table.metric.endswith("balanced_accuracy")
-    }
-    assert balanced == {"xclp/1", "xclp/2", "xclp/3"}
-    for name, table in PAPER_TABLES.items():
-        caption = tables.paper_orientation(table, "p").caption
-        assert ("Balanced accuracy in percent as printed" in caption) == (name in balanced)
-
-
 def test_remarks_of_a_run_are_marked_in_its_tables(tmp_path):
     reason = "no round gave a pseudo-label any weight, so it trained on given labels alone"
     accuracies = dict.fromkeys(("xclp", "fedavg_xclp", "fedsem"), (0.5, 0.6))
@@ -162,13 +125,6 @@ def test_remarks_of_a_run_are_marked_in_its_tables(tmp_path):
     column = swept.columns.index("FedAvg + XCLP")
     assert [row[column].text for row in swept.rows] == ["55.00 ± 7.07 ‡", "55.00 ± 7.07"]
     assert f"‡ FedAvg + XCLP; FedSem: {reason}." in swept.caption
-
-
-def test_the_worst_client_has_a_column(tmp_path):
-    balanced_too(make_run(tmp_path / "r"))
-    table = tables.run_table(read_run(tmp_path / "r"), "r")
-    column = table.columns.index("Test accuracy of the worst client [%]")
-    assert table.rows[0][column].text == "20.00 ± 10.00"
 
 
 def test_rows_that_another_point_ran_are_marked(tmp_path):

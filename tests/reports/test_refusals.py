@@ -6,10 +6,7 @@ from pathlib import Path
 import refusals
 from small_workdirs import make_run
 
-from jaxfed.experiment.store.records import find
-from jaxfed.reports.bounds import write_bounds
 from jaxfed.reports.report import write_report
-from jaxfed.reports.target import target_table
 from launch import report
 
 
@@ -42,24 +39,6 @@ FILES = {
 }
 
 
-SMALL = {"clients": (3, 5), "rates": (1.0,), "public": (1, 400), "deltas": (0.05,)}
-
-
-def wanted(**given):
-    def call():
-        try:
-            write_bounds(Path("b"), **SMALL | given)
-        finally:
-            assert not Path("b").exists()
-
-    return call
-
-
-def one_shot_target():
-    (run,) = find([make_run(Path("alone"), {"xclp": (0.9,), "client_knn": (0.8,)})]).runs
-    target_table(run, 0.8, "target")
-
-
 def launched(*arguments):
     def call():
         run = make_run(Path("r").resolve(), {"xclp": (0.9, 0.9), "fedavg": (0.5, 0.5)})
@@ -73,19 +52,11 @@ def launched(*arguments):
 
 
 ARGUMENTS = {
-    "--clients=2: use integers from 3 on": wanted(clients=(2,)),
-    "--rates=0.0: use": wanted(rates=(0.0,)),
-    "--public=0: use": wanted(public=(0,)),
-    "--deltas=0.7: use": wanted(deltas=(0.7,)),
-    "--rates: 5 numbers; use 1 to 4": wanted(rates=(1.0,) * 5),
-    "--clients: 11 numbers; use 1 to 10": wanted(clients=tuple(range(3, 14))),
-    "...one-shot methods only": one_shot_target,
     "...give a workdir": launched(),
     "...no such directory: no/such/place": launched("no/such/place"),
     "...a report has no config": launched("RUN", "--config.seed=1"),
     "--out=": launched("RUN", "--out=F"),
-    "--target=80: use numbers from 0 to 1, such as 0.8": launched("RUN", "--target=80"),
-    "--target=0.8: r has no accuracies of rounds": launched("RUN", "--target=0.8"),
+    "--format=eps: no such format": launched("RUN", "--format=eps"),
 }
 
 test_refused = refusals.table(FILES | ARGUMENTS)

@@ -7,7 +7,6 @@ import pytest
 from small_workdirs import make_run
 from whole_figures import run_figures
 
-from jaxfed.errors import UsageError
 from jaxfed.experiment.run.save_outputs import save_predictions
 from jaxfed.experiment.store.records import read_run
 from jaxfed.federation.algorithm import Predictions
@@ -52,28 +51,3 @@ def test_they_are_drawn_beside_the_diagonal(workdir):
     np.testing.assert_allclose(diagonal.get_xydata(), [[0, 0], [100, 100]])
     np.testing.assert_allclose(own.get_xydata(), [[50, 50], [90, 90]])
     assert own.get_label() == "XCLP"
-
-
-def test_a_method_whose_points_nobody_can_judge_has_none(workdir):
-    said = Predictions(
-        client=np.zeros(1, np.int32),
-        example=np.zeros(1, np.int64),
-        role=np.array(["new"]),
-        label=np.ones(1, np.int32),
-        confidence=np.ones(1, np.float32),
-    )
-    file = workdir / "predictions" / "client_knn-0.csv.gz"
-    save_predictions(file, said, np.array([-1]), np.arange(1))
-    assert list(reliabilities(read_run(workdir))) == ["xclp"]
-
-
-def test_without_calibration_there_are_none(tmp_path):
-    run = read_run(make_run(tmp_path / "run"))
-    assert reliabilities(run) == {}
-    assert "reliability" not in run_figures(run)
-
-
-def test_a_file_that_is_none_is_named(workdir):
-    (workdir / "predictions" / "xclp-1.csv.gz").write_bytes(b"no table")
-    with pytest.raises(UsageError, match=r"cannot read .*xclp-1.csv.gz: "):
-        reliabilities(read_run(workdir))

@@ -1,7 +1,5 @@
 """An algorithm's second name: in reports a variant goes by its algorithm, and by its section's name."""
 
-import json
-
 import pytest
 from small_workdirs import make_run, make_sweep
 from whole_figures import assert_nothing_is_cut, run_figures
@@ -66,36 +64,6 @@ def test_figures_of_a_run(tmp_path):
         assert_nothing_is_cut(figure)
 
 
-def test_a_measure_of_ones_own_is_drawn_over_rounds(tmp_path):
-    run = run_of(tmp_path / "r")
-    lines = [
-        {"repeat": 0, "algorithm": "xclp", "round": number, "validation_macro_f1": number / 4}
-        | {"threshold": 0.5}
-        for number in (0, 1, 2)
-    ]
-    (run.workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    figures = run_figures(run)
-    (line,) = figures["validation_macro_f1"].axes[0].lines
-    assert line.get_ydata().tolist() == [0, 0.25, 0.5]
-    assert figures["validation_macro_f1"].axes[0].get_ylabel() == "Validation macro f1"
-    assert "threshold" not in figures
-
-
-def test_a_table_of_runs(tmp_path):
-    """Also where the run that is told of first has no variant."""
-    runs = [
-        run_of(tmp_path / "a", {"xclp": (0.8, 0.81, 0.8), "fedavg": (0.5, 0.52, 0.5)}),
-        run_of(tmp_path / "b"),
-    ]
-    rows = [tables.Row([run.name], run) for run in runs]
-    table = tables.settings_table("t", "t", ["run"], rows, "test_accuracy")
-    assert table.columns == ("run", *NAMES.values())
-    bold = [[cell.best for cell in row].index(True) for row in table.rows]
-    assert bold == [1, 1]
-    assert table.rows[1][5].text == "45.33 ± 0.58"
-    assert not table.rows[1][5].best
-
-
 def test_a_sweep(tmp_path):
     key = "federation.labeled_fraction"
     swept = {f"f{fraction}": {key: fraction, **DOTTED} for fraction in (0.1, 0.2)}
@@ -115,16 +83,6 @@ def test_which_methods_a_run_has_is_no_column_of_settings(tmp_path):
     assert table.columns[1:3] == ("propagation alpha", "XCLP")
 
 
-def test_a_sweep_over_methods_tells_them_by_their_names(tmp_path):
-    lists = {"a": ["a_xclp", "fedavg"], "b": ["a_xclp"]}
-    points = [(name, {"baselines": chosen, **DOTTED}, ACCURACIES) for name, chosen in lists.items()]
-    (section,) = build([make_sweep(tmp_path / "s", points, {"baselines": [], **DOTTED})])
-    assert [row[0].text for row in section.tables[0].rows] == [
-        "XCLP (a_xclp), FedAvg",
-        "XCLP (a_xclp)",
-    ]
-
-
 @pytest.mark.parametrize(
     ("mine", "name"),
     [
@@ -138,10 +96,16 @@ def test_a_variant_has_the_name_of_its_section(tmp_path, mine, name):
     assert methods_of([run]).names["mine"] == name
 
 
-def test_a_title_of_its_own_stays(tmp_path):
-    settings = {"fedadam": {"algorithm": "fedavg", "training": {"server_optimizer": "adam"}}}
-    run = read_run(make_run(tmp_path / "r", {"xclp": (0.5,), "fedadam": (0.5,)}, **settings))
-    assert methods_of([run]).names["fedadam"] == "FedAdam"
+def test_a_column_over_several_runs_has_a_name_that_all_agree_on(tmp_path):
+    def heading(*labelers):
+        runs = [
+            run_of(tmp_path / "-".join(labelers) / str(i), {"fedprox": (0.5,)}, fedprox=settings)
+            for i, settings in enumerate({"pseudo_label": labeler} for labeler in labelers)
+        ]
+        return methods_of(runs).names["fedprox"]
+
+    assert heading("per_client_lp", "per_client_lp") == "FedProx + per-client LP"
+    assert heading("per_client_lp", "xclp") == "FedProx"
 
 
 def test_variants_stand_behind_their_algorithms():
