@@ -70,9 +70,7 @@ class Unresumable(UsageError):
     """A saved run that cannot be resumed."""
 
     def __init__(self, wrong: str) -> None:
-        super().__init__(
-            f"{wrong}; give another workdir, or overwrite this one (delete it if it is a sweep's)"
-        )
+        super().__init__(f"{wrong}; give another workdir, or delete this one")
 
 
 class BeyondMemory(UsageError):

@@ -86,7 +86,7 @@ def conducted(
         )
         settings = config.to_dict()
         place = location(_WORKDIR.value, "--workdir")
-        trackers = chosen(_TRACKER.value, "--tracker") if processes.is_first() else {}
+        trackers = chosen(_TRACKER.value, "--tracker") if processes.is_first() else []
     flat = flatten(workdir.plain(settings))
     same = {"--num_processes": str(_NUM_PROCESSES.value)}
     processes.check_same(same | {f"config.{key}": json.dumps(value) for key, value in flat})

@@ -8,7 +8,7 @@ baseline that the swept keys do not change runs at one point; the other points r
 
 All points' configs are checked before the first one runs: one that cannot work gives one line and exit status
 2. Finished points are skipped, unfinished ones resume. A point that fails does not stop the
-others. The exit status is 1 if a point failed, now or in an earlier call, or if one of its methods diverged.
+others. The exit status is 1 if a point failed, or if one of its methods diverged.
 `launch.report DIR` shows the results so far.
 """
 
@@ -57,8 +57,6 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     tracked = [f"--tracker={name}" for name in _TRACKER.value]
     command = sweep.run_command(plan, f"{__package__}.run", tracked)
     titles = {point.name: point.title for point in plan.points}
-    for name, same in plan.repeated.items():
-        print(f"{name} is the same experiment as {titles[same]}, which runs once", file=sys.stderr)
     reused = [pair for point in plan.points for pair in point.reused.items()]
     for (method, name), times in Counter(reused).items():
         print(
@@ -78,11 +76,10 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         return 0
     with sweep.claim(plan, directory):
         points = sweep.unfinished(plan, directory)
-        failed = sweep.complaining(plan, directory, points)
         with Terminal(len(points), "starting") as progress:
             if skipped := len(plan.points) - len(points):
                 progress.say(f"{skipped} points are finished already")
-            failed += sweep.run(
+            failed = sweep.run(
                 points,
                 directory,
                 command,

@@ -78,7 +78,7 @@ RUNS = (
     "fedct.py:dp,smoke",
     "fedct.py:masked,smoke",
 )
-COSTS = ("fedavg_xclp.py:smoke", "fedct.py:smoke", "protofssl.py:smoke")
+COSTS = ("fedavg_xclp.py:smoke", "protofssl.py:smoke")
 
 
 class Case(NamedTuple):

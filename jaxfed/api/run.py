@@ -12,12 +12,11 @@ from __future__ import annotations
 import os
 import shutil
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ml_collections import ConfigDict
@@ -32,12 +31,11 @@ from jaxfed.config.stored import restored
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run import environment
 from jaxfed.experiment.run.loop import Experiment, first_repeat
-from jaxfed.experiment.run.processes import open_for_all
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import compilation_cache
 from jaxfed.experiment.store import workdir as workdirs
 from jaxfed.experiment.store.records import Run, read_json, read_run
-from jaxfed.experiment.store.workdir import Workdir, finished_config
+from jaxfed.experiment.store.workdir import Workdir, finished_config, open_for_all
 from jaxfed.experiment.tracking import Tracker, Tracking, chosen
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.host.checkpoint import Checkpoints
@@ -60,11 +58,11 @@ def conduct(
     overwrite: bool = False,
     attach: type[Audit] | None = None,
     make: Callable[..., FederatedAlgorithm] | None = None,
-    trackers: Mapping[str, Tracker] = MappingProxyType({}),
+    trackers: Sequence[Tracker] = (),
 ) -> dict[str, Any]:
     """Prepare, then make the workdir, then run: a mistake leaves nothing behind. Returns the summary.
 
-    Of several processes the first alone writes there (`jaxfed.experiment.run.processes`).
+    Of several processes the first alone writes there (`open_for_all`).
 
     Args:
         config: resolved and checked.
@@ -74,7 +72,7 @@ def conduct(
         overwrite: delete what an earlier experiment left in `place`.
         attach: the audit (`jaxfed.audit.audit.Audit`), which observes rounds and adds its results.
         make: makes a method's algorithm, as `make_algorithm`, which is the default.
-        trackers: name -> receiver of each round's numbers (`jaxfed.experiment.tracking.chosen`).
+        trackers: receivers of each round's numbers (`jaxfed.experiment.tracking.chosen`).
 
     Raises:
         UsageError: unsuitable or missing data; a workdir of another experiment; processes that differ.

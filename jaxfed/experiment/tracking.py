@@ -1,10 +1,7 @@
 """Trackers of experiments: TensorBoard, Weights & Biases, or an object of the user's own.
 
 A tracker receives the lines of metrics.jsonl once the loop has written them, and nothing else. It is no part
-of a config. One method in one repeat is one tracked run, named as its folder under states/ (`fedavg-0`), so
-methods and repeats lie over each other in one chart of a metric.
-
-docs/running.md has a tracker of one's own, for MLflow.
+of a config. One method in one repeat is one tracked run, named as its folder under states/ (`fedavg-0`).
 """
 
 from __future__ import annotations
@@ -13,12 +10,12 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError, suggestion
@@ -35,12 +32,10 @@ class TrackedRun:
     Attributes:
         method: its name in the config.
         repeat: from 0 on.
-        experiment: name of the experiment, unique: the workdir's name and eight hex digits. It stays the same
-            when a run resumes, and is new after `overwrite`.
+        experiment: its unique name: the workdir's name and eight hex digits; new after `overwrite`.
         workdir: of the experiment.
         config: as resolved, flat (`xclp.num_bits` -> 4096), with `method` and `repeat`.
         last_round: the last round of an earlier process that metrics.jsonl has; -1: none.
-        started: start of the first round after `last_round`, in seconds since 1970.
         tell: prints a line for the user, once.
     """
 
@@ -50,7 +45,6 @@ class TrackedRun:
     workdir: Path
     config: Mapping[str, Any]
     last_round: int = -1
-    started: float = 0.0
     tell: Callable[[str], None] = lambda line: None
 
     @property
@@ -64,11 +58,11 @@ class TrackedRun:
         return f"{self.experiment}-{self.name}"
 
 
+@runtime_checkable
 class Tracker(Protocol):
     """Receiver of the numbers of one run after another: `start`, `log` for each round, `finish`.
 
-    An exception never stops the experiment: a line names it, and the tracker receives nothing more. An object
-    may have a `name` for that line; its class's name is used otherwise.
+    An exception never stops the experiment: a line names it, and the tracker receives nothing more.
     """
 
     def start(self, run: TrackedRun) -> None:
@@ -92,7 +86,7 @@ class Tracker(Protocol):
 
 
 class Tracking:
-    """Context manager that passes an experiment's lines of metrics.jsonl on to trackers, by their names.
+    """Context manager that passes an experiment's lines of metrics.jsonl on to trackers.
 
     A tracker that is new to an unfinished experiment receives the further rounds alone. Leaving the context
     closes the run that is open: as finished, or as interrupted if there was an exception.
@@ -101,13 +95,13 @@ class Tracking:
 
     def __init__(
         self,
-        trackers: Mapping[str, Tracker],
+        trackers: Sequence[Tracker],
         config: Mapping[str, Any],
         workdir: Path,
         tell: Callable[[str], None],
     ) -> None:
-        """Take trackers by their names, the resolved config, and a function that prints a line once."""
-        self._trackers = dict(trackers)
+        """Take trackers, the resolved config, and a function that prints a line once."""
+        self._trackers = [*trackers]
         self._config, self._workdir, self._tell = config, workdir, tell
         self._run: TrackedRun | None = None
         self._lines: list[Record] = []  # of the run that is open
@@ -117,11 +111,8 @@ class Tracking:
             file = self._workdir / TRACKING
             if not file.exists():
                 file.write_text(json.dumps({"id": secrets.token_hex(4)}) + "\n")
-            try:
-                with safe_files.guarded(file):
-                    own = json.loads(safe_files.content_of(file))["id"]
-            except safe_files.Damaged as error:
-                raise UsageError(f"{error}; delete it, and trackers begin new runs") from error
+            with safe_files.guarded(file):
+                own = json.loads(safe_files.content_of(file))["id"]
             self._experiment = f"{self._workdir.resolve().name}-{own}"
         return self
 
@@ -141,7 +132,6 @@ class Tracking:
                 *(*whose, self._experiment, self._workdir),
                 {"method": whose[0], "repeat": whose[1], **dict(flatten(plain(self._config)))},
                 last_round=max((line["round"] for line in self._lines), default=-1),
-                started=time.time() - record.get("seconds", 0.0),
                 tell=self._tell,
             )
             self._call("start", self._run)
@@ -154,16 +144,15 @@ class Tracking:
             self._call("finish", final if is_finished else None)
 
     def _call(self, method: str, *arguments: Any) -> None:
-        for name, tracker in tuple(self._trackers.items()):
+        for tracker in tuple(self._trackers):
             try:
                 own = (dict(each) if isinstance(each, dict) else each for each in arguments)
                 getattr(tracker, method)(*own)
             except Exception as error:
-                del self._trackers[name]
+                self._trackers.remove(tracker)
                 why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-                self._tell(
-                    f"tracker {name} failed and is left out from here on; the run goes on: {why}"
-                )
+                name = type(tracker).__name__
+                self._tell(f"{name} failed and is left out from here on; the run goes on: {why}")
 
 
 def numbers(record: Mapping[str, Any]) -> dict[str, float]:
@@ -176,7 +165,7 @@ def numbers(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 class TensorBoard:
-    """Tracker that writes FOLDER/METHOD-REPEAT/events.out.tfevents.*; by default in WORKDIR/tensorboard.
+    """Tracker that writes WORKDIR/tensorboard/METHOD-REPEAT/events.out.tfevents.*.
 
     SCALARS has one chart a metric, and `final/` the metrics of summary.json. Values are float32, as
     TensorBoard has them; metrics.jsonl has all digits.
@@ -185,51 +174,42 @@ class TensorBoard:
     # TensorFlow is not used, nor imported where it is installed: `tensorboard.summary`'s EventFileWriter
     # would import it, so records are written to plain files here.
 
-    name = "tensorboard"
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
-
     def start(self, run: TrackedRun) -> None:
         """Begin a file. Readers drop events of earlier files from the next round on, if there are any."""
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        folder = (self._folder or run.workdir / TENSORBOARD) / run.name
+        folder = run.workdir / TENSORBOARD / run.name
         folder.mkdir(parents=True, exist_ok=True)
         if run.last_round < 0:
             for old in folder.glob("events.out.tfevents.*.jaxfed"):
                 old.unlink()
         # Readers take files in the order of their names.
         file = folder / f"events.out.tfevents.{time.time_ns()}.jaxfed"
-        self._make, self._file = Event, RecordWriter(file.open("wb"))
-        self._time, self._round = run.started, run.last_round
+        self._file, self._round = RecordWriter(file.open("wb")), run.last_round
         self._write(file_version="brain.Event:2")
         session = SessionLog(status=SessionLog.START)
         self._write(step=run.last_round + 1, session_log=session)
         run.tell(f"tensorboard --logdir={folder.parent}")
 
     def log(self, round_number: int, metrics: dict[str, float]) -> None:
-        """Write an event, dated by the seconds that rounds took."""
-        self._time += metrics.get("seconds", 0.0)
+        """Write an event."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
         self._round = round_number
-        self._scalars(metrics)
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
+        self._write(step=round_number, summary=Summary(value=values))
 
     def finish(self, summary: dict[str, float] | None) -> None:
         """Write `final/` metrics at the last round; close the file."""
         if summary is not None:
-            self._scalars({f"final/{name}": value for name, value in summary.items()})
+            self.log(self._round, {f"final/{name}": value for name, value in summary.items()})
         self._file.close()
 
-    def _scalars(self, metrics: Mapping[str, float]) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
-        self._write(step=self._round, summary=Summary(value=values))
-
     def _write(self, **fields: Any) -> None:
-        event = self._make(wall_time=self._time, **fields)
-        self._file.write(event.SerializeToString())
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._file.write(Event(wall_time=time.time(), **fields).SerializeToString())
         self._file.flush()
 
 
@@ -243,14 +223,11 @@ class WeightsAndBiases:
     place of those here.
     """
 
-    name = "wandb"
-
     def __init__(self, **init: Any) -> None:
         self._init = init
 
     def start(self, run: TrackedRun) -> None:
         """Begin or continue a run; offline without an account."""
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # of its own errors, to its makers
         import wandb
 
         mode = self._init.get("mode", os.environ.get("WANDB_MODE"))
@@ -270,11 +247,10 @@ class WeightsAndBiases:
             "reinit": "create_new",
             "settings": wandb.Settings(
                 console="off",
-                disable_code=True,
-                disable_git=True,
                 quiet=True,
                 init_timeout=30.0,  # seconds; without a server the tracker has failed
-                finish_timeout=60.0,  # for uploads at the end of each run; later, `wandb sync`
+                disable_code=True,
+                disable_git=True,
                 x_disable_machine_info=True,
                 x_disable_meta=True,
                 x_disable_stats=True,
@@ -282,13 +258,9 @@ class WeightsAndBiases:
             ),
         }
         self._run = wandb.init(**{**usual, **self._init})
-        if self._run.offline:
-            run.tell(
-                "wandb is offline: runs stay in ./wandb until `wandb login` and `wandb sync`; "
-                "after a login new runs are uploaded"
-            )
-        else:
-            run.tell(f"wandb uploads config and metrics to {self._run.project_url}")
+        offline = "in ./wandb, until `wandb login` and `wandb sync`"
+        place = offline if self._run.offline else f"at {self._run.project_url}"
+        run.tell(f"Weights & Biases has config and metrics {place}")
 
     def log(self, round_number: int, metrics: dict[str, float]) -> None:
         """Log a step."""
@@ -296,51 +268,29 @@ class WeightsAndBiases:
 
     def finish(self, summary: dict[str, float] | None) -> None:
         """Set the run's summary and end it; an interrupted run counts as failed until it resumes."""
-        if summary is not None:
-            self._run.summary.update(summary)
+        self._run.summary.update(summary or {})
         self._run.finish(exit_code=0 if summary is not None else 1)
 
 
-# A name is also that of the library's package.
-TRACKERS: Mapping[str, Callable[[], Tracker]] = {
-    "tensorboard": TensorBoard,
-    "wandb": WeightsAndBiases,
-}
+TRACKERS = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}  # by their libraries' packages
 
 
-def chosen(given: Iterable[Any], key: str) -> dict[str, Tracker]:
-    """Return name -> tracker for names, which may be joined by commas, and objects; errors name `key`.
+def chosen(given: Sequence[Any], key: str) -> list[Tracker]:
+    """Return trackers by their names (`TRACKERS`), or as objects; errors name `key`.
 
     Raises:
-        UsageError: an unknown name, a library that is not installed, an object without a tracker's
-            methods, or the same name twice.
+        UsageError: an unknown name, a missing library, or an object without a tracker's methods.
     """
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise UsageError("use a list of names and trackers", key=key, value=given)
-    trackers: dict[str, Tracker] = {}
-    for entry in given:
-        for each in entry.split(",") if isinstance(entry, str) else [entry]:
-            tracker = _made(each.strip(), key) if isinstance(each, str) else each
-            methods = ("start", "log", "finish")
-            if missing := [name for name in methods if not callable(getattr(tracker, name, None))]:
-                raise UsageError(f"has no method {', '.join(missing)}", key=key, value=each)
-            name = str(getattr(tracker, "name", type(tracker).__name__))
-            if name in trackers:
-                raise UsageError("is given twice", key=key, value=name)
-            trackers[name] = tracker
-    return trackers
+    for each in given:
+        if not isinstance(each, str | Tracker):
+            raise UsageError("lacks a method: start, log or finish", key=key, value=each)
+    return [_made(each, key) if isinstance(each, str) else each for each in given]
 
 
 def _made(name: str, key: str) -> Tracker:
     if name not in TRACKERS:
-        wrong = f"no such tracker{suggestion(name, TRACKERS)}"
-        raise UsageError(wrong, key=key, value=name)
+        raise UsageError(f"no such tracker{suggestion(name, TRACKERS)}", key=key, value=name)
     spec = find_spec(name)  # without importing it
     if spec is None or spec.origin is None:  # the second: a folder, such as ./wandb of offline runs
-        raise UsageError(
-            f"{name} is not installed",
-            key=key,
-            value=name,
-            allowed=f"pip install {name} (requirements-trackers.txt has the versions that are tested)",
-        )
+        raise UsageError("is not installed", key=key, value=name, allowed=f"pip install {name}")
     return TRACKERS[name]()

@@ -88,7 +88,7 @@ def _labeler(run: Run, method: str) -> str:
 
 def mark(run: Run | None, method: str) -> str:
     """Return the mark of a method that the run, or the one that stands for it, has a remark on, else ""."""
-    remarks = run.reused.get(method, run).remarks if run else ()
+    remarks = run.reused.get(method, run).told("remarks", ()) if run else ()
     return REMARK * any(line.startswith(f"{method} in ") for line in remarks)
 
 
@@ -193,14 +193,9 @@ _OF_LATEX = str.maketrans(
 )
 
 
-def unbroken(text: str) -> str:
-    """Join numbers to their ± and units with no-break spaces."""
-    return _JOINTS.sub("\xa0", text)
-
-
 def markdown_text(text: str) -> str:
     """Escape a text for Markdown: no HTML, no links, no table cells, no line that ends before a unit."""
-    return unbroken(text).translate(_OF_MARKDOWN).replace("](", r"]\(")
+    return _JOINTS.sub("\xa0", text).translate(_OF_MARKDOWN).replace("](", r"]\(")
 
 
 def latex_text(text: str) -> str:

@@ -24,12 +24,12 @@ def provenance(runs: Sequence[Run], command: str = "") -> tuple[tuple[str, str],
     The config has the settings off their defaults that a method reads and that are equal in all runs. A note
     on the data is included if their source has one (a JPEG copy, for example).
     """
-    environments = [run.environment for run in runs if run.finished]
+    environments = [run.told("environment", {}) for run in runs if run.finished]
     facts = {
         "command": command or _joined((e.get("command", "") for e in environments), "\n"),
         "config": _common_settings(runs),
-        "data": _joined(run.origin for run in runs),
-        "seeds": _joined(map(_seeds, runs)),
+        "data": _joined(run.told("data_origin", "") for run in runs),
+        "seeds": _joined(", ".join(map(str, _seeds(run))) for run in runs),
         "commit": _joined(map(_commit, environments)),
         "device": _joined(str(e.get("device", "")) for e in environments),
     }
@@ -73,9 +73,8 @@ def keys_read(run: Run, method: str) -> Collection[str]:
     return {k for k in read | audited if k.partition(".")[0] not in _SHOWN and k not in GONE}
 
 
-def _seeds(run: Run) -> str:
-    first = int(run.config.get("seed", 0))
-    return ", ".join(str(first + repeat) for repeat in range(run.num_repeats))
+def _seeds(run: Run) -> Iterable[int]:
+    return (int(run.config.get("seed", 0)) + repeat for repeat in range(run.num_repeats))
 
 
 def _commit(environment: Mapping[str, Any]) -> str:

@@ -116,11 +116,11 @@ def quality_tables(run: Run, names: tuple[str, str]) -> Iterator[Table]:
     for method, repeats in of.items():
         ends, means = intervals(repeats, num_classes), _means(repeats, num_classes)
         support = _support(repeats)
-        told = {"algorithm": method, "support": support}
         texts = {name: f"{100 * mean:.2f}" for name, mean in means.items()}
         for name, mean in means.items():
             own = dict(zip(("low", "high"), ends.get(name, ()), strict=False))
-            records.append({**told, "metric": name, "mean": mean, **own})
+            told = {"algorithm": method, "metric": name, "support": support, "mean": mean}
+            records.append(told | own)
             if own:
                 texts[name] += " ({:.1f} to {:.1f})".format(*(100 * end for end in own.values()))
         if "auroc" not in texts and (area := run.results[method].get("test_auroc")):
@@ -163,8 +163,11 @@ def _clients_table(
         for method, repeats in of.items():
             own = [rows.of(rows.client == client) for rows in repeats]
             means, support = _means(own, num_classes), _support(own) or support
-            told = {"algorithm": method, "support": support, "client": called}
-            records += [{**told, "metric": name, "mean": mean} for name, mean in means.items()]
+            records += [
+                {"algorithm": method, "metric": metric, "support": support}
+                | {"client": called, "mean": mean}
+                for metric, mean in means.items()
+            ]
             cells.append(Cell(f"{100 * means['accuracy']:.2f}" if means else "–"))
         lines.append([Cell(called), Cell(f"{support:,}"), *cells])
     columns = ("client", "test rows", *map(methods_of([run]).name, of))

@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -71,13 +71,13 @@ class Section:
     Attributes:
         title: heading.
         parts: tables and pictures as they are read: each result before its picture.
-        missing: workdirs without results, each with the reason if it failed.
+        missing: workdirs without results.
         origin: pairs of name and text: command, config, data, seeds, commit, device.
     """
 
     title: str
     parts: Sequence[Table | Picture | None]
-    missing: Mapping[str, str] | None = None
+    missing: Sequence[str] = ()
     origin: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -93,10 +93,7 @@ class Section:
     def to_markdown(self) -> str:
         """Return all but the origin in Markdown."""
         lines = [f"## {markdown_text(self.title)}", ""]
-        for workdir, failure in (self.missing or {}).items():
-            name = f"`{workdir.replace('`', '')}`"
-            reason = markdown_text(failure)
-            lines.append(f"- failed: {name}, {reason}" if failure else f"- no results yet: {name}")
+        lines += [f"- no results yet: `{workdir.replace('`', '')}`" for workdir in self.missing]
         return "\n".join([*lines, "", *(part.to_markdown() for part in self.parts if part)])
 
 
@@ -179,7 +176,7 @@ def _overview(runs: Sequence[Run], take: Callable[..., str]) -> Section:
 
 def _run_section(run: Run, take: Callable[..., str], added: Added) -> Section:
     if not run.finished:
-        return Section(run.name, (), {os.fspath(run.workdir): ""})
+        return Section(run.name, (), [os.fspath(run.workdir)])
     table = tables.run_table(run, take("tables", run.name))
     pictures = [
         Picture(take("plots", run.name, name), _CAPTIONS.get(name, _OVER_ROUNDS), draw)
@@ -194,7 +191,7 @@ def _run_section(run: Run, take: Callable[..., str], added: Added) -> Section:
 def _sweep_section(sweep: Sweep, take: Callable[..., str]) -> Section:
     runs = [point.run for point in sweep.points if point.run is not None and point.run.finished]
     left = [point for point in sweep.points if point.run is None or not point.run.finished]
-    missing = {os.fspath(sweep.workdir / point.name): point.failure for point in left}
+    missing = [os.fspath(sweep.workdir / point.name) for point in left]
     metric = tables.primary_metric(runs)
     if metric is None:
         return Section(sweep.name, (), missing)

@@ -61,7 +61,7 @@ def damaged(place, name, kind, seed):
 def of_reports(place):
     """Everything that a report reads of a run, without drawing."""
     for each in find([place]).runs:
-        each.results, each.remarks, each.environment  # noqa: B018
+        each.results, each.settings  # noqa: B018
         return run_plots(each)
 
 

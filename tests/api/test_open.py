@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from small_workdirs import make_run, make_sweep
+from small_workdirs import make_run
 
 import jaxfed
 from jaxfed.config import base
@@ -105,18 +105,9 @@ def _unfinished(path):
     make_run(path, finished=False)
 
 
-def _deleted(path):
-    make_run(path)
-    (path / "config.json").rename(path / ".deleted.json")
-
-
 def _damaged(path):
     make_run(path)
     (path / "config.json").write_text("{")
-
-
-def _sweep(path):
-    make_sweep(path, [("a=1", {"xclp.alpha": 0.1}, {"xclp": (0.5,)})], {"xclp.alpha": 0.9})
 
 
 @pytest.mark.parametrize(
@@ -125,9 +116,7 @@ def _sweep(path):
         (lambda path: None, r"^jaxfed\.open\('w'\): no workdir of jaxfed\.run .* \(/"),
         (lambda path: path.mkdir(), "no workdir of"),
         (_unfinished, "has not finished; the call or command that began it continues it"),
-        (_deleted, "no workdir of"),
         (_damaged, "cannot read w/config.json"),
-        (_sweep, "is a sweep; open one of its points: a=1$"),
     ],
 )
 def test_mistakes_are_one_line(make, message, tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from invoking import ROOT, called
 
 from jaxfed.config import file as config_file
@@ -60,22 +59,3 @@ def test_the_command_prints_and_writes(tmp_path):
     assert row["formula"] is None
     [line] = [line for line in done.stdout.splitlines() if line.startswith("fedavg")]
     assert f"{(2 * row['as_run']['upload_bytes']) / 1e6:.4g}" in line
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("learner", "told"),
-    [("network", "FedCT's paper: 67"), ("decision_tree", "No method here trains a network")],
-)
-def test_of_clients_that_answer_it_prints_bytes_beside_the_papers_factor(tmp_path, learner, told):
-    """Of trees without a factor: nobody would send a network's parameters."""
-    out = tmp_path / "costs.json"
-    done = run(f"--config=ml_collections_configs/fedct.py:local,{learner}", f"--out={out}")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(out.read_text())
-    fedct, local = report["methods"]
-    assert fedct["upload_bytes"] == 47  # 370 labels of two classes
-    assert (local["upload_bytes"], local["factor"]) == (0, None)
-    assert [line for line in done.stdout.splitlines() if line.startswith("fedct ")]
-    assert told in done.stdout
-    assert (fedct["factor"] is None) == (learner == "decision_tree")

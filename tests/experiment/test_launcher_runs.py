@@ -422,7 +422,7 @@ def test_programs_that_others_can_replace_are_not_run(tmp_path, caplog, monkeypa
 def test_overwrite_deletes_our_files_and_no_others(tmp_path):
     with open_workdir(tmp_path, CONFIG) as workdir:
         workdir.append_metrics({"round": 1})
-        workdir.write_partition({})
+        (tmp_path / "partition.json").write_text("{}")
         (tmp_path / "checkpoints" / "1").mkdir(parents=True)
         (tmp_path / "plots").mkdir()
         (tmp_path / "summary.json").write_text('{"algorithms": {}}')

@@ -17,7 +17,8 @@ import sys
 import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.workdir import open_workdir
-from jaxfed.experiment.run.processes import agree, open_for_all
+from jaxfed.experiment.run.loop import agree
+from jaxfed.experiment.store.workdir import open_for_all
 from jaxfed.federation.execution import client_map, jitted
 from jaxfed.federation.execution import HERE
 from jaxfed.host.parallel import processes

@@ -26,7 +26,6 @@ FILES = {
     f"...run/{name}...  {number}": odd(name, content)
     for number, (name, content) in enumerate(
         [
-            ("partition.json", {"labeled": [[1]]}),
             ("partition.json", {"labeled": "a", "unlabeled": "b"}),
             ("partition.json", RAGGED),
             ("metrics.jsonl", b'{"algorithm": "\xff"}\n'),

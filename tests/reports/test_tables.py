@@ -13,10 +13,10 @@ from jaxfed.experiment.store.records import (
 from jaxfed.reports import tables
 from jaxfed.reports.names import (
     difference_text,
+    markdown_text,
     measurement_text,
     setting_label,
     setting_text,
-    unbroken,
 )
 from jaxfed.reports.report import build
 
@@ -52,9 +52,9 @@ def test_a_difference_that_rounds_to_zero_has_no_sign(mean, text):
     ["84.00 ± 4.00 †", "12.3 ± 0.5 s", "920 ± 0 kB", "1.3 points", "5 %", "n = 125", "0.1 to 0.9"],
 )
 def test_a_number_stays_with_its_unit_and_deviation(text):
-    assert " " not in unbroken(text)
-    assert unbroken(text).replace("\xa0", " ") == text
-    assert unbroken("kB or 5 samples to see") == "kB or 5 samples to see"
+    assert " " not in markdown_text(text)
+    assert markdown_text(text).replace("\xa0", " ") == text
+    assert markdown_text("kB or 5 samples to see") == "kB or 5 samples to see"
 
 
 @pytest.mark.parametrize(

@@ -45,12 +45,9 @@ def processor() -> str:
     device = jax.devices()[0]
     if device.platform != "cpu":
         return device.device_kind
-    lines = (
-        Path("/proc/cpuinfo").read_text().splitlines() if os.path.exists("/proc/cpuinfo") else ()
-    )
-    fields = {
-        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)
-    }
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else ()
+    fields = dict(map(str.strip, line.split(":", 1)) for line in lines if ":" in line)
     model = f"{fields.get('model name', 'unknown CPU')} (family {fields.get('cpu family')}, "
     return f"{model}model {fields.get('model')}), {os.cpu_count()} cores"
 

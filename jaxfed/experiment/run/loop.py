@@ -17,21 +17,19 @@ rounds that a killed process has lost are dropped when the experiment resumes. A
 signal saves the current round first. All randomness derives from `seed`, `repeat` and `round`, so a resumed
 experiment produces the numbers of an uninterrupted one, except for times.
 
-Model selection: a method that validates stores the state with the best `validation_accuracy`, or other
-`dataset.validation_measure` (the earlier one in a tie), beside the current one. After the last round only the
-best state is evaluated on the test set. The initial state is the first candidate. Its line has round 0 and
-contains validation metrics only; if every round made the model worse, round 0 is reported as selected. (XCLP,
-4.2: "automatic model selection" falls back to the supervised model. The authors' code begins to select at
-round 10, and takes the later one in a tie.) The selected state and the last one are stored under states/.
-With `evaluate_test`, each evaluated round's line has `round_test_accuracy`; nothing is selected by it. The
-last line also has per-client accuracies: the worst, the tenth percentile, the mean over clients, and all.
+Model selection: a method that validates stores the state with the best `dataset.validation_measure` (the
+earlier one in a tie), beside the current one. After the last round only the best state is evaluated on the
+test set. The initial state is the first candidate; its line has round 0. (XCLP, 4.2: "automatic model
+selection" falls back to the supervised model. The authors' code begins to select at round 10, and takes the
+later one in a tie.) With `evaluate_test`, each evaluated round's line has `round_test_accuracy`; nothing is
+selected by it.
 
 A method whose `train_loss` is no longer finite stops after that round, because NaN parameters stay NaN. Its
-line contains `diverged`; it has no final metrics in that repeat and saves no state. The other methods and
-repeats continue. A method with per-client models continues to its last round, because any client may
-recover. If no client has a model then, or if the last round failed at every client, the results mention it
-(`jaxfed.experiment.run.summary`). A one-shot method runs a single round when every client takes part in each
-round (`rounds_of`): a second one would repeat it and count its messages twice.
+line contains `diverged`; it has no final metrics in that repeat and saves no state. A method with per-client
+models continues to its last round, because any client may recover. A one-shot method runs a single round when
+every client takes part in each round (`rounds_of`), as a second one would repeat it.
+
+Of several processes the workdir belongs to the first one (`open_for_all`), and all stop together.
 
 `seconds` is the time since the previous line, or since the method was ready to start. It covers the round,
 its evaluation, the checkpoint after the previous round, and compilation.
@@ -39,6 +37,7 @@ its evaluation, the checkpoint after the previous round, and compilation.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -54,18 +53,18 @@ from jaxfed.config.assembly import in_time, make_algorithm
 from jaxfed.config.data.preprocessing import Report
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
-from jaxfed.experiment.run.processes import agree
 from jaxfed.experiment.run.progress import RunProgress
-from jaxfed.experiment.run.save_outputs import save_predictions, save_states
-from jaxfed.experiment.run.simulate import Plan, Selected, method_rounds
+from jaxfed.experiment.run.save_outputs import save_outputs
+from jaxfed.experiment.run.simulate import Plan, method_rounds
 from jaxfed.experiment.run.summary import Record, divergence, summarize
-from jaxfed.experiment.store.workdir import Workdir
+from jaxfed.experiment.store.workdir import PARTITION, Workdir, plain, write_json
 from jaxfed.federation.algorithm import FederatedAlgorithm, rounds_of
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock import Schedule
 from jaxfed.federation.rounds import Played
 from jaxfed.host.checkpoint import Checkpoint, Checkpoints, CheckpointWriter
 from jaxfed.host.interruption import Interruption
+from jaxfed.host.parallel import processes
 
 
 class Observed(NamedTuple):
@@ -117,16 +116,11 @@ def first_repeat(
     maker: Callable[[str], Callable[..., FederatedAlgorithm]] = lambda name: make_algorithm,
     report: Report = lambda done, total: None,
 ) -> dict[str, Made]:
-    """Make the clients and the methods of the first repeat, before a run makes its workdir.
+    """Make the clients and the methods of the first repeat, before a run makes its workdir, or refuse them.
 
-    What does not fit is refused in this order: values of the config and pairs of them, before data are read
-    (`jaxfed.config.check`); the data set, when the `Simulation` is made; clients, networks, learners and
-    methods of the first repeat, here; those of a later repeat, when it begins, with the same error line. With
-    `preprocessing.kind="federated_features"` only the model that computes features is made here, as methods
-    need the features.
-
-    `maker` maps the name of a method to the function that makes its algorithm, with the arguments of
-    `make_algorithm`; `report` receives the progress of preprocessing.
+    With `preprocessing.kind="federated_features"` only the model that computes features is made here, as
+    methods need the features. `maker` maps the name of a method to a function like `make_algorithm`; `report`
+    receives the progress of preprocessing.
     """
     if config.preprocessing.kind == "federated_features":
         simulation.feature_training(config.seed)
@@ -155,15 +149,11 @@ def legs(config: ConfigDict) -> list[Leg]:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment: a resolved config, its simulated clients and its workdir.
+    """One experiment: a config that was checked, its simulated clients and its workdir.
 
     Attributes:
-        config: resolved and checked (`jaxfed.config.check`).
         simulation: a `Simulation`, or what has its `federation`, `numbers`, `names`, `data_checksums` and
             `class_counts`.
-        workdir: where metrics and checkpoints go.
-        progress: displays every round.
-        interruption: delays signals until the current round is saved.
         observe: called with every round that has not diverged, before the round counts as finished.
         make: makes a method's algorithm, as `make_algorithm`.
         track: called with every line that has been added to metrics.jsonl.
@@ -204,7 +194,8 @@ class Experiment:
                     self.workdir.preprocessing(repeat),
                 )
                 if repeat == 0:
-                    self.workdir.write_partition(self.simulation.class_counts(federation))
+                    counts = self.simulation.class_counts(federation)
+                    write_json(self.workdir.path / PARTITION, counts)
                 for leg in legs_of_repeat:
                     self._run_leg(leg, federation, saved, saves)
         return summarize(self.config, self.workdir.read_metrics())
@@ -260,7 +251,10 @@ class Experiment:
                         self.progress.stopped(divergence(self.config, record), leg.last_step)
                         return
                     if is_last:
-                        self._save_outputs(leg, config, algorithm, federation, selected)
+                        save_outputs(
+                            *(self.workdir, leg.name, leg.repeat, config),
+                            *(selected, algorithm, federation, self.simulation),
+                        )
                     step = leg.last_step if is_last else leg.first_step + round_number - 1
                     ends = self.interruption.is_pending or step == very_last
                     if ends or saves.are_due(round_number, is_last=is_last):
@@ -269,24 +263,18 @@ class Experiment:
                     self.progress.finished_round(record, rounds)
             self.progress.completed(leg.last_step)
 
-    def _save_outputs(
-        self,
-        leg: Leg,
-        config: ConfigDict,
-        algorithm: FederatedAlgorithm,
-        federation: Federation,
-        selected: Selected,
-    ) -> None:
-        names = self.simulation.names
-        save_states(self.workdir, leg.name, leg.repeat, config, selected, names)
-        if algorithm.outputs.predictions is not None:
-            save_predictions(
-                self.workdir.predictions(leg.name, leg.repeat),
-                algorithm.outputs.predictions(selected.final, federation),
-                federation.y,
-                self.simulation.numbers,
-            )
-
     def _write(self, record: Record) -> None:
         self.workdir.append_metrics(record)
         self.track(record)
+
+
+def agree(interruption: Interruption, record: Record) -> None:
+    """Check that all processes have computed the numbers of a round, and share pending signals.
+
+    Without the comparison, processes with different numbers would go unnoticed.
+    """
+    if processes.are_several():
+        found = {k: json.dumps(plain(v)) for k, v in record.items() if k != "seconds"}
+        processes.check_same({f"round {record['round']}: {k}": v for k, v in found.items()})
+        signals = processes.gather_texts(str(interruption.pending or 0))
+        interruption.settle(max(map(int, signals)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -14,45 +14,20 @@ from jaxfed.experiment.store.records import own_measures
 from jaxfed.federation.communication import bytes_unit
 from jaxfed.host.terminal import Terminal
 
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f}"
-
-
-def _bytes(size: float) -> str:
-    unit, scale = bytes_unit(size)
-    return f"{size / scale:.4g}{unit}"
-
-
-# Columns of the final table, each shown if any method has the metric: heading, text of the mean and, of
-# accuracies, of the deviation.
-_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
-    "test_accuracy": ("accuracy, %", _percent),
-    "test_balanced_accuracy": ("balanced, %", _percent),
-    "epsilon": ("epsilon", "{:.4g}".format),
-    "epsilon_sampled": ("epsilon, sampled", "{:.4g}".format),
-    "delta": ("delta", "{:.4g}".format),
-    "noise_multiplier": ("noise z", "{:.4g}".format),
-    "clip": ("clip", "{:.4g}".format),
-    "sampling_rate": ("sampling rate", "{:.4g}".format),
-    "epsilon_if_stable": ("epsilon if stable", "{:.4g}".format),
-    "epsilon_estimated": ("epsilon, estimate", "{:.4g}".format),
-    "prototype_epsilon": ("epsilon of prototypes", "{:.4g}".format),
-    "seconds": ("seconds", "{:.2f}".format),
-    "communication.upload_bytes": ("up", _bytes),
-    "communication.download_bytes": ("down", _bytes),
+# Columns of the final table, each shown if any method has the metric, with their headings.
+_COLUMNS = {
+    "test_accuracy": "accuracy, %",
+    "test_balanced_accuracy": "balanced, %",
+    **{
+        name: name.replace("_", " ")
+        for name in (
+            *("epsilon", "epsilon_sampled", "epsilon_if_stable", "epsilon_estimated"),
+            *("prototype_epsilon", "delta", "noise_multiplier", "clip", "sampling_rate", "seconds"),
+        )
+    },
+    "communication.upload_bytes": "up",
+    "communication.download_bytes": "down",
 }
-_OF_A_ROUND = {  # metrics in a round's line, each with its label
-    "train_loss": "train loss",
-    "validation_accuracy": "validation accuracy",
-    "validation_auroc": "validation AUROC",
-    "round_test_accuracy": "this round's test accuracy",
-    "test_accuracy": "test accuracy",
-}
-
-
-# Measures of jaxfed that a line does not have, or has already; users' own are in it.
-_QUIET = ("validation_accuracy", "validation_auroc", "validation_balanced_accuracy")
 
 
 class RunProgress(Terminal):
@@ -147,11 +122,14 @@ class RunProgress(Terminal):
 
 
 def _measured(record: Mapping[str, Any]) -> list[str]:
-    """Return the round's measurements as text, such as `train loss 0.5312`; missing ones are omitted."""
-    own = {name: name.replace("_", " ") for name in record if name.startswith("validation_")}
-    shown = _OF_A_ROUND | {name: text for name, text in own.items() if name not in _QUIET}
-    found = [(text, record.get(metric)) for metric, text in shown.items()]
-    return [f"{text} {value:.4f}" for text, value in found if value is not None]
+    """Return the round's losses and accuracies as text, such as `train loss 0.5312`."""
+    usual = ("train_loss", "round_test_accuracy", "test_accuracy")
+    return [
+        f"{name.replace('_', ' ')} {value:.4f}"
+        for name, value in record.items()
+        if name in usual or (name.startswith("validation_") and "balanced" not in name)
+        if isinstance(value, int | float)
+    ]
 
 
 def results_table(
@@ -160,19 +138,21 @@ def results_table(
     """Return headings and rows of final metrics, mean ± deviation, from `algorithms` of summary.json."""
     means = {name: dict(flatten(metrics)) for name, metrics in algorithms.items()}
     there = [key.removesuffix(".values") for own in means.values() for key in own]
-    columns = _COLUMNS | {
-        key: (key, "{:.4g}".format) for key in own_measures(there) if "." not in key
-    }
+    columns = _COLUMNS | {key: key for key in own_measures(there) if "." not in key}
     shown = [key for key in columns if key in there]
     rows = [
-        [names.get(name, name), *(_cell(own, key, columns[key][1]) for key in shown)]
-        for name, own in means.items()
+        [names.get(name, name), *(_cell(own, key) for key in shown)] for name, own in means.items()
     ]
-    return ["algorithm", *(columns[key][0] for key in shown)], rows
+    return ["algorithm", *(columns[key] for key in shown)], rows
 
 
-def _cell(metrics: Mapping[str, Any], key: str, text: Callable[[float], str]) -> str:
+def _cell(metrics: Mapping[str, Any], key: str) -> str:
     mean, std = metrics.get(f"{key}.mean"), metrics.get(f"{key}.std")
     if mean is None:
         return "-"
-    return text(mean) if std is None or text != _percent else f"{text(mean)} ± {text(std)}"
+    if key.endswith("accuracy"):
+        return " ± ".join(f"{100 * value:.2f}" for value in (mean, std) if value is not None)
+    if key.endswith("bytes"):
+        unit, scale = bytes_unit(mean)
+        return f"{mean / scale:.4g}{unit}"
+    return f"{mean:.2f}" if key == "seconds" else f"{mean:.4g}"

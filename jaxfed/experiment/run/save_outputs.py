@@ -1,8 +1,4 @@
-"""Output files of a method at the end of a repeat: its states and its predictions.
-
-    states/METHOD-REPEAT/            the selected state; the last one for a method that does not select
-    states/METHOD-REPEAT-last/       the last state
-    predictions/METHOD-REPEAT.csv.gz
+"""Output files of a method at the end of a repeat: its states and its predictions (`store.workdir`).
 
 All are complete before the checkpoint of that round begins. A process that is killed in between plays the
 last rounds again and writes the same files once more.
@@ -29,8 +25,8 @@ import csv
 import gzip
 import io
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -38,22 +34,26 @@ from ml_collections import ConfigDict
 from jaxfed.experiment.run.simulate import Selected
 from jaxfed.experiment.store.records import PREDICTED
 from jaxfed.experiment.store.workdir import Workdir
-from jaxfed.federation.algorithm import Predictions
+from jaxfed.federation.algorithm import FederatedAlgorithm, Predictions
+from jaxfed.federation.clients import Federation
 from jaxfed.host import storage
 from jaxfed.host.checkpoint import Checkpoints
 
 
-def save_states(
+def save_outputs(
     workdir: Workdir,
     name: str,
     repeat: int,
     config: ConfigDict,
     selected: Selected,
-    names: Mapping[str, list[str]],
+    algorithm: FederatedAlgorithm,
+    federation: Federation,
+    simulation: Any,
 ) -> None:
-    """Save a method's selected and last state for later experiments (`training.initial_model`).
+    """Save a method's selected and last state, and its predictions.
 
-    `names` are those of classes and features, so that a later experiment notices other ones.
+    The states are for later experiments (`training.initial_model`), which notice other names of classes and
+    features.
     """
     kept = [(selected.is_selecting, config.rounds, selected.state)]
     if selected.is_selecting:
@@ -62,8 +62,13 @@ def save_states(
         folder = workdir.final_state(name, repeat, last=is_last)
         if folder.exists():  # left by a process that was killed before it saved this round
             shutil.rmtree(folder)
-        record = {"round": round_number, "network": config.model.name, "names": dict(names)}
+        record = {"round": round_number, "network": config.model.name}
+        record["names"] = dict(simulation.names)
         Checkpoints(folder).save(round_number, state, record)
+    if algorithm.outputs.predictions is not None:
+        predicted = algorithm.outputs.predictions(selected.final, federation)
+        place = workdir.predictions(name, repeat)
+        save_predictions(place, predicted, federation.y, simulation.numbers)
 
 
 def save_predictions(

@@ -43,18 +43,14 @@ from jaxfed.settings import Count, CountOrZero, hinted
 class Selected(NamedTuple):
     """A method's current state and, if it validates, the best so far. Checkpoints store this tuple.
 
-    Fields:
-        state: after the last finished round.
-        best: the best state by `dataset.validation_measure`, reduced to what evaluation reads
-            (`Outputs.evaluated`); () for a method that does not validate.
-        validation_accuracy: the measure of `best`; -1 before the first.
-        round: number of the round of `best`.
+    `best` is the best state by `dataset.validation_measure`, reduced to what evaluation reads
+    (`Outputs.evaluated`); () for a method that does not validate.
     """
 
     state: ServerState
     best: ServerState
-    validation_accuracy: float
-    round: int
+    validation_accuracy: float  # the measure of `best`; -1 before the first
+    round: int  # of `best`
 
     @property
     def final(self) -> ServerState:
@@ -101,21 +97,14 @@ def validated(
 
 
 class Plan(NamedTuple):
-    """Rounds of a method, and when their states are measured.
-
-    Fields:
-        sampling: settings by which cohorts are drawn.
-        rounds, evaluate_every, evaluate_test: as for `simulate`.
-        measure: measure on validation examples that selects the state; None: accuracy, if it is measured.
-        schedule: schedule of the rounds in simulated time; None: no simulated time.
-    """
+    """Rounds of a method, and when their states are measured; arguments are those of `simulate`."""
 
     sampling: Sampling | ConfigDict
     rounds: int
     evaluate_every: int
     evaluate_test: bool
-    measure: str | None = None
-    schedule: Schedule | None = None
+    measure: str | None = None  # on validation examples, selects the state; None: accuracy
+    schedule: Schedule | None = None  # None: no simulated time
 
 
 class Measured(NamedTuple):
@@ -304,8 +293,7 @@ def simulate(
 
     Raises:
         UsageError: the method cannot work with these clients, examples, classes or this clock; nobody has a
-            label; there is nothing to evaluate rounds on; the loss is no longer finite; no client has a model
-            in the end.
+            label; the loss is no longer finite; no client has a model in the end.
     """
     _check(algorithm, federation, cohort_size)
     check_rounds(
@@ -327,15 +315,8 @@ def simulate(
                     f"simulate: diverged in round {record['round']}, its loss is not finite; lower the "
                     "learning rate, or scale the features"
                 )
-            if not record["round"]:
-                is_measured = len(record) > 1 or len(federation.validation) or evaluate_test
-                if evaluate_every and not is_measured:
-                    raise UsageError(
-                        f"simulate: evaluate_every={evaluate_every}: there are no validation examples; give "
-                        "validation=(x, y) to the federation, or use evaluate_test=True"
-                    )
-                if len(record) == 1:
-                    continue
+            if len(record) == 1:  # of the initial state, without validation examples
+                continue
             records.append(record)
             if on_round is not None:
                 on_round(record)

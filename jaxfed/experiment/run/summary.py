@@ -31,25 +31,15 @@ def failure(config: ConfigDict, record: Record) -> str:
 
     Returns "" otherwise, also if only some clients failed or only some took part.
     """
-    name = record["algorithm"]
-    if record["round"] != config.rounds:
+    has_all = config.cohort_size in (0, config.federation.num_clients)
+    found = "has no model"
+    if not record.get(HAS_NO_MODEL):
+        has_failed = has_all and record.get("failed_clients") and record.get("clients") == 0
+        found = "failed at every client" if has_failed else ""
+    if not found or record["round"] != config.rounds:
         return ""
-    if record.get(HAS_NO_MODEL):
-        found = "has no model"
-    elif (
-        config.cohort_size in (0, config.federation.num_clients)
-        and record.get("failed_clients")
-        and record.get("clients") == 0
-    ):
-        found = "failed at every client, whose models are those of before,"
-    else:
-        return ""
-    why = "the warnings say why"
-    if methods.uses_training(config, name):
-        key = methods.training_key(config, name, "learning_rate")
-        rate = methods.with_own_training(config, name).training.learning_rate
-        why += f"; networks: lower config.{key}={float(rate):g}"
-    return f"{name} {found} in repeat {record['repeat'] + 1} after round {record['round']}: {why}"
+    where = f"in repeat {record['repeat'] + 1} after round {record['round']}"
+    return f"{record['algorithm']} {found} {where}: the warnings say why"
 
 
 def _by_run(records: Iterable[Record]) -> dict[tuple[str, int], list[Record]]:
@@ -77,6 +67,7 @@ def _undone(config: ConfigDict, name: str, records: list[Record]) -> str:
     selected = records[-1].get("selected_round")
     if selected == 0:
         return "validation selected the state that it started from, so its rounds count for nothing"
+    first = 1 + methods.with_own_training(config, name).training.labeled_only_rounds
     if any("pseudo_labeled" in record for record in records):
         labeling = [r["round"] for r in records if r.get("pseudo_label_weight", 0) > 0]
         if not labeling:
@@ -84,15 +75,14 @@ def _undone(config: ConfigDict, name: str, records: list[Record]) -> str:
                 "no round gave a pseudo-label any weight, so it trained on given labels alone; surer ones "
                 "need more rounds or more labels"
             )
-        if selected is not None and selected < labeling[0]:
-            return (
-                f"validation selected a state from before its first pseudo-labels (round {labeling[0]}), "
-                "which knows given labels alone"
-            )
-    elif selected is not None:
-        stage_1 = methods.with_own_training(config, name).training.labeled_only_rounds
-        if selected <= stage_1 and methods.needs(config, name).pseudo_label != "none":
-            return f"validation selected a state of stage 1 (rounds 1 to {stage_1}), on given labels alone"
+        first = labeling[0]
+    elif methods.needs(config, name).pseudo_label == "none":
+        return ""
+    if selected is not None and selected < first:
+        return (
+            f"validation selected a state from before its first pseudo-labels (round {first}), "
+            "which knows given labels alone"
+        )
     return ""
 
 
@@ -168,7 +158,5 @@ def _over_repeats(repeats: list[dict[str, Any]]) -> dict[str, Any]:
 def _measured(values: list[float | None]) -> dict[str, Any]:
     """Return mean and deviation; None if a repeat has no value (an accuracy over no points, for example)."""
     known = [value for value in values if value is not None]
-    if len(known) < len(values):
-        return {"mean": None, "std": None, "values": values}
-    mean, std, *_ = measure(known)
+    mean, std = measure(known)[:2] if len(known) == len(values) else (None, None)
     return {"mean": mean, "std": std, "values": values}

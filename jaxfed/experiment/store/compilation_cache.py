@@ -21,10 +21,9 @@ from jaxfed.host.location import folder_to_write
 
 
 def enable(setting: str = "auto") -> None:
-    """Switch on JAX's persistent compilation cache; `setting` and errors as for `folder`.
+    """Switch on JAX's compilation cache; `setting` and errors as for `folder`.
 
-    Programs that cannot be written (on a full disk, for example) or read (a damaged file) are compiled. JAX
-    warns of every one, and so of hundreds: these warnings are turned off.
+    Programs that cannot be written or read are compiled; JAX's warnings of each, hundreds, are turned off.
     """
     place = folder(setting)
     if place is None:
@@ -38,11 +37,9 @@ def enable(setting: str = "auto") -> None:
 
 
 def folder(setting: str) -> Path | None:
-    """Return the cache folder; None if programs are not cached.
+    """Return the cache folder, also `xla` in the cache directory for "auto"; None for "off".
 
-    Args:
-        setting: a folder; "off" for none; "auto" for `xla` in the cache directory (`jaxfed.data.cache`). If
-            that cannot be used, a warning is logged and nothing is cached.
+    If that of "auto" cannot be used, a warning is logged and nothing is cached.
 
     Raises:
         UsageError: the requested folder cannot be written, or everybody can write in it or in a parent

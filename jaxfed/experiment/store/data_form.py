@@ -1,8 +1,7 @@
-"""The form of a run's data: what its models and their results need in place of the data themselves.
+"""What a run's models and results need in place of its data: shapes, the encoding of rows, and counts.
 
-The shape of an example, the encoding of rows and the counts of the clients' examples. A run over a network
-has it as network.json in its workdir, from what the clients sent before the first round; a saved predictor
-(`jaxfed.api.predictor`) has it in its JSON file.
+A run over a network has it as network.json in its workdir, from what the clients sent before the first round;
+a saved predictor (`jaxfed.api.predictor`) in its JSON file.
 """
 
 from __future__ import annotations
@@ -24,21 +23,13 @@ _NO_ROWS = np.zeros(0, np.int64)
 
 
 class DataForm(NamedTuple):
-    """Substitute for a simulation's data (`Simulation`).
-
-    Fields:
-        class_names: C names.
-        dtype: type of an example's numbers.
-        shape: shape of an example.
-        encoding: encoding of rows from outside jaxfed.
-        census: counts and sums of all clients.
-    """
+    """Substitute for a simulation's data (`Simulation`)."""
 
     class_names: tuple[str, ...]
-    dtype: str
-    shape: tuple[int, ...]
-    encoding: RowEncoding
-    census: Census
+    dtype: str  # of an example's numbers
+    shape: tuple[int, ...]  # of an example
+    encoding: RowEncoding  # of rows from outside jaxfed
+    census: Census  # counts and sums of all clients
 
     @classmethod
     def of(

@@ -112,22 +112,16 @@ def own_measures(metrics: Iterable[str]) -> list[str]:
 
 
 class Measurement(NamedTuple):
-    """One metric over the repeats of an experiment: mean, sample deviation, and each repeat's value.
-
-    `std` is the sample standard deviation (divisor n - 1) and None for a single repeat. `source` is the
-    workdir and the method; None if unknown.
-    """
+    """One metric over the repeats of an experiment: mean, sample deviation, and each repeat's value."""
 
     mean: float
-    std: float | None
+    std: float | None  # divisor n - 1; None for a single repeat
     values: tuple[float, ...]
-    source: tuple[Path, str] | None = None
+    source: tuple[Path, str] | None = None  # workdir and method
 
 
 def measure(values: Sequence[float]) -> Measurement:
     """Return mean and sample standard deviation (divisor n - 1; None for one value) of `values`."""
-    if not values:
-        raise ValueError("a measurement needs at least one value")
     std = float(np.std(values, ddof=1)) if len(values) > 1 else None
     return Measurement(float(np.mean(values)), std, tuple(float(value) for value in values))
 
@@ -136,11 +130,7 @@ def measure(values: Sequence[float]) -> Measurement:
 class Run:
     """One workdir of `launch.run`: its resolved config and, once it has finished, its summary.
 
-    Attributes:
-        workdir: its directory.
-        config: as resolved.
-        summary: the content of summary.json; None until then.
-        reused: method -> the run of another sweep point that stands for it; the swept keys do not change it.
+    `reused` has the run of another sweep point that stands for a method that the swept keys do not change.
     """
 
     workdir: Path
@@ -161,15 +151,15 @@ class Run:
     @property
     def algorithm(self) -> str | None:
         """The run's main method; its other methods are baselines."""
-        return self._told("algorithm", self.config.get("algorithm"))
+        return self.told("algorithm", self.config.get("algorithm"))
 
     @cached_property
     def results(self) -> dict[str, dict[str, Measurement]]:
         """Algorithm -> metric -> measurement; nested metrics are joined by a dot."""
         if not self.finished:
             return {}
-        own: dict[str, Any] = self._told("algorithms", {})
-        others = {name: run._told("algorithms", {}).get(name) for name, run in self.reused.items()}
+        own: dict[str, Any] = self.told("algorithms", {})
+        others = {name: run.told("algorithms", {}).get(name) for name, run in self.reused.items()}
         found = {name: metrics for name, metrics in (others | own).items() if metrics is not None}
         order = sort_algorithms(found, {name: self.algorithm_of(name) for name in found})
         return {
@@ -192,43 +182,19 @@ class Run:
     @property
     def num_repeats(self) -> int:
         """Number of repeats (seeds) in the summary."""
-        return int(self._told("num_repeats", self.config.get("num_repeats", 1)))
+        return int(self.told("num_repeats", self.config.get("num_repeats", 1)))
 
-    @property
-    def origin(self) -> str:
-        """The summary's note on the origin of the examples; mostly empty."""
-        return str(self._told("data_origin", ""))
-
-    @property
-    def remarks(self) -> list[str]:
-        """The summary's lines on methods whose characteristic step had no effect; mostly empty."""
-        return [*self._told("remarks", ())]
-
-    @property
-    def environment(self) -> dict[str, Any]:
-        """Device, versions and commit of the run, from the summary."""
-        return dict(self._told("environment", {}))
-
-    def _told(self, key: str, otherwise: Any) -> Any:
+    def told(self, key: str, otherwise: Any) -> Any:
+        """Return an entry of the summary, if the run has it."""
         return (self.summary or {}).get(key, otherwise)
 
 
 class PointRecord(NamedTuple):
-    """One point of a sweep.
-
-    Fields:
-        name: of its directory.
-        overrides: the keys it sets.
-        run: its run if that has started.
-        failure: the reason if it failed, else "".
-        reused: method -> the point that ran it for this one.
-    """
+    """One point of a sweep: the name of its directory, the keys it sets, its run if that has started."""
 
     name: str
     overrides: dict[str, Any]
     run: Run | None
-    failure: str = ""
-    reused: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -251,7 +217,7 @@ class Sweep:
 
 
 class Found(NamedTuple):
-    """Sweeps and stand-alone runs found under some workdirs."""
+    """Sweeps and stand-alone runs."""
 
     sweeps: tuple[Sweep, ...]
     runs: tuple[Run, ...]
@@ -269,24 +235,18 @@ def find(workdirs: Sequence[str | os.PathLike[str]]) -> Found:
         root = location(workdir, "WORKDIR")
         if not root.is_dir():
             raise UsageError(f"no such directory: {root}; give a --workdir of launch.run or .sweep")
-        found_any = False
-        for directory in _experiment_directories(root):
-            found_any = True
+        directories = list(_experiment_directories(root))
+        for directory in directories:
             if (directory / "sweep.json").is_file():
                 sweeps.setdefault(directory.resolve(), read_sweep(directory))
             else:
                 runs.setdefault(directory.resolve(), read_run(directory))
-        if not found_any:
+        if not directories:
             raise UsageError(
-                f"no run or sweep under {root}: looked for config.json and sweep.json; "
-                "give a --workdir of launch.run or launch.sweep"
+                f"no run or sweep under {root}; give a --workdir of launch.run or launch.sweep"
             )
-    in_a_sweep = {
-        point.run.workdir.resolve()
-        for sweep in sweeps.values()
-        for point in sweep.points
-        if point.run is not None
-    }
+    points = (point.run for sweep in sweeps.values() for point in sweep.points)
+    in_a_sweep = {run.workdir.resolve() for run in points if run}
     loose = tuple(run for path, run in runs.items() if path not in in_a_sweep)
     return Found(tuple(sweeps.values()), loose)
 
@@ -323,13 +283,11 @@ def read_sweep(workdir: Path) -> Sweep:
         points = []
         for point in content["points"]:
             name, reused = point["name"], point.get("reused", {})
-            note = workdir / "logs" / f"{name}.failure"
-            failure = note.read_text("utf-8", "replace").strip() if note.is_file() else ""
             run = runs.get(name)
             if run is not None:
                 there = {method: runs[other] for method, other in reused.items() if other in runs}
                 run = replace(run, reused=there)
-            points.append(PointRecord(name, point["overrides"], run, failure, reused))
+            points.append(PointRecord(name, point["overrides"], run))
         return Sweep(workdir, content["command"], content["base"], tuple(points))
 
 

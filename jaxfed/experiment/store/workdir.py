@@ -18,11 +18,9 @@
     network.json     of a run over a network: what its server knew of the clients' data (`data_form`)
     summary.json     the final metrics; written last and atomically: it marks a finished experiment
     .lock            held by the process that is running here
-    .deleted.json    config.json while the results of an earlier experiment are being deleted
 
-One process at a time may run in a workdir. Only the files of this list are ever deleted. Deleting begins with
-renaming config.json to .deleted.json. From then on all other files count as deleted, even if the process is
-killed.
+One process at a time may run in a workdir. Only the files of this list are ever deleted: summary.json and the
+checkpoints first, so that a process that is killed then leaves an experiment that begins anew.
 """
 
 from __future__ import annotations
@@ -32,13 +30,14 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from jaxfed.config.keys import flatten
 from jaxfed.config.stored import ADDED, without_gone
-from jaxfed.errors import BeyondMemory, Unresumable, UsageError
+from jaxfed.errors import Unresumable, UsageError
 from jaxfed.experiment.store.records import (
     MANIFEST,
     STATES,
@@ -49,29 +48,31 @@ from jaxfed.experiment.store.records import (
     read_metrics,
 )
 from jaxfed.host import storage
+from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.host.parallel import processes
 from jaxfed.host.safe_files import Damaged, content_of, json_object
 
 _CONFIG, _METRICS, _SUMMARY = "config.json", "metrics.jsonl", "summary.json"
-_PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "states", "plots"
+PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "states", "plots"
 _MOST_NAMED = 4  # keys that differ
 # Keys that may change when an unfinished run resumes; no result depends on them.
 _FREE = tuple(f"execution.{key}" for key in ("workers", "compilation_cache", "plots"))
 # Paths of data and weights may lie elsewhere on the machine that resumes: data.json has their checksums.
 _PATHS = ("dataset.root", "dataset.name")
 _OF_A_NETWORK = "deployment."  # limits of waiting; no result depends on them
-_PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
+_PREPROCESSING, _DATA = "preprocessing", "data.json"
 _PREDICTIONS = "predictions"
 AUDIT = "audit"  # folder, with audit.json
 TRACKING, TENSORBOARD, NETWORK = "tracking.jsonl", "tensorboard", "network.json"
 _OWN = (
-    *(_SUMMARY, _METRICS, _PARTITION, _CHECKPOINTS, _PREPROCESSING, _STATES, _PREDICTIONS),
+    *(_SUMMARY, _CHECKPOINTS, _METRICS, PARTITION, _PREPROCESSING, _STATES, _PREDICTIONS),
     *(AUDIT, _PLOTS, TRACKING, TENSORBOARD, NETWORK, _DATA, MANIFEST),
-)  # beside config.json
+)  # beside config.json, in the order of their deletion
 _IN_MANIFEST = (
-    *(_CONFIG, _DATA, _METRICS, _PARTITION, _PREDICTIONS, *STATES, NETWORK),
+    *(_CONFIG, _DATA, _METRICS, PARTITION, _PREDICTIONS, *STATES, NETWORK),
     f"{AUDIT}/{AUDIT}.json",
 )
-TO_RESUME = (_CONFIG, _DATA, _METRICS, _PARTITION, _CHECKPOINTS, _PREPROCESSING)
+_TO_RESUME = (_CONFIG, _DATA, _METRICS, PARTITION, _CHECKPOINTS, _PREPROCESSING)
 
 IN_A_SWEEP = "JAXFED_IN_A_SWEEP"  # set for the processes of a sweep
 
@@ -116,10 +117,6 @@ class Workdir:
                     f"--workdir={self.path}: its rounds were computed on other data: {name} is "
                     f"{there.get(name)} there, {checksums.get(name)} now; bring the data back"
                 )
-
-    def write_partition(self, counts: Mapping[str, Any]) -> None:
-        """Write partition.json: clients x classes counts of the first repeat."""
-        write_json(self.path / _PARTITION, counts)
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return all lines of metrics.jsonl, in the order they were written."""
@@ -171,7 +168,7 @@ def is_finished(path: str | os.PathLike[str], config: Mapping[str, Any]) -> bool
     """
     path = Path(path)
     _check_owner(path, config)
-    if (path / _DELETED).exists() or not _has_summary(path):
+    if not _has_summary(path):
         return False
     try:
         check_manifest(path)
@@ -186,13 +183,10 @@ def finished_config(path: Path) -> dict[str, Any]:
     Raises:
         UsageError: no finished experiment there. The text continues the name of the directory.
     """
-    if (path / "sweep.json").is_file():
-        points = sorted(file.parent.name for file in path.glob(f"*/{_CONFIG}"))
-        raise UsageError(f"is a sweep; open one of its points: {', '.join(points) or 'none yet'}")
     if not (path / _CONFIG).is_file():
         raise UsageError(f"no workdir of jaxfed.run or launch.run ({path.absolute()})")
     config = without_gone(read_json(path, _CONFIG))
-    if (path / _DELETED).exists() or not _has_summary(path):
+    if not _has_summary(path):
         raise UsageError(
             "the run in it has not finished; the call or command that began it continues it"
         )
@@ -208,40 +202,55 @@ def open_workdir(
 
     A directory made by another config is refused. Keys that may change in an unfinished run
     (`execution.workers`, ...) are updated in its config.json. With `overwrite` the results of an earlier
-    experiment are deleted first. A directory created here is removed if the first round exceeds the memory
-    (`BeyondMemory`), unless it has the model that features are computed with.
+    experiment are deleted first.
 
     Raises:
         Unresumable: the directory belongs to another config.
         UsageError: it is in use by another process, is no workdir, or cannot be written.
     """
     path = Path(path)
-    is_new = not path.exists()
     if overwrite:
         _check_contents(path)
     else:
         _check_owner(path, config)
     with storage.claimed(path, "another process is running here"):
-        if overwrite and (path / _CONFIG).exists():
-            (path / _CONFIG).replace(path / _DELETED)
-        if (path / _DELETED).exists():  # renamed just now, or by a process that was killed
+        if overwrite:
             _delete_results(path)
-            write_json(path / _CONFIG, config)
-            (path / _DELETED).unlink()
-        if not (path / _CONFIG).exists():
+        if overwrite or not (path / _CONFIG).exists():
             write_json(path / _CONFIG, config)
         _check_owner(path, config)
         if not _has_summary(path):
             (path / MANIFEST).unlink(missing_ok=True)  # of a process that was killed at its end
             if _flat(without_gone(read_json(path, _CONFIG))) != _flat(config):
                 write_json(path / _CONFIG, config)
-        try:
-            yield Workdir(path)
-        except BeyondMemory:
-            done = any(record["round"] for record in read_metrics(path))
-            if is_new and not done and not (path / _PREPROCESSING).exists():
-                shutil.rmtree(path)
-            raise
+        yield Workdir(path)
+
+
+@contextmanager
+def open_for_all(
+    path: str | os.PathLike[str], config: Mapping[str, Any], *, overwrite: bool = False
+) -> Iterator[Workdir]:
+    """Open the workdir in the first or only process, and a temporary copy to resume from in the others.
+
+    Arguments and errors as for `open_workdir`. An error in one process ends all.
+
+    Raises:
+        UsageError: a process does not see the checkpoints of the first one.
+    """
+    with ExitStack() as stack:
+        with processes.together():
+            if processes.is_first():
+                directory = stack.enter_context(open_workdir(path, config, overwrite=overwrite))
+        with processes.together():  # the first one writes no round before all have a copy
+            if not processes.is_first():
+                own = Path(stack.enter_context(TemporaryDirectory(prefix="jaxfed-")))
+                for place in filter(Path.exists, (Path(path, name) for name in _TO_RESUME)):
+                    copy = shutil.copytree if place.is_dir() else shutil.copyfile
+                    copy(place, own / place.name)
+                directory = stack.enter_context(open_workdir(own, config))
+        step = max(Checkpoints(directory.checkpoints).steps(), default=None)
+        processes.check_same({"the newest checkpoint in --workdir": str(step)})
+        yield directory
 
 
 def plain(value: Any) -> Any:
@@ -257,15 +266,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _is_empty(path: Path) -> bool:
-    """True if a directory is empty, or contains only files of an interrupted start."""
-    return all(
-        entry.name == storage.LOCK
-        or (entry.name.startswith(f".{_CONFIG}.") and entry.name.endswith(".partial"))
-        for entry in path.iterdir()
-    )
-
-
 def _has_summary(path: Path) -> bool:
     """True if a complete summary exists."""
     try:
@@ -275,8 +275,8 @@ def _has_summary(path: Path) -> bool:
 
 
 def _check_contents(path: Path) -> dict[str, Any] | None:
-    """Return the config of the experiment in `path`; None if it is absent, empty or being deleted."""
-    if not path.exists() or (path.is_dir() and _is_empty(path)) or (path / _DELETED).exists():
+    """Return the config of the experiment in `path`; None if it is absent or has hidden files alone."""
+    if not path.exists() or (path.is_dir() and all(e.name[0] == "." for e in path.iterdir())):
         return None
     try:
         config = without_gone(json_object(content_of(path / _CONFIG), path / _CONFIG))
@@ -304,14 +304,13 @@ def _check_owner(path: Path, config: Mapping[str, Any]) -> None:
         moved = (key for key in _PATHS if _is_moved(key, there.get(key), given.get(key)))
         free = (_OF_A_NETWORK, *_FREE, *moved)
     differing = [
-        f"config.{key} is {_shown(there, key)} there, {_shown(given, key)} now"
+        f"config.{key} is {json.dumps(there.get(key))} there, {json.dumps(given.get(key))} now"
         for key in {**given, **there}
         if there.get(key) != given.get(key) and not key.startswith(free)
     ]
     if differing:
-        more = f"; and {len(differing) - _MOST_NAMED} more" * (len(differing) > _MOST_NAMED)
         named = "; ".join(differing[:_MOST_NAMED])
-        raise Unresumable(f"--workdir={path}: made by another config: {named}{more}")
+        raise Unresumable(f"--workdir={path}: made by another config: {named}")
 
 
 def _is_moved(key: str, there: object, given: object) -> bool:
@@ -329,10 +328,6 @@ def _delete_results(path: Path) -> None:
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     return plain(ADDED) | dict(flatten(plain(config)))
-
-
-def _shown(flat: Mapping[str, Any], key: str) -> str:
-    return json.dumps(flat[key]) if key in flat else "absent"
 
 
 def write_json(file: Path, value: Mapping[str, Any]) -> None:

@@ -161,7 +161,7 @@ def test_metrics_that_fit_no_checkpoint_are_refused_at_once(launch, tmp_path):
     status, complaint = launch(tmp_path / "w")
     assert (status, complaint.count("\n")) == (2, 1)
     assert "metrics.jsonl is not what it was saved with" in complaint
-    assert "; give another workdir, or overwrite this one" in complaint
+    assert "; give another workdir, or delete this one" in complaint
 
 
 def test_a_run_goes_on_with_more_workers(launch, whole, tmp_path):
