@@ -58,7 +58,7 @@ class Heard:
             self.starts.append(line.removesuffix(": started"))
         else:
             title, _, outcome = line.partition("] ")[2].partition(": ")
-            self.ends[title] = outcome.partition("failed with ")[2]
+            self.ends[title] = outcome.partition("failed, ")[2]
 
     def advance(self):
         pass

@@ -24,8 +24,8 @@ class Stop(Exception):
 class Recorder:
     """Tracker that keeps run -> what was logged; `fail` names a method that raises."""
 
-    def __init__(self, fail="", name="Recorder"):
-        self.fail, self.name = fail, name
+    def __init__(self, fail=""):
+        self.fail = fail
         self.starts, self.logged, self.summaries = [], {}, {}
 
     def start(self, run):

@@ -1,8 +1,5 @@
 """The whole-run benchmark: all are given the same experiment, and its runs are told of twice."""
 
-import json
-import subprocess
-import sys
 from functools import partial
 
 import jax
@@ -11,11 +8,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from benchmarks.catalog import BENCHMARKS
 from benchmarks.methods import experiment
 from benchmarks.peers import jax_network, played, task
 from benchmarks.timing import contest
-from benchmarks.timing.contest import optional_peer
 from benchmarks.timing.record import as_line
 from jaxfed.config import file as config_file
 from jaxfed.config.assembly import make_model
@@ -75,23 +70,6 @@ def test_a_task_is_the_configs_experiment_its_network_included(small, network):
     np.testing.assert_allclose(theirs.detach().numpy(), expected, atol=1e-4)
 
 
-def test_peers_evaluate_where_the_config_does():
-    settings = task.Settings(12, 2, 5, 0.1, 5, 10)
-    due = [number for number in range(1, 13) if settings.is_evaluated(number)]
-    assert due == [5, 10, 12]
-
-
-def test_a_diary_has_whole_rounds_from_end_to_end(monkeypatch, tmp_path):
-    times = iter([10.0, 10.5, 12.5])
-    monkeypatch.setattr(played.time, "perf_counter", lambda: next(times))
-    diary = played.Diary()
-    for accuracy in (0.5, 0.75, 0.625):
-        diary.measured(accuracy)
-        diary.round_ended()
-    diary.save(tmp_path)
-    assert played.load(tmp_path) == ([0.5, 2.0], 0.625)
-
-
 def test_one_run_is_timed_from_start_to_end_and_by_its_rounds(small, monkeypatch):
     """Three samples and one before them, no more, of each; the second contest plays nothing."""
     calls = []
@@ -123,27 +101,6 @@ def test_one_run_is_timed_from_start_to_end_and_by_its_rounds(small, monkeypatch
     assert "FedJAX: 500.00 ms, 2.00 x (target 1.2)" in as_line(rounds)
 
 
-@pytest.mark.parametrize("network", experiment.NETWORKS)
-def test_one_network_is_to_be_had_alone(small, monkeypatch, network):
-    monkeypatch.setattr(experiment, "task_of", lambda config: task.Task)
-    monkeypatch.setattr(task.Task, "save", lambda folder: None)
-    drawn = BENCHMARKS[f"experiment_{network}"](False)
-    assert [contest.case["model"] for contest in drawn] == [network] * 2
-
-
-def test_what_takes_long_is_run_once_and_stands_for_all(monkeypatch):
-    runs, calls = experiment.Runs(), []
-    monkeypatch.setattr(experiment, "LONG", -1.0)
-
-    def play():
-        calls.append(0)
-        return played.Played([1.0], 0.5)
-
-    told = [runs.once_more("slow", play) for _ in range(3)]
-    assert len(calls) == 1
-    assert told == [runs.again("slow") for _ in range(3)] == told[:1] * 3
-
-
 def test_accuracies_beyond_chance_are_no_contest():
     good, bad = (experiment.Run(1.0, played.Played([1.0], share)) for share in (0.8, 0.7))
     with pytest.raises(AssertionError, match=r"accuracies 0\.8 and 0\.7"):
@@ -158,37 +115,3 @@ def test_our_run_is_the_launchers_and_leaves_what_it_measured(small):
     assert all(seconds > 0 for seconds in run.round_seconds)
     assert 0 <= run.accuracy <= 1
     assert any((small / "jaxfed" / "checkpoints").iterdir())
-
-
-def test_our_run_is_the_launchers_of_the_configs_keys(monkeypatch, tmp_path):
-    """The first round compiles, and round 0 is none."""
-    said = []
-    lines = [{"round": number, "seconds": 1.5**number} for number in range(4)]
-    lines[-1]["test_accuracy"] = 0.75
-
-    def call(module, *arguments):
-        said.append((module, *arguments))
-        (tmp_path / "jaxfed").mkdir()
-        text = "\n".join(map(json.dumps, lines)) + "\n"
-        (tmp_path / "jaxfed" / "metrics.jsonl").write_text(text)
-
-    monkeypatch.setattr(experiment, "_call", call)
-    assert experiment.jaxfed(tmp_path, {"rounds": 3, "baselines": ()}) == ([1.5**2, 1.5**3], 0.75)
-    ((module, config, workdir, *rest),) = said
-    assert module == "launch.run"
-    assert config.endswith("federated_optimization.py")
-    assert workdir == f"--workdir={tmp_path / 'jaxfed'}"
-    assert rest == ["--overwrite", "--config.rounds=3", "--config.baselines=()"]
-
-
-def test_a_peer_that_cannot_be_imported_is_left_out_with_the_reason(tmp_path, capsys):
-    assert optional_peer("A peer", partial(experiment.peer, tmp_path), "no_file") == {}
-    said = capsys.readouterr().err
-    assert said.startswith("bench: peer A peer left out, ModuleNotFoundError: No module named")
-    assert said.count("\n") == 1
-
-
-def test_a_peer_pays_for_no_imports_but_its_own():
-    code = "import sys, benchmarks.peers.played; print({'jax', 'jaxfed', 'torch'} & sys.modules.keys())"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout == "set()\n"

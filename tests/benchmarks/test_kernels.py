@@ -4,16 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks import inputs
-from benchmarks.kernels import graphs, neighbors, peak_memory
-
-
-@pytest.mark.slow
-def test_peak_memory_is_of_a_process_of_its_own_and_has_the_search_in_it():
-    found = peak_memory.measured(512, 1 << 18, 3)  # 16 MiB of codes, and as much of their tiles
-    assert found.peak >= found.before + (1 << 24)
-    assert found.before > 0
-    assert found.seconds > 0
-    assert peak_memory._figures(found, 0.0)["peak GiB"] == found.peak / (1 << 30)
+from benchmarks.kernels import graphs, neighbors
 
 
 @pytest.fixture

@@ -1,11 +1,9 @@
 """Contests of whole methods: labelings, and the start of the main job."""
 
-import time
-
 import numpy as np
 import pytest
 
-from benchmarks.methods import deployment, labeling_cost, start
+from benchmarks.methods import labeling_cost
 from benchmarks.timing.contest import run_contest
 from benchmarks.timing.record import as_line
 
@@ -39,38 +37,3 @@ def test_xclp_costs_stand_beside_per_client_lps_and_the_papers(short, monkeypatc
         assert "operations by the paper" in as_line(row)
     np.testing.assert_array_equal(*labels)
     np.testing.assert_array_equal(contests[0].peers["per-client LP"]().shape, (3, 20))
-
-
-@pytest.mark.slow
-def test_a_start_is_timed_to_its_workdir_and_to_its_first_result(monkeypatch, tmp_path):
-    monkeypatch.setattr(start, "CONFIG", f"{start.CONFIG}:smoke")
-    begun = time.perf_counter()
-    seconds = start.started(tmp_path)
-    assert 0.5 < seconds.workdir < seconds.result < time.perf_counter() - begun
-    assert any(tmp_path.iterdir())  # the next start finds its programs
-
-
-def test_a_start_without_a_result_is_an_error(monkeypatch):
-    monkeypatch.setattr(start, "CONFIG", "")
-    with pytest.raises(RuntimeError, match="status 2"):
-        start.started(None)
-
-
-def test_a_federation_is_played_once_for_both_of_its_figures(monkeypatch):
-    pytest.importorskip("flwr", reason="pip install -r requirements-flower.txt")
-    played = []
-
-    def play(name, first, steady):
-        def played_once(kept):
-            played.append(name)
-            return deployment.Played(first, steady, 0.9)
-
-        return played_once
-
-    monkeypatch.setattr(deployment, "_ours", play("ours", 10.0, 2.0))
-    monkeypatch.setattr(deployment, "_plain", play("plain", 15.0, 6.0))
-    monkeypatch.setattr(deployment, "SAMPLES", 2)
-    rows = [run_contest(each, {}) for each in deployment.deployment(with_peers=True)]
-    assert played == ["ours", "plain"] * 3
-    assert [row["median_seconds"]["jaxfed"] for row in rows] == [2.0, 10.0]
-    assert [row["peers"]["flower"]["ratio"] for row in rows] == [3.0, 1.5]

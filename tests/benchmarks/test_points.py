@@ -2,7 +2,6 @@
 
 import json
 import signal
-from pathlib import Path
 
 import pytest
 from absl import flags
@@ -11,7 +10,7 @@ from absl.testing import flagsaver
 from benchmarks import bench
 from benchmarks.catalog import BENCHMARKS, OF_ANY_SIZE
 from benchmarks.timing import limits
-from benchmarks.timing.contest import OTHERS_ALLOWED, Contest
+from benchmarks.timing.contest import Contest
 from benchmarks.timing.limits import Limits
 from benchmarks.timing.patience import Patience
 from jaxfed.errors import UsageError
@@ -132,43 +131,6 @@ def test_a_signal_leaves_what_has_ended(benched, monkeypatch, tmp_path, capsys):
     assert capsys.readouterr().err == "jaxfed: stopped by SIGINT; the same command begins anew\n"
 
 
-def test_what_is_no_file_is_written_once_and_stays(benched, monkeypatch, tmp_path):
-    written = []
-    monkeypatch.setattr(bench.Path, "write_text", lambda path, text: written.append((path, text)))
-    with flagsaver.flagsaver(points=["1000", "2000"], kernel=["knn"], out="/dev/null"):
-        assert entry.main([], [], None) == 0
-    ((path, text),) = written
-    assert path == Path("/dev/null")
-    assert path.is_char_device()
-    assert len(json.loads(text)["contests"]) == 2
-
-
-def test_a_file_is_written_whole_and_a_link_stays(tmp_path, full_disk):
-    (tmp_path / "there").mkdir()
-    link = tmp_path / "link.json"
-    link.symlink_to(tmp_path / "there" / "file.json")
-    bench.write({"contests": []}, link)
-    assert link.is_symlink()
-    assert json.loads(link.read_text()) == {"contests": []}
-    with full_disk(after=10), pytest.raises(UsageError, match=r"link.json: File too large$"):
-        bench.write({"contests": ["long"]}, link)
-    assert json.loads(link.read_text()) == {"contests": []}, "what was there stays"
-
-
-@pytest.mark.parametrize("share", [OTHERS_ALLOWED, 0.63])
-def test_limits_measured_beside_others_are_doubted(benched, monkeypatch, tmp_path, capsys, share):
-    monkeypatch.setattr(bench, "machine_limits", lambda: Limits({}, share))
-    monkeypatch.setattr(
-        limits.jax, "default_backend", lambda: "cpu"
-    )  # another's limits are its own
-    benched(points=["1000"])
-    told = "warning: other processes took 0.63 cores while the machine's limits were measured: they"
-    is_told = share > OTHERS_ALLOWED
-    assert (told in capsys.readouterr().out) == is_told
-    kept = json.loads((tmp_path / "out.json").read_text())["machine_limits_doubt"]
-    assert (kept is not None) == is_told
-
-
 def test_a_limit_is_the_best_of_all_passes(monkeypatch):
     """Others take the cores in the first of them."""
     speeds, taken = iter([4.0, 1.0, 2.0]), iter([0.0, 50.0, 50.0, 50.0, 50.0, 50.0])
@@ -181,11 +143,6 @@ def test_a_limit_is_the_best_of_all_passes(monkeypatch):
 def ascending(with_peers):
     yield contest(1000)
     raise AssertionError("the next one is set up, which takes long")
-
-
-def test_fewer_than_no_points_are_a_mistake():
-    with pytest.raises(flags.IllegalFlagValueError), flagsaver.flagsaver(max_points=-1):
-        pass
 
 
 @pytest.mark.parametrize(
@@ -221,16 +178,6 @@ def test_mistakes(benched, monkeypatch, given, told):
 )
 def test_no_contest_is_run_twice(names, expected):
     assert bench.without_parts(names) == expected
-
-
-def test_all_are_those_that_are_no_others_part():
-    chosen = bench.without_parts(BENCHMARKS)
-    assert set(BENCHMARKS) - set(chosen) == {
-        "experiment_mlp",
-        "experiment_cnn",
-        "large_propagation_50",
-    }
-    assert "experiment" in chosen
 
 
 def test_those_of_any_size_are_the_benchmarks_of_their_names():

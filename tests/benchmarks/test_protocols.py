@@ -2,29 +2,15 @@
 
 import importlib.util
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.protocols import many_clients, row_sums, secure_hamming, sparse_sums
+from benchmarks.protocols import many_clients, row_sums, sparse_sums
 from benchmarks.timing.contest import run_contest
 
 UNITS = ("us a pair", "bytes a pair")
-
-
-def test_without_its_packages_phe_is_left_out_with_a_line(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "phe", None)
-    monkeypatch.setitem(sys.modules, "phe.paillier", None)
-    for module in [name for name in sys.modules if "paillier" in name and "phe" not in name]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setattr(secure_hamming, "_CASES", {})
-    tasks = [drawn.task for drawn in secure_hamming.distances(with_peers=False)]
-    assert tasks == ["base oblivious transfers"]
-    said = capsys.readouterr().err
-    assert said.startswith("bench: phe left out, phe")
-    assert said.count("\n") == 1
 
 
 def test_rounds_of_many_clients_give_everybody_its_sums(short, monkeypatch):
@@ -88,36 +74,6 @@ def test_sums_among_neighbors_find_the_mean(short, monkeypatch):
     assert row["peers"].keys() == peers
     assert upload.case == {"n": 1000, "clients": 1000, "neighbors": 76}
     assert run_contest(upload, {})["figures"]["s a client"]["measured"] > 0
-
-
-def test_a_whole_round_of_many_among_neighbors(monkeypatch):
-    monkeypatch.setattr(sparse_sums, "MANY", 20)
-    monkeypatch.setattr(sparse_sums, "LONG", 50)
-    [contest] = sparse_sums.large_sums(with_peers=False)
-    assert contest.case == {"n": 50, "clients": 20, "neighbors": 8, "leaving": 6}
-    figures = contest.figures(contest.ours(), 5.0)
-    assert figures["s a client"] == 5 / 20
-    assert figures["largest error of the mean"] < contest.at_most["largest error of the mean"]
-
-
-def test_sums_of_model_updates_count_their_bytes(monkeypatch):
-    monkeypatch.setattr(sparse_sums, "MODEL", 50)
-    monkeypatch.setattr(sparse_sums, "MANY", 40)
-    monkeypatch.setattr(sparse_sums, "PART", 20)
-    monkeypatch.setattr(sparse_sums, "optional_peer", lambda name, *_: {name: _})
-    contests = list(sparse_sums.model_sums(with_peers=True))
-    assert [contest.case["leaving"] for contest in contests] == [0, 1, 0, 2, 0, 4]
-    for contest in contests:
-        clients = contest.case["clients"]
-        mean = contest.ours()
-        figures = contest.figures(mean, 1.0)
-        assert figures["ms a client"] == 1000 / clients
-        assert 0.4 < figures["kB sent"] < 6
-        # What a peer sums, of many clients a part of the same mean.
-        _, vectors, gone, size, _ = contest.peers["flower_secagg_plus"]
-        assert contest.parts.get("flower_secagg_plus", 1) == len(vectors) / clients
-        assert (len(vectors), size) == (min(clients, 20), contest.case["neighbors"])
-        np.testing.assert_allclose(mean, np.mean(vectors[len(gone) :], axis=0), atol=1e-9)
 
 
 def test_pairs_of_many_clients(monkeypatch):

@@ -1,19 +1,12 @@
 """Contests of rounds: contestants agree, at every place and with unequal clients."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
-
 import jax
 import numpy as np
 import pytest
 
-from benchmarks.rounds import learners, on_disk, population, scaling, shadow_models
+from benchmarks.rounds import learners, on_disk, population, scaling
 from benchmarks.timing.contest import run_contest
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.training import server_state
 
 
 @pytest.mark.slow
@@ -38,41 +31,6 @@ def test_forests_in_processes_stand_beside_the_same_ones_in_turn(short, monkeypa
 
 
 @pytest.mark.slow
-def test_shadow_models_together_are_those_in_turn(short, monkeypatch):
-    for name, size in {"SHADOWS": 3, "TARGETS": 20, "HELD_OUT": 20, "STEPS": 2, "BATCH": 8}.items():
-        monkeypatch.setattr(shadow_models, name, size)
-    (models,) = shadow_models.shadow_models(with_peers=False)
-    with jax.numpy_dtype_promotion("standard"):  # of Adam, as above
-        together, in_turn = models.ours(), models.peers["one after another"]()
-        assert models.agreement(together, in_turn) == "the same bits"
-    assert together["head.kernel"].shape == (3, 512, 10)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "signum", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
-)
-def test_workers_of_scaling_end_with_who_started_them_and_say_nothing(signum):
-    """A terminal's Ctrl-C goes to all of the group."""
-    code = (
-        "from benchmarks.rounds import scaling; place = scaling.Place(scaling.PROCESSES);"
-        "place.played(3, 3); print('played', flush=True); place.played(3000, 3)"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as parent:
-        assert parent.stdout.readline() == "played\n"
-        time.sleep(0.5)
-        os.killpg(parent.pid, signum)
-        said = parent.stderr.read()  # to the end, which is the workers', too
-    assert said.count("Traceback") == (signum == signal.SIGINT), said  # the parent's own
-
-
-@pytest.mark.slow
 def test_rounds_are_the_same_at_every_place_of_scaling(monkeypatch):
     monkeypatch.setattr(scaling, "EXAMPLES", 3)
     monkeypatch.setattr(scaling, "SAMPLES", 1)
@@ -87,15 +45,6 @@ def test_rounds_are_the_same_at_every_place_of_scaling(monkeypatch):
     assert per_example == pytest.approx(1e6 * row["median_seconds"]["jaxfed"] / 9)
 
 
-@pytest.mark.slow
-def test_unequal_clients_beside_equal_ones(short, monkeypatch):
-    monkeypatch.setattr(scaling, "SAMPLES", 1)
-    monkeypatch.setitem(scaling.UNEQUAL, "fedavg", (30, 300, 5))
-    row = run_contest(scaling.unequal_contest("fedavg"), {})
-    assert row["peers"].keys() == {scaling.EQUAL, scaling.PADDED}
-    assert row["case"] == {"clients": 30, "largest": 300, "others": 5}
-
-
 def test_clients_of_a_population_are_views_on_few_examples():
     federation = population.federation_of(30_000)
     assert len(federation.y) == population.EXAMPLES + population.PUBLIC
@@ -105,18 +54,6 @@ def test_clients_of_a_population_are_views_on_few_examples():
     assert (cohort.y >= 0).sum(axis=1).tolist() == [2, 2, 2]
     np.testing.assert_array_equal(cohort.x[0], cohort.x[2])  # 5,000 examples later
     assert set(population.METHODS) < set(ALGORITHMS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", population.METHODS)
-def test_every_method_of_a_population_beside_few_clients(short, monkeypatch, method):
-    monkeypatch.setattr(population, "COHORT", 4)
-    monkeypatch.setattr(server_state, "COPIED_ON_CPU", 0)
-    few, many = map(population.federation_of, (10, 40))
-    row = run_contest(population.population_contest(method, few, many), {})
-    assert row["case"] == {"n": 40, "cohort": 4}
-    assert row["peers"].keys() == {population.FEW}
-    assert row["peers"][population.FEW]["target"] == 1 / 1.2
 
 
 def test_a_round_of_clients_on_disk(short, monkeypatch):

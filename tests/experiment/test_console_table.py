@@ -1,10 +1,6 @@
 """The table of results on a console: units that fit, epsilons, and no edge where there is none."""
 
-import sys
-
-import pytest
-
-from jaxfed.experiment.run.progress import RunProgress, results_table
+from jaxfed.experiment.run.progress import results_table
 
 
 def metric(*values):
@@ -27,18 +23,11 @@ METHODS = {
 }
 
 
-def rows_of(text):
-    """Cells by their row's name."""
-    rows = [line.split("  ") for line in text.splitlines() if line.strip()]
-    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
-    return {row[0]: row[1:] for row in cells}
-
-
 def test_what_stands_in_it():
     names = {"dp_fedct": "DP-FedCT, bits"}
     headings, rows = results_table(METHODS, names)
     assert headings[1:] == [
-        *("accuracy, %", "epsilon", "epsilon, estimate", "seconds", "up", "down"),
+        *("accuracy, %", "epsilon", "epsilon estimated", "seconds", "up", "down"),
     ]
     accuracy = "51.00 ± 1.00"
     assert rows == [
@@ -46,16 +35,3 @@ def test_what_stands_in_it():
         ["DP-FedCT, bits", accuracy, "0.3", "-", "1.62", "470 B", "3 GB"],
         ["dp_fedct_estimated", accuracy, "-", "1.235e+05", "1.62", "-", "-"],
     ]
-
-
-@pytest.mark.parametrize("columns", ["", "40"])
-def test_nothing_is_cut_in_a_file(tmp_path, monkeypatch, columns):
-    """A console that is no terminal is taken to have 80 columns, or what COLUMNS says."""
-    monkeypatch.setenv("COLUMNS", columns)
-    with (tmp_path / "log").open("w") as stream:
-        monkeypatch.setattr(sys, "stdout", stream)
-        with RunProgress({"num_repeats": 1, "rounds": 1, "baselines": ()}) as progress:
-            progress.show_results(METHODS, "DIR", {})
-    text = (tmp_path / "log").read_text()
-    assert "…" not in text
-    assert rows_of(text).keys() > METHODS.keys()

@@ -1,7 +1,5 @@
 import functools
 import json
-import logging
-import os
 import signal
 import subprocess
 import sys
@@ -13,11 +11,8 @@ from typing import Any
 import pytest
 from invoking import DIGITS, ROOT, Done, called, invoke
 
-from jaxfed.experiment.store import compilation_cache
-from jaxfed.experiment.store.records import read_run
 from jaxfed.experiment.store.workdir import is_finished, open_workdir
-from jaxfed.reports.figures import run_plots
-from launch import entry, run
+from launch import run
 
 # launch.run with a method of many rounds, which ends its own process where it is told to.
 DRIVER = """
@@ -179,21 +174,10 @@ def results(workdir: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return lines, summary
 
 
-def test_an_uninterrupted_run(whole, place):
-    assert (whole.returncode, whole.stderr) == (0, "")
-    assert "; 3 clients a round\n" in whole.stdout
-    assert any((place / "cache" / "xla").iterdir())
-
-
 def test_a_run_does_not_wait_for_packages_that_it_does_not_need(whole):
     """Each takes a tenth of a second to a whole one: they are imported where they are used."""
     assert "  accuracy, %  " in whole.stdout  # the table of results is there
     assert whole.stdout.endswith("\nimported set()\n")
-
-
-def test_plots_may_be_left_to_reports(whole, place):
-    assert not (place / "whole" / "plots").exists()
-    assert {"algorithms", "partition"} <= run_plots(read_run(place / "whole")).keys()
 
 
 @pytest.mark.usefixtures("whole")
@@ -257,9 +241,7 @@ def test_smoke_from_the_command_line(tmp_path):
     ("place", "words"),
     [
         ("n" * 300, f"{'n' * 300}': File name too long"),
-        ("~nobody-of-this-name", "~nobody-of-this-name': "),
         ("pyproject.toml", "pyproject.toml/xla': cannot write in pyproject.toml: Not a directory"),
-        ("/proc/cache", "/proc/cache/xla': cannot write in /proc: "),
     ],
 )
 def test_a_cache_that_cannot_be_is_one_line(place, words, monkeypatch, tmp_path):
@@ -272,84 +254,7 @@ def test_a_cache_that_cannot_be_is_one_line(place, words, monkeypatch, tmp_path)
     assert not workdir.exists()
 
 
-def test_a_home_that_cannot_be_written_is_no_obstacle(monkeypatch, tmp_path, caplog):
-    monkeypatch.delenv("JAXFED_CACHE", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert compilation_cache.folder("auto") == tmp_path / ".cache" / "jaxfed" / "xla"
-    assert compilation_cache.folder("off") is None
-    assert compilation_cache.folder("~/mine") == tmp_path / "mine"
-    assert not list(tmp_path.iterdir())
-    monkeypatch.setenv("HOME", "/proc")
-    with caplog.at_level(logging.WARNING):
-        assert compilation_cache.folder("auto") is None
-    assert "$JAXFED_CACHE='/proc/.cache/jaxfed/xla': cannot write in /proc" in caplog.text
-    assert "$JAXFED_CACHE" not in caplog.text  # which nobody has set
-    assert "compiled programs are not kept" in caplog.text
-
-
-def test_helpshort():
-    command = [sys.executable, "-m", "launch.run", "--helpshort"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert "--workdir" in done.stdout
-    assert done.stderr == ""
-
-
-@pytest.mark.parametrize(
-    ("argv", "rest", "overrides"),
-    [
-        (["run", "--config=a.py", "--config.a.b=1"], ["run", "--config=a.py"], ["a.b=1"]),
-        (["run", "--config.a", "1", "--x"], ["run", "--x"], ["a=1"]),
-        (["run", "-config.a=b=c", "--config.b="], ["run"], ["a=b=c", "b="]),
-        (["run", "--configs.a=1", "config.a=1"], ["run", "--configs.a=1", "config.a=1"], []),
-    ],
-)
-def test_overrides_are_taken_out_of_the_command_line(argv, rest, overrides):
-    assert entry.split_overrides(argv) == (rest, overrides)
-
-
 CONFIG = {"algorithm": "xclp", "num_repeats": 2, "dataset": {"name": "digits"}, "alpha": 0.5}
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "words"),
-    [
-        (
-            "JAX_PLATFORMS",
-            "nonsense",
-            "JAX finds no such device; unset it to use the available ones",
-        ),
-        ("JAX_NUM_CPU_DEVICES", "abc", "use integers from 1 on"),
-        ("JAX_NUM_CPU_DEVICES", "0", "use integers from 1 on"),
-    ],
-)
-def test_devices_that_are_not_there_are_one_line(name, given, words, tmp_path):
-    command = [sys.executable, "-m", "launch.run", f"--config={ROOT / DIGITS}", "--workdir=w"]
-    asked = {**os.environ, "PYTHONPATH": str(ROOT), name: given}
-    ended = subprocess.run(command, cwd=tmp_path, env=asked, stderr=subprocess.PIPE, text=True)
-    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
-    assert ended.stderr.startswith(f"jaxfed: ${name}={given}: {words}")
-    assert not (tmp_path / "w").exists()
-
-
-OF_A_FULL_DISK = """
-import resource, sys, warnings
-import jax
-from jaxfed.experiment.store import compilation_cache
-compilation_cache.enable(sys.argv[1])
-compilation_cache.enable(sys.argv[1])
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
-for step in range(4):
-    jax.jit(lambda x: x * step)(1.0)
-warnings.warn("of somebody else")
-"""
-
-
-def test_a_full_disk_of_compiled_programs_ends_nothing(forked, tmp_path):
-    done = forked(OF_A_FULL_DISK, tmp_path / "programs")
-    assert done.returncode == 0
-    (line,) = (line for line in done.stderr.splitlines() if "Warning" in line)
-    assert "of somebody else" in line
 
 
 TWO_RATES = """
@@ -399,24 +304,6 @@ def test_kept_programs_are_their_owners_alone_and_damaged_ones_are_compiled(fork
     for program in (tmp_path / "programs").glob("*-cache"):
         program.write_bytes(b"damaged")
     assert run() == (0, "", "")
-
-
-def test_programs_that_others_can_replace_are_not_run(tmp_path, caplog, monkeypatch):
-    """They are native code."""
-    place = tmp_path / "programs"
-    compilation_cache.folder(str(place))
-    place.mkdir(mode=0o700)
-    tmp_path.chmod(0o1777)  # as /tmp: nobody else may rename it
-    assert compilation_cache.folder(str(place)) == place
-    tmp_path.chmod(0o700)
-
-    monkeypatch.delenv("JAXFED_CACHE", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / ".cache" / "jaxfed" / "xla").mkdir(parents=True)
-    (tmp_path / ".cache" / "jaxfed" / "xla").chmod(0o777)
-    with caplog.at_level(logging.WARNING):
-        assert compilation_cache.folder("auto") is None
-    assert "compiled programs are not kept" in caplog.text
 
 
 def test_overwrite_deletes_our_files_and_no_others(tmp_path):

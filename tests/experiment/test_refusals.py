@@ -15,8 +15,6 @@ from small_sweeps import run as run_sweep
 import jaxfed
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file
-from jaxfed.config.check import check
-from jaxfed.config.data.simulation import Simulation
 from jaxfed.experiment import sweep
 from jaxfed.experiment import sweep as sweep_plan
 from jaxfed.experiment import tracking as trackers
@@ -24,7 +22,6 @@ from jaxfed.experiment.costs import method_costs
 from jaxfed.experiment.run.simulate import simulate
 from jaxfed.experiment.store import compilation_cache
 from jaxfed.experiment.store.workdir import open_workdir
-from jaxfed.host import storage
 from jaxfed.reports.report import build
 from launch import audit, costs, run
 from launch import sweep as sweep_launcher
@@ -62,7 +59,6 @@ LINES = {
     "--config=ml_collections_configs/NAME.py is missing": launched(),
     "--workdir=DIR is missing": launched(CONFIG),
     "--config=nowhere.py: no such file": launched("--config=nowhere.py", "--workdir=W"),
-    "--config='aaa": launched(f"--config={LONG}", "--workdir=W"),
     "Unknown command line flag 'confg'. Did you mean: config": launched("--confg=x", "--workdir=W"),
     "extra: no such argument": launched(CONFIG, "--workdir=W", "extra"),
     "...'rounds'; a setting of the config is": launched(CONFIG, "--workdir=W", "--rounds=3"),
@@ -70,9 +66,6 @@ LINES = {
     "--workdir=pyproject.toml/w": launched(CONFIG, "--workdir=pyproject.toml/w"),
     "...pyproject.toml...is no workdir of launch.run": launched(CONFIG, "--workdir=pyproject.toml"),
     "...tests...is no workdir of launch.run": launched(CONFIG, "--workdir=tests"),
-    "...tests...is no workdir of launch.run  over": launched(
-        CONFIG, "--workdir=tests", "--overwrite"
-    ),
     "...File name too long": launched(CONFIG, f"--workdir=runs/{LONG}"),
     "--workdir=...surrogates not allowed": launched(CONFIG, "--workdir=runs/\udcff"),
     "--workdir='~nobody": launched(CONFIG, "--workdir=~nobody-of-this-name/x"),
@@ -105,19 +98,6 @@ def simulated(method=KNN, federation=FEDERATION, **options):
     return lambda: simulate(method() if method is fedavg else method, federation, **options)
 
 
-def timed(name="", **options):
-    """Two seconds and more an update; a method that is private has a guarantee about its draws."""
-    sizes = ((X[:n], np.arange(n) % 2) for n in range(2, 6))
-    federation = jaxfed.Federation.from_clients(list(sizes), num_classes=3)
-
-    def call():
-        method = getattr(jaxfed.algorithms, name)(training=jaxfed.Training(linear()))
-        clock = jaxfed.Clock(seconds_per_example=1.0, **options)
-        simulate(method, federation, rounds=2, cohort_size=2, clock=clock)
-
-    return call
-
-
 def predicted(method, x):
     return lambda: simulate(method(), FEDERATION).predict(x)
 
@@ -127,8 +107,6 @@ SIMULATED = {
     "...1 clients and 0 of their new points": clients(PAIR, new=[]),
     "...rounds=0": simulated(rounds=0),
     "simulate.cohort_size=3: use 1 to 2, and 0 for all": simulated(cohort_size=3),
-    "simulate.seed=-1: use integers from 0 on": simulated(seed=-1),
-    "simulate.evaluate_every=-1: use integers from 0 on": simulated(evaluate_every=-1),
     "simulate.on_round='print': use a function, or None": simulated(on_round="print"),
     "simulate.sampling='unifrom': choose one of 'uniform', 'pro": simulated(sampling="unifrom"),
     "simulate: str is given for a FederatedAlgorithm": simulated("fedavg"),
@@ -180,18 +158,6 @@ def checked(before, after, content=None):
     return call
 
 
-def late():
-    """Another process takes the empty directory, and ends, between our first look and our lock."""
-    lock = storage.lock
-
-    def taken(path):
-        Path("config.json").write_text(json.dumps({**SETTINGS, "alpha": 0.9}))
-        return lock(path)
-
-    with mock.patch.object(storage, "lock", taken), open_workdir(Path(), SETTINGS):
-        pass
-
-
 def twice(**how):
     def call():
         with open_workdir(Path("w"), SETTINGS), open_workdir(Path("w"), SETTINGS, **how):
@@ -225,19 +191,15 @@ DATA = {"y": "int32[40] 1"}
 WORKDIRS = {
     "...made by another config: config.alpha is 0.5 there, 0.9 now": another(alpha=0.9),
     '...config.dataset.name is "digits" there, "mnist"': another(dataset={"name": "mnist"}),
-    "...config.beta is absent there, 1 now": another(beta=1),
+    "...config.beta is null there, 1 now": another(beta=1),
     "...config.alpha is 0.5 there, 0.9 now; config.a_follower": another(alpha=0.9, a_follower=0.9),
-    "...config.d is absent there, 3 now; and 2 more": another(
-        **{key: number for number, key in enumerate("abcdef")}
-    ),
     '...config.paper_table is "" there': another(SETTINGS | {"paper_table": ""}, paper_table="x/1"),
-    '...config.fedct.decode is "votes" there, absent now': another(
+    '...config.fedct.decode is "votes" there, null now': another(
         SETTINGS | {"fedct": {"steps": 2, "decode": "votes"}}, fedct={"steps": 2}
     ),
     '...config.dataset.test_rows is "shared" there, "by_repeat" now': another(
         dataset={"name": "digits", "test_rows": "by_repeat"}
     ),
-    "...config.alpha is 0.9 there": late,
     "...y is 2-0 there, None now": checked({"x": "1-0", "y": "2-0"}, {"x": "1-0"}),
     "...data.json is damaged": checked(DATA, DATA, "null"),
     "...data.json is damaged  cut": checked(DATA, DATA, '{"y": "int32[40]'),
@@ -347,21 +309,6 @@ def tracked(given):
     return partial(trackers.chosen, given, "trackers")
 
 
-def dealt(name, **changes):
-    def call():
-        config = configured(name).unlock()
-        config.update_from_flattened_dict(changes)
-        Simulation(config).warn()
-
-    return call
-
-
-def option_of_another_network():
-    config = configured("fedavg_xclp.py:smoke").unlock()
-    config.model.depth = 3
-    check(config)
-
-
 AUDITS = {
     "config.audit.rounds=(1, 3): use rounds from 1 to": audited("audit.rounds=1,3"),
     "...audit.rounds=...integers from 1 on": audited("audit.rounds=0"),
@@ -385,22 +332,6 @@ AUDITS = {
     ),
     "trackers='tensorbord': no such tracker, did you mean 'tensorboard'?": tracked(["tensorbord"]),
     "...lacks a method: start, log or finish": tracked([object()]),
-    "...train_size=1798: at most 1797": dealt("xclp_digits.py", **{"dataset.train_size": 1798}),
-    "...5000": dealt("xclp_digits.py", **{"federation.num_labeled": 5000}),
-    "...breast_cancer: images have shape (569, 30)": dealt(
-        "xclp_digits.py", **{"preprocessing.kind": "pretrained", "dataset.name": "breast_cancer"}
-    ),
-    "config.model.depth: unknown key": option_of_another_network,
-    "config.training.batches='triple'": lambda: check(
-        configured("fedavg_xclp.py", "training.batches=triple")
-    ),
-    "config.model.name='mlpp'": lambda: check(configured("fedavg_xclp.py", "model.name=mlpp")),
-    "config.execution.precision='float8'": lambda: check(
-        configured("fedavg_xclp.py", "execution.precision=float8")
-    ),
-    "...holds no saved state": lambda: check(
-        configured("fedavg_xclp.py:smoke", "training.initial_model=nowhere/x")
-    ),
 }
 
 test_lines_of_a_run = refusals.table(LINES | ROWS)

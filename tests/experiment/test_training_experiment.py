@@ -1,22 +1,15 @@
 """Training through the round loop: selection by validation, stages, and being killed at any moment."""
 
 import json
-import threading
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from rich.console import Console
 from whole_figures import run_figures
 
 from jaxfed.config import file as config_file
-from jaxfed.config.assembly import Ingredients, make_algorithm
 from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.config.sections import TrainingSection
-from jaxfed.experiment.run import loop
 from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.run.simulate import Selected
@@ -24,9 +17,6 @@ from jaxfed.experiment.store.records import Run
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
-from jaxfed.host.parallel.workers import prefetched
-from jaxfed.settings import names_of, settings_of
-from jaxfed.training.pseudo_labels import pseudo_label
 
 CONFIG = "ml_collections_configs/fedavg_xclp.py"
 
@@ -100,27 +90,6 @@ def test_the_test_set_is_watched_on_request_and_selects_nothing(config, tmp_path
     }
 
 
-def test_a_state_that_has_been_watched_is_not_measured_again(config, tmp_path, monkeypatch):
-    config.algorithm, config.num_repeats, config.rounds, config.baselines = "fedavg", 1, 2, ()
-    config.training.labeled_only_rounds, config.dataset.validation_fraction = 0, 0.0
-    config.evaluate_test, config.evaluate_every = True, 2
-    asked = []
-
-    def made(*arguments, **options):
-        algorithm = make_algorithm(*arguments, **options)
-
-        def evaluate(state, federation):
-            asked.append(int(state.round))
-            return algorithm.evaluate(state, federation)
-
-        return algorithm._replace(evaluate=evaluate)
-
-    monkeypatch.setattr(loop, "make_algorithm", made)
-    _, records = run(config, tmp_path)
-    assert asked == [0, 2]
-    assert records[-1]["test_accuracy"] == records[-1]["round_test_accuracy"]
-
-
 def read_run_of(path, summary):
     return Run(path, json.loads((path / "config.json").read_text()), summary)
 
@@ -140,15 +109,6 @@ def test_what_clients_get_each_is_in_the_last_line_only(config, tmp_path):
         min(record["client_unlabeled_accuracy"]) for record in with_clients
     ]
     assert "client_unlabeled_accuracy" not in measured  # one number a client stays in its line
-    federation = Simulation(config).federation(config.seed)
-    algorithm = make_algorithm(config, "fedavg", federation)
-    selected = Checkpoints(tmp_path / "states" / "fedavg-0").latest()
-    state = selected.state(template=algorithm.init(jax.random.key(0), federation))
-    model = Ingredients(config, federation).training().model
-    predicted = np.argmax(model.apply(state.model, jnp.asarray(federation.x)), axis=1)
-    for client, accuracy in enumerate(with_clients[0]["client_unlabeled_accuracy"]):
-        points = federation.partition.unlabeled[client]
-        assert accuracy == pytest.approx(np.mean(predicted[points] == federation.y[points]))
 
 
 def test_a_method_that_diverges_stops_and_the_others_go_on(config, tmp_path):
@@ -210,128 +170,6 @@ def test_a_stage_2_that_only_does_harm_is_reported_as_its_start(config, tmp_path
     assert any((states["fedavg_network-0-last"][name] != start[name]).any() for name in model)
 
 
-def test_without_a_validation_split_there_is_no_round_0(config, tmp_path):
-    config.dataset.validation_fraction, config.rounds = 0.0, 2
-    config.training.labeled_only_rounds = 1
-    _, records = run(config, tmp_path)
-    assert [r["round"] for r in records] == [1, 2]
-    assert records[-1]["selected_round"] == 2
-
-
-@pytest.mark.parametrize("stopped_after", [1, 4])
-@pytest.mark.sample(1)
-def test_selection_from_round_0_on_survives_a_stop(config, tmp_path, monkeypatch, stopped_after):
-    """Before the first checkpoint, and after the one of round 4: the same lines and the same states."""
-    config.training.learning_rate = 1e-9  # nothing moves, and the earlier of equals is selected
-    run(config, tmp_path / "whole")
-
-    def stop(progress, record, rounds):
-        if record["round"] == stopped_after:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(RunProgress, "finished_round", stop)
-        with pytest.raises(KeyboardInterrupt):
-            run(config, tmp_path / "parts")
-    run(config, tmp_path / "parts")
-    lines = without_times(tmp_path / "whole")
-    assert [line["round"] for line in lines] == [0, 1, 2, 3, 4, 5, 6]
-    assert lines[-1]["selected_round"] == 0
-    assert without_times(tmp_path / "parts") == lines
-    whole, parts = final_states(tmp_path / "whole"), final_states(tmp_path / "parts")
-    assert whole.keys() == parts.keys() == {"fedavg_network-0", "fedavg_network-0-last"}
-    for name, state in whole.items():
-        for leaf, value in state.items():
-            np.testing.assert_array_equal(value, parts[name][leaf])
-
-
-def test_which_methods_need_labels_when(config):
-    config.training.labeled_only_rounds = 1
-    federation = Simulation(config).federation(0)
-
-    def needed(name):
-        return [make_algorithm(config, name, federation).course.needs_labels_in(r) for r in (1, 2)]
-
-    for name in ("fedavg", "fedavg_per_client_lp"):
-        assert needed(name) == [True, True]
-    for name in ("fedavg_xclp", "fedavg_network", "fedsem", "fixmatch"):
-        assert needed(name) == [True, False]
-    config.fedprox.pseudo_label = "xclp"
-    assert needed("fedprox") == [True, False]
-
-
-def test_class_weights_are_label_propagations_alone(config, monkeypatch):
-    """The authors' code: over the cohort for XCLP, over the client for per-client LP, else none."""
-
-    def class_weighted(source, num_classes, *, within_clients):
-        return "weighted", num_classes, within_clients
-
-    monkeypatch.setattr(pseudo_label, "class_weighted", class_weighted)
-    config.pseudo_label.class_weights = True
-    sources = Ingredients(config, Simulation(config).federation(0)).training().pseudo_labels
-    weighted = {name: source for name, source in sources.items() if isinstance(source, tuple)}
-    assert weighted == {
-        "xclp": ("weighted", 10, False),
-        "xclp_head": ("weighted", 10, False),
-        "xclp_prototypes": ("weighted", 10, False),
-        "per_client_lp": ("weighted", 10, True),
-    }
-
-
-@pytest.mark.parametrize(
-    ("role", "name"),
-    [
-        (role, name)
-        for role in ("optimizer", "server_optimizer")
-        for name in names_of(settings_of(TrainingSection)[role].hint)
-    ],
-)
-@pytest.mark.sample(1)
-def test_every_optimizer_takes_steps_at_clients_and_server(config, role, name):
-    """Under strict promotion of dtypes, with a traced rate, on float32 parameters."""
-    config.algorithm, config.rounds = "fedavg", 2
-    config.training[role] = name
-    config.training.learning_rate = config.training.server_learning_rate = 0.01
-    config.model.hidden = ()
-    federation = Simulation(config).federation(0)
-    algorithm = make_algorithm(config, "fedavg", federation)
-    start = algorithm.init(jax.random.key(0), federation)
-    state, _ = algorithm.round(start, federation.cohort([0, 1]), jax.random.key(1))
-    change = optax.tree.norm(jax.tree.map(jnp.subtract, state.model, start.model))
-    assert 0 < float(change) < np.inf
-
-
-def test_all_labels_are_known_where_asked(config):
-    few = Simulation(config).federation(0)
-    config.federation.reveal_labels = True
-    known = Simulation(config).federation(0)
-    for client in range(few.num_clients):
-        np.testing.assert_array_equal(known.points(client), few.points(client))
-    assert (known.cohort().y[known.cohort().mask] >= 0).all()
-
-
-def test_prefetching_keeps_the_order_and_stays_one_ahead():
-    made, is_two_begun = [], threading.Event()
-
-    def make(key):
-        made.append(key)
-        if key == 2:
-            is_two_begun.set()
-        if key == 3:
-            raise KeyError(key)
-        return key * 10
-
-    items = prefetched(make, range(5))
-    assert next(items) == 0
-    assert next(items) == 10
-    assert is_two_begun.wait(timeout=10)  # while 10 is in use
-    assert max(made) <= 2
-    assert next(items) == 20
-    with pytest.raises(KeyError):
-        next(items)
-    assert list(prefetched(make, [])) == []
-
-
 def final_states(path):
     """Leaf ("model.dense.kernel") -> array of every state that was kept, read without its structure."""
     states = {}
@@ -342,8 +180,3 @@ def final_states(path):
                 name.removeprefix("state/"): arrays[name] for name in arrays if name != "record"
             }
     return states
-
-
-def without_times(path):
-    lines = (path / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]

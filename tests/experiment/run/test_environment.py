@@ -38,21 +38,3 @@ def test_the_commit_and_whether_tracked_files_differ_from_it(checkout):
     assert origin() == (commit, False)
     (checkout / "code.py").write_text("x = 2\n")
     assert origin() == (commit, True)
-
-
-def test_somebody_elses_checkout_says_nothing(checkout, monkeypatch):
-    installed = checkout / "site-packages"
-    installed.mkdir()
-    monkeypatch.setattr(environment, "_ROOT", installed)
-    assert origin() == (None, None)
-
-
-@pytest.mark.usefixtures("checkout")
-def test_without_git_the_commit_is_unknown(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    assert origin() == (None, None)
-
-
-def test_memory_is_in_bytes():
-    """JAX and NumPy take more than 50 MB, and no test a TB."""
-    assert 50e6 < environment.peak_memory_bytes() < 1e12

@@ -15,15 +15,13 @@ from rich.console import Console
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file as config_file
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.data import Dataset
 from jaxfed.experiment.run import simulate
-from jaxfed.experiment.run.loop import Experiment, legs
+from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import RunProgress, results_table
 from jaxfed.experiment.run.summary import summarize
 from jaxfed.experiment.store.workdir import Workdir, open_workdir
 from jaxfed.federation.algorithm import Course, FederatedAlgorithm
 from jaxfed.federation.method import method
-from jaxfed.federation.rounds import num_groups, sample_clients
 from jaxfed.host.checkpoint import Checkpoints, CheckpointWriter
 from jaxfed.host.interruption import Interrupted, Interruption
 
@@ -79,15 +77,6 @@ def without_times(records: Any) -> Any:
     if isinstance(records, list):
         return [without_times(record) for record in records]
     return records
-
-
-def test_legs_number_all_rounds(config):
-    assert [tuple(leg) for leg in legs(config)] == [
-        (0, "drift", 1, 3),
-        (0, "slow_drift", 4, 6),
-        (1, "drift", 7, 9),
-        (1, "slow_drift", 10, 12),
-    ]
 
 
 def test_lines_and_files(config, tmp_path):
@@ -221,14 +210,6 @@ def test_a_signal_waits_for_the_round_to_be_saved(config, tmp_path, monkeypatch,
         assert without_times(run(config, workdir)) == without_times(whole)
 
 
-def test_a_signal_outside_a_round_stops_at_once():
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(Interrupted) as caught, Interruption():
-        os.kill(os.getpid(), signal.SIGINT)
-    assert caught.value.exit_status == 130
-    assert signal.getsignal(signal.SIGINT) is before
-
-
 def test_rounds_that_need_labels_have_clients_with_labels(config, tmp_path, monkeypatch):
     """3 of 10 clients have labels; the method needs them in its first round."""
 
@@ -246,17 +227,6 @@ def test_rounds_that_need_labels_have_clients_with_labels(config, tmp_path, monk
         }
     assert [sizes["drift", number] for number in (1, 2, 3)] == [3, 4, 4]
     assert [sizes["slow_drift", number] for number in (1, 2, 3)] == [4, 4, 4]
-
-
-def test_groups_cover_all_clients_once(config):
-    federation = Simulation(config).federation(0)
-    config.sampling, config.cohort_size = "groups", 4
-    assert num_groups(10, 4) == 3
-    groups = [sample_clients(config, federation, 0, number) for number in range(1, 7)]
-    assert sorted(map(len, groups[:3])) == [3, 3, 4]
-    assert sorted(np.concatenate(groups[:3]).tolist()) == list(range(10))
-    assert groups[3:] == groups[:3]
-    assert groups[0] != sample_clients(config, federation, 1, 1)
 
 
 def test_summary_by_hand(config):
@@ -291,28 +261,13 @@ def test_summary_by_hand(config):
 
 def test_bytes_of_a_kind_that_not_every_round_has_add_up(config):
     sent = ({"codes": 10, "helpers": 7}, {"codes": 10}, {})
-    records = [
-        {
-            "repeat": 0,
-            "algorithm": "drift",
-            "round": number,
-            "communication": {
-                "upload_bytes": sum(upload.values()),
-                "download_bytes": 0,
-                "upload": upload,
-            },
-            "seconds": 1.0,
-        }
-        for number, upload in enumerate(sent, 1)
-    ]
+    whose = {"repeat": 0, "algorithm": "drift", "seconds": 1.0}
+    counted = [{"upload_bytes": sum(up.values()), "download_bytes": 0, "upload": up} for up in sent]
+    records = [{**whose, "round": 1 + i, "communication": c} for i, c in enumerate(counted)]
     communication = summarize(config, records)["algorithms"]["drift"]["communication"]
     assert communication["upload_bytes"]["mean"] == 27
-    assert {kind: measured["mean"] for kind, measured in communication["upload"].items()} == {
-        "codes": 20,
-        "helpers": 7,
-    }
-    alone = summarize(config, records[2:])["algorithms"]["drift"]["communication"]
-    assert alone.keys() == {"upload_bytes", "download_bytes"}
+    means = {kind: measured["mean"] for kind, measured in communication["upload"].items()}
+    assert means == {"codes": 20, "helpers": 7}
 
 
 def test_a_metric_that_a_repeat_lacks_has_no_mean(config):
@@ -330,7 +285,7 @@ def test_a_metric_that_a_repeat_lacks_has_no_mean(config):
 def test_progress_on_a_terminal_and_elsewhere(config):
     record = {"repeat": 0, "algorithm": "drift", "round": 1, "train_loss": 0.25, "seconds": 0.1}
     validated = {**record, "round": 2, "validation_accuracy": 0.5, "round_test_accuracy": 0.375}
-    measured = "train loss 0.2500  validation accuracy 0.5000  this round's test accuracy 0.3750"
+    measured = "train loss 0.2500  validation accuracy 0.5000  round test accuracy 0.3750"
     for is_terminal in (True, False):
         console = Console(force_terminal=is_terminal, width=200, highlight=False)
         with console.capture() as capture, RunProgress(config.to_dict(), console) as progress:
@@ -351,106 +306,3 @@ def test_progress_on_a_terminal_and_elsewhere(config):
             assert "3/12" not in capture.get()
             assert lines[0] == f"repeat 1/2  drift           round 2/3  {measured}  0.10 s"
             assert lines[1] == "repeat 1/2  drift           round 1/3  train loss 0.2500  0.10 s"
-
-
-def test_slow_preprocessing_is_reported_now_and_then(config, monkeypatch):
-    now = 0.0
-    monkeypatch.setattr("jaxfed.host.terminal.time.monotonic", lambda: now)
-    console = Console(width=120, highlight=False)
-    with console.capture() as capture:
-        progress = RunProgress(config.to_dict(), console)
-        for done, seconds in enumerate((1.0, 30.0, 31.0, 60.0), start=1):
-            now = seconds
-            progress.prepared(done, 4)
-    assert capture.get().splitlines() == [
-        "preparing data, 2/4",
-        "preparing data, 4/4",
-    ]
-
-
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_steps_of_a_round_show_how_much_of_them_is_done(config, is_terminal):
-    console = Console(force_terminal=is_terminal, width=160, highlight=False)
-    with console.capture() as capture, RunProgress(config.to_dict(), console) as progress:
-        progress.working_on("repeat 1/2 drift")
-        progress._last_line = -1e9  # as after a while
-        progress.within("pairs of points", 1500, 4000)
-        progress._bar.refresh()
-        progress.within("pairs of points", 4000, 4000)  # too early for another line
-        finished = progress._bar.tasks[0].description
-    shown = capture.get()
-    assert finished == "repeat 1/2 drift"
-    assert "repeat 1/2 drift, 1,500/4,000 pairs of points" in shown
-    assert "4,000/4,000" not in shown
-    assert is_terminal or shown.count("\n") == 1
-
-
-def test_protocols_tell_of_their_progress(config, tmp_path, monkeypatch):
-    """From the cross steps of a round to the lines of a run."""
-    monkeypatch.setattr("jaxfed.host.terminal.QUIET_SECONDS", -1)
-    config.algorithm, config.baselines, config.num_repeats, config.rounds = "xclp", (), 1, 1
-    config.cohort_size, config.federation.num_clients, config.dataset.train_size = 0, 3, 60
-    config.xclp.num_bits, config.xclp.hamming, config.xclp.row_sums = 64, "masked", "masked"
-    config.xclp.influence = "columns"
-    console = Console(width=120, highlight=False)
-    with (
-        console.capture() as capture,
-        RunProgress(config.to_dict(), console) as progress,
-        open_workdir(tmp_path, config.to_dict()) as workdir,
-    ):
-        Experiment(config, Simulation(config), workdir, progress, Interruption()).run()
-    lines = [line for line in capture.get().splitlines() if line.startswith("repeat 1/1 xclp, ")]
-    counted = [line.split(", ", 1)[1].split(" ", 1) for line in lines]
-    assert {what for _, what in counted} == {"pairs of points", "uploads for row sums"}
-    for what in ("pairs of points", "uploads for row sums"):
-        done, total = [share for share, name in counted if name == what][-1].split("/")
-        assert done == total
-
-
-def test_pretrained_features_of_both_splits(config, monkeypatch):
-    images = np.arange(60 * 4, dtype=np.uint8).reshape(60, 2, 2, 1)
-    y = np.arange(60, dtype=np.int32) % 3
-    data = Dataset("tiny", images[:40], y[:40], images[40:], y[40:], 3, ("a", "b", "c"))
-    calls = []
-
-    def features(images, *, progress, **settings):
-        calls.append((len(images), settings))
-        if len(images):
-            progress(len(images))
-        return images.reshape(-1, 4).astype(np.float32)
-
-    monkeypatch.setattr("jaxfed.config.data.simulation.load", lambda name, **settings: data)
-    monkeypatch.setattr("jaxfed.config.data.preprocessing.pretrained_features", features)
-    config.preprocessing.kind = "pretrained"
-    config.preprocessing.image_size = 64
-    simulation = Simulation(config)
-    reports: list[tuple[int, int]] = []
-    federation = simulation.federation(0, lambda done, total: reports.append((done, total)))
-    assert simulation.federation(1).x is federation.x
-    np.testing.assert_array_equal(federation.x, images.reshape(60, 4))
-    assert [num_images for num_images, _ in calls] == [40, 20]
-    assert calls[1][1]["image_size"] == 64
-    assert calls[1][1]["weights"] is None
-    assert reports == [(40, 60), (60, 60)]
-    new = np.concatenate(federation.partition.new)
-    assert sorted(new.tolist()) == list(range(40, 60))
-
-
-def test_a_part_of_the_data_is_the_same_in_every_repeat(config):
-    config.dataset.train_size = 500
-    simulation = Simulation(config)
-    first, second = simulation.federation(0), simulation.federation(1)
-    assert first.x is second.x
-    assert first.x.shape == (500, 64)
-    assert not np.array_equal(first.partition.labeled[0], second.partition.labeled[0])
-
-
-def test_variants_of_the_federation(config):
-    everything = Simulation(config).federation(0)
-    config.federation.graph = "labeled"
-    labeled = Simulation(config).federation(0)
-    assert sum(map(len, labeled.partition.unlabeled)) == 0
-    assert labeled.partition.labeled[3].tolist() == everything.partition.labeled[3].tolist()
-    config.federation.left_out_client = 2
-    left_out = Simulation(config).federation(0)
-    assert [len(new) > 0 for new in left_out.partition.new] == [client == 2 for client in range(10)]

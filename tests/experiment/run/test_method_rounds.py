@@ -7,7 +7,7 @@ from sklearn.metrics import roc_auc_score
 
 import jaxfed
 from jaxfed.errors import UsageError
-from jaxfed.experiment.run.simulate import Selected, validated
+from jaxfed.experiment.run.simulate import validated
 from jaxfed.experiment.store.records import read_run
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.evaluate import MEASURES, auroc
@@ -32,25 +32,6 @@ def method(probability, **fields):
     return FederatedAlgorithm(init=None, round=None, name="mine", **{**evaluation, **fields})
 
 
-def test_area_of_two_classes_is_the_share_of_pairs_in_order():
-    second = np.array([0.1, 0.4, 0.3, 0.9, 0.2, 0.5], np.float32)
-    algorithm = method(np.stack([1 - second, second], axis=1))
-    found = validated(algorithm, (), federation(TRUTH), "auroc")
-    assert found["validation_auroc"] == pytest.approx(
-        5 / 6
-    )  # 0.3 is above 0.1 and 0.2, not above 0.4
-    assert found["validation_accuracy"] == pytest.approx(4 / 5)
-    assert "validation_auroc" not in validated(
-        algorithm, (), federation(TRUTH), "balanced_accuracy"
-    )
-
-
-def test_area_of_more_classes_is_the_mean_of_each_against_the_others():
-    probability = np.eye(3, dtype=np.float32)[[0, 1, 2, 2]]  # the last is of class 1
-    found = validated(method(probability), (), federation(np.array([0, 1, 2, 1]), 3), "auroc")
-    assert found["validation_auroc"] == pytest.approx(np.mean([1, 3 / 4, 5 / 6]))
-
-
 def test_a_method_without_probabilities_is_refused():
     labels = method(np.ones((6, 2), np.float32) / 2, predict=None)
     with pytest.raises(UsageError, match=r"^config\.dataset\.validation_measure='auroc': mine"):
@@ -61,16 +42,6 @@ def test_a_method_without_probabilities_is_refused():
 def test_the_area_of_a_model_that_is_nan_is_that_of_chance():
     spoiled = method(np.full((6, 2), np.nan, np.float32))
     assert validated(spoiled, (), federation(TRUTH), "auroc")["validation_auroc"] == 0.5
-
-
-@pytest.mark.parametrize(("measure", "best"), [("accuracy", "a"), ("balanced_accuracy", "b")])
-def test_the_measure_selects(measure, best):
-    selected = Selected("", "", -1.0, 0)
-    for number, values in enumerate([(0.9, 0.5), (0.8, 0.7)], 1):
-        names = ("validation_accuracy", "validation_balanced_accuracy")
-        metrics = dict(zip(names, values, strict=True))
-        selected = selected.after(number, "ab"[number - 1], metrics, measure=measure)
-    assert selected.best == best
 
 
 @pytest.mark.parametrize("number", [2, 3])

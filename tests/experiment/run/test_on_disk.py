@@ -1,13 +1,9 @@
 """Runs on clients whose examples stay on disk: the numbers of memory, in the memory of a cohort."""
 
 import json
-import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from invoking import ROOT, invoke
 
 import jaxfed
 from jaxfed.config import file
@@ -82,11 +78,6 @@ def test_a_run_has_the_same_bits(sets, tmp_path):
     same_runs(sets, tmp_path, algorithm="fedavg", baselines=(), rounds=1)
 
 
-@pytest.mark.slow
-def test_runs_have_the_same_bits(sets, tmp_path):
-    same_runs(sets, tmp_path, algorithm="fixmatch", baselines=("fedavg", "scaffold"), rounds=3)
-
-
 def settings_of(place, *more):
     given = [f"{key.replace('__', '.')}={value}" for key, value in NATURAL.items()]
     return file.load("fedavg_xclp:smoke", [*given, f"dataset.name={place}", *more])
@@ -115,62 +106,3 @@ def test_copies_beyond_memory_are_refused(sets, monkeypatch):
     with pytest.raises(UsageError, match=r"kind='identity': a float32 copy of all .* 41 kB"):
         Simulation(settings).federation(0)
     Simulation(settings_of(sets[1], *own)).federation(0)
-
-
-def test_a_damaged_folder_is_one_line(sets, tmp_path):
-    shutil.copytree(sets[1], tmp_path / "packed")
-    (tmp_path / "packed" / "y.npy").unlink()
-    arguments = ["--config=ml_collections_configs/fedavg_xclp.py:smoke"]
-    arguments += [f"--workdir={tmp_path / 'run'}", f"--config.dataset.name={tmp_path / 'packed'}"]
-    status, errors = invoke(arguments)
-    assert status == 2
-    (line,) = errors.strip().splitlines()
-    assert "y.npy" in line
-
-
-def test_partition_json_has_some_of_very_many_clients(tmp_path, monkeypatch):
-    monkeypatch.setattr("jaxfed.config.data.simulation._MOST_COUNTED", 4)
-    clients = [(np.full((k + 1, 2), k, np.float32), np.full(k + 1, k % 3)) for k in range(9)]
-    pack(clients, tmp_path / "packed", test=clients[2])
-    own = ("dataset.validation_fraction=0", "preprocessing.kind=identity")
-    settings = settings_of(tmp_path / "packed", *own)
-    settings.federation.labeled_fraction = 1.0
-    counts = Simulation(settings).class_counts(Simulation(settings).federation(0))
-    assert counts["every"] == 3
-    assert counts["labeled"].tolist() == [[1, 0, 0], [4, 0, 0], [7, 0, 0]]
-
-
-PEAK = """
-import sys
-import jaxfed
-from jaxfed.experiment.run.environment import peak_memory_bytes
-
-jaxfed.run("fedavg_xclp:smoke", progress=False, dataset__name=sys.argv[1], **eval(sys.argv[2]))
-print(peak_memory_bytes())
-"""
-
-
-@pytest.mark.slow
-def test_memory_is_that_of_a_cohort(tmp_path):
-    """From start to summary, on 400 MB; test_mapped_rows.py has the passes themselves."""
-    rng = np.random.default_rng(0)
-
-    def clients(number):
-        for _ in range(number):
-            y = rng.integers(0, 3, 512)
-            noise = np.frombuffer(rng.bytes(512 * 12_288), np.uint8).reshape(-1, 64, 64, 3)
-            yield noise // 2 + 60 * y.astype(np.uint8)[:, None, None, None], y
-
-    settings = NATURAL | {"algorithm": "fixmatch", "baselines": ("fedavg",), "rounds": 3}
-    settings["model__hidden"] = (8,)
-    peaks = []
-    for number in (4, 64):
-        (test,) = clients(1)
-        place = pack(clients(number), tmp_path / str(number), test=test, num_classes=3)
-        command = [sys.executable, "-c", PEAK, place, repr(settings)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        peaks.append(int(done.stdout))
-    size = (place / "x.npy").stat().st_size
-    assert size > 4e8
-    assert peaks[1] - peaks[0] < size / 2

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from jaxfed.api import run
 from jaxfed.config import file as config_file
 from jaxfed.config.check import check
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.errors import BeyondMemory
 from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.workdir import open_workdir
@@ -116,21 +114,3 @@ def test_a_checkpoint_has_the_rows_of_clients_that_took_part_and_selection_none(
     assert len(kernels) == 1  # of the current state
     assert COHORT <= kernels[0][0] <= COHORT * ROUNDS
     assert not any(name.startswith("state/best") for name in rows)
-
-
-def test_the_selected_state_and_the_last_one_predict(whole):
-    result = run.open(whole)
-    x = result.federation().x[:3]
-    for last in (False, True):
-        probabilities = result.model("scaffold", last=last)(x)
-        np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
-
-
-def test_a_population_that_fits_nowhere_is_refused_before_a_round(tmp_path, monkeypatch):
-    monkeypatch.setattr(server_state, "host_bytes", lambda: 1)
-    with pytest.raises(BeyondMemory) as caught:
-        play(config_of(), tmp_path / "w")
-    line = str(caught.value)
-    assert line.startswith("the states of 450 clients take 1.17")
-    assert line.endswith("the host's memory is 1 B; use a smaller model or fewer clients")
-    assert not (tmp_path / "w" / "metrics.jsonl").exists()

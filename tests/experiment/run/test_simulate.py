@@ -1,6 +1,5 @@
 """`simulate`: the loop's own numbers, on clients from one's own arrays."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -77,48 +76,6 @@ def test_fedavg_on_own_arrays():
     assert np.mean(probability.argmax(axis=1) == test[1]) == result.metrics["test_accuracy"]
 
 
-def test_xclp_on_own_arrays_labels_new_points_of_unknown_class():
-    new = [(X[60 + 5 * i : 65 + 5 * i], np.full(5, -1)) for i in range(3)]
-    federation = jaxfed.Federation.from_clients(clients_of(3, labeled=15), new=new, num_classes=3)
-    result = simulate(jaxfed.algorithms.ALGORITHMS["xclp"](num_classes=3), federation)
-    assert repr(result) == "Simulated(a method, 1 rounds: no metrics)"
-    told = result.predictions()
-    chosen = told.role == "new"
-    assert chosen.sum() == 15
-    assert (told.label[chosen] >= 0).all()
-
-
-def test_roles_and_rows_of_own_clients():
-    federation = jaxfed.Federation.from_clients(
-        [(X[:3], [0, -1, 2]), (X[3:5], [1, 1])], test=(X[5:7], [0, 1])
-    )
-    part = federation.partition
-    assert [list(p) for p in part.labeled] == [[0, 2], [3, 4]]
-    assert [list(p) for p in part.unlabeled] == [[1], []]
-    assert list(federation.test) == [5, 6]
-    assert not len(federation.validation)
-    assert federation.num_classes == 3
-    assert federation.y.dtype == np.int32
-    np.testing.assert_array_equal(federation.x, X[:7])
-
-
-def test_training_has_defaults_for_all_but_its_model():
-    model = from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), (4,))
-    training = jaxfed.Training(model)
-    assert set(training.pseudo_labels) >= {"none", "unlabeled", "network", "teacher"}
-    assert training.local.labeled_batches is training.local.batches
-    batches = jaxfed.Batches("joint", size=4, epochs=2)
-    assert jaxfed.LocalTraining(batches=batches).labeled_batches is batches
-    mapped = jax.jit(training.execution.map_clients(lambda shared, client: shared + client))
-    np.testing.assert_array_equal(mapped(np.float32(1), np.arange(3, dtype=np.float32)), [1, 2, 3])
-
-
-def test_a_method_without_pseudo_labels_has_no_stage_1():
-    model = from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), (4,))
-    training = jaxfed.Training(model, labeled_only_rounds=3)
-    assert jaxfed.algorithms.fedavg(training=training).course.labeled_only_rounds == 0
-
-
 def test_what_pseudo_labels_start_from_is_a_candidate():
     """As in an experiment: of validation 0.1, 0.2, 0.9, 0.3 ... the state after round 2 is reported."""
     qualities = [0.1, 0.2, 0.9, 0.3, 0.3, 0.3]
@@ -153,11 +110,3 @@ def test_rounds_are_evaluated_on_request():
     trees = jaxfed.algorithms.local_learning(num_classes=3, learner=tree)  # no model before round 1
     of_trees = simulate(trees, alone, evaluate_test=True, **options).records
     assert [r["round"] for r in of_trees if "round_test_accuracy" in r] == [2, 4]
-
-
-def test_a_method_has_the_name_by_which_it_was_called():
-    training = jaxfed.Training(from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), (4,)))
-    assert jaxfed.algorithms.fedavg_network(training=training).name == "fedavg_network"
-    assert jaxfed.algorithms.fedprox(training=training, mu=0.1).name == "fedprox"
-    named = jaxfed.algorithms.fedprox
-    assert named.__doc__ == jaxfed.algorithms.ALGORITHMS["fedprox"].__doc__

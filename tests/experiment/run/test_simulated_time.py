@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from invoking import called, invoke
 from on_demand import on_demand
 from rich.console import Console
 
@@ -13,7 +12,6 @@ from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
-from launch import report
 
 CONFIG = "ml_collections_configs/federated_optimization.py:clock,smoke"
 ROUNDS = 8
@@ -108,14 +106,3 @@ def test_time_alone_changes_no_model(whole, tmp_path):
         line.pop("simulated_seconds", None)
     assert timed == plain
     assert states == of_plain
-
-
-@pytest.mark.slow
-def test_a_report_has_it(tmp_path):
-    assert invoke([f"--config={CONFIG}", f"--workdir={tmp_path / 'w'}"])[0] == 0
-    done = called(report.main, tmp_path / "w", "--target=0.05", f"--out={tmp_path / 'r'}")
-    assert (done.returncode, done.stderr) == (0, "")
-    text = (tmp_path / "r" / "report.md").read_text()
-    assert "| method | reached | rounds | simulated | seconds | upload | download |" in text
-    assert "simulated seconds are those of config.clock" in text
-    assert (tmp_path / "r" / "plots" / "w-validation-time.png").is_file()

@@ -9,7 +9,6 @@ from jaxfed.experiment.run.summary import failure, remarks, summarize
 FEDCT = "ml_collections_configs/fedct.py:smoke"
 LAST = {"algorithm": "fedct", "repeat": 0, "round": 2}
 WORKED, FAILED = {"clients": 5, "failed_clients": 0}, {"clients": 0, "failed_clients": 5}
-NETWORK = "learner.name=network"
 
 
 @pytest.mark.parametrize(
@@ -21,12 +20,10 @@ NETWORK = "learner.name=network"
         (["cohort_size=1"], {"clients": 0, "failed_clients": 1}, ""),  # others may have models
         ([], {"clients": 0, "failed_clients": 0}, ""),  # nothing to learn
         ([], {"train_loss": 0.5}, ""),  # one model for all
-        ([], FAILED, "fedct failed at every client, whose models are those of before, in repeat 1"),
+        ([], FAILED, "fedct failed at every client in repeat 1 after round 2"),
         (["cohort_size=5"], FAILED, "fedct failed at every client"),
         ([], {**WORKED, "has_no_model": True}, "fedct has no model in repeat 1 after round 2: the"),
         ([], {**FAILED, "has_no_model": True, "round": 1}, ""),
-        ([NETWORK], FAILED, "lower config.training.learning_rate=0.001"),
-        ([NETWORK, "fedct.training.learning_rate=9"], FAILED, "config.fedct.training.learning_ra"),
     ],
 )
 def test_what_is_said_of_a_last_round(overrides, told, line):
@@ -70,7 +67,7 @@ def played(*rounds, name="fedavg_xclp", repeat=0, selected=None):
         (played(None, None, name="fedavg", selected=1), []),  # of which all rounds are alike
         (
             played(None, None, name="fixmatch", selected=1),
-            ["validation selected a state of stage 1"],
+            ["validation selected a state from before its first"],
         ),
         (
             [*played(0.0), *played(0.0, repeat=1), *played(0.5, repeat=2)],
@@ -95,25 +92,14 @@ def test_a_summary_has_its_remarks():
 SVC = ("--config.learner.name=estimator", "--config.learner.estimator.estimator=sklearn.svm.SVC")
 
 
-@pytest.mark.parametrize(
-    ("overrides", "why"),
-    [
-        ((*SVC, "--config.learner.estimator.kernel=precomputed"), "the warnings say why"),
-        pytest.param(
-            ("--config.learner.name=network", "--config.training.learning_rate=1e30"),
-            "the warnings say why; networks: lower config.training.learning_rate=1e+30",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_a_run_in_which_no_client_has_a_model(overrides, why, tmp_path):
-    arguments = [f"--config={FEDCT}", f"--workdir={tmp_path / 'run'}", *overrides]
-    arguments.append("--config.execution.plots=false")
+def test_a_run_in_which_no_client_has_a_model(tmp_path):
+    arguments = [f"--config={FEDCT}", f"--workdir={tmp_path / 'run'}", *SVC]
+    arguments += ["--config.learner.estimator.kernel=precomputed", "--config.execution.plots=false"]
     status, error = invoke(arguments)
     assert status == 1
     lines = [line for line in error.splitlines() if line.startswith("jaxfed: ")]
     assert lines == [
-        f"jaxfed: {name} has no model in repeat 1 after round 2: {why}"
+        f"jaxfed: {name} has no model in repeat 1 after round 2: the warnings say why"
         for name in ("fedct", "local_learning", "centralized")
     ]
     assert "Traceback" not in error

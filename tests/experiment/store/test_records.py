@@ -35,9 +35,3 @@ def test_find_takes_each_run_once(tmp_path):
     found = find([tmp_path, tmp_path / "a", tmp_path / "s" / "p"])
     assert [run.name for run in found.runs] == ["one"]
     assert [sweep.name for sweep in found.sweeps] == ["s"]
-
-
-def test_runs_are_found_in_the_order_of_their_names(tmp_path):
-    for name in "dbhfacge":
-        make_run(tmp_path / name)
-    assert [run.name for run in find([tmp_path]).runs] == list("abcdefgh")

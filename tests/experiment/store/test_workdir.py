@@ -11,13 +11,11 @@ import jax
 import numpy as np
 import pytest
 from absl.testing import flagsaver
-from damaged_files import in_time
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import base
-from jaxfed.errors import BeyondMemory, UsageError
+from jaxfed.errors import UsageError
 from jaxfed.experiment.store.workdir import (
-    Workdir,
     is_finished,
     open_workdir,
 )
@@ -206,21 +204,6 @@ def test_a_run_of_an_earlier_version_goes_on(launch, whole, tmp_path):
     assert launch(place) == (0, "")
 
 
-@pytest.mark.parametrize("is_trained", [False, True])
-def test_a_model_of_features_outlives_a_round_beyond_the_memory(tmp_path, is_trained):
-    place = tmp_path / "w"
-
-    def run():
-        with open_workdir(place, CONFIG) as directory:
-            if is_trained:
-                directory.preprocessing(0).mkdir(parents=True)
-            raise BeyondMemory("too large")
-
-    with pytest.raises(BeyondMemory):
-        run()
-    assert place.exists() == is_trained
-
-
 def test_data_that_changes_under_an_unfinished_run_is_refused(launch, whole, tmp_path):
     interrupted(launch, tmp_path / "w")
     data = tmp_path / "set.npz"
@@ -262,58 +245,6 @@ def test_a_full_disk_is_one_line_and_the_same_command_continues(
         assert results(workdir) == whole
 
 
-def test_overwriting_interrupted_says_which_command_continues(launch, tmp_path):
-    def interrupt():
-        os.kill(os.getpid(), 15)
-
-    launch(tmp_path / "w")
-    status, complaint = launch(tmp_path / "w", "--overwrite", r3=interrupt)
-    assert status == 143
-    assert complaint.endswith(
-        "stopped by SIGTERM; the same command without --overwrite continues\n"
-    )
-    assert len((tmp_path / "w" / "metrics.jsonl").read_text().splitlines()) == 3
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_deleting_that_is_cut_short_is_no_obstacle(tmp_path, monkeypatch, overwrite):
-    with open_workdir(tmp_path, CONFIG) as workdir:
-        workdir.append_metrics({"round": 1})
-        (tmp_path / "checkpoints").mkdir()
-        (tmp_path / "summary.json").write_text('{"algorithms": {}}')
-    (tmp_path / "notes.txt").write_text("mine")
-
-    def killed(path):
-        raise Stop
-
-    for place in ("rmtree", "replace"):  # while files go; before the new config is there
-        with monkeypatch.context() as patch:
-            patch.setattr(*((shutil, "rmtree") if place == "rmtree" else (os, "fsync")), killed)
-            with pytest.raises(Stop), open_workdir(tmp_path, CONFIG, overwrite=True):
-                pass
-        assert not is_finished(tmp_path, CONFIG)
-        assert not is_finished(tmp_path, {**CONFIG, "alpha": 0.1})
-    with open_workdir(tmp_path, {**CONFIG, "alpha": 0.9}, overwrite=overwrite) as workdir:
-        assert workdir.read_metrics() == []
-    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "notes.txt", ".lock"}
-
-
-def test_a_finished_experiment_is_none_once_deleting_has_begun(tmp_path, monkeypatch):
-    """Killed before the first file goes: the summary is still there, but other results may not be."""
-    with open_workdir(tmp_path, CONFIG) as workdir:
-        workdir.finish({"algorithms": {}})
-    assert is_finished(tmp_path, CONFIG)
-
-    def killed(path):
-        raise Stop
-
-    monkeypatch.setattr("jaxfed.experiment.store.workdir._delete_results", killed)
-    with pytest.raises(Stop), open_workdir(tmp_path, CONFIG, overwrite=True):
-        pass
-    assert (tmp_path / "summary.json").exists()
-    assert not is_finished(tmp_path, CONFIG)
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [("fedct.ties", "smallest"), ("scaffold.option", "II"), ("labeled_share", "ceiling")],
@@ -336,10 +267,20 @@ def test_a_key_that_came_has_the_value_of_the_runs_before_it(tmp_path):
         assert json.loads((tmp_path / "config.json").read_text()) == CONFIG
 
 
-@pytest.mark.parametrize("mark", [None, "0-00000000"])
-def test_metrics_that_are_a_pipe_do_not_block(tmp_path, mark):
-    os.mkfifo(tmp_path / "metrics.jsonl")
-    with in_time(), pytest.raises((UsageError, OSError)):
-        Workdir(tmp_path).restore_metrics(mark)
-    with in_time(), pytest.raises(UsageError, match="it is not a regular file"):
-        Workdir(tmp_path).objection("0-00000000")
+def test_deleting_that_is_cut_short_leaves_no_finished_run(tmp_path, monkeypatch):
+    """Killed once summary.json is gone: the old config begins anew, and overwriting goes on."""
+    with open_workdir(tmp_path, CONFIG) as workdir:
+        workdir.append_metrics({"round": 1})
+        (tmp_path / "checkpoints").mkdir()
+        workdir.finish({"algorithms": {}})
+    (tmp_path / "notes.txt").write_text("mine")
+    assert is_finished(tmp_path, CONFIG)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda path: stop())
+        with pytest.raises(Stop), open_workdir(tmp_path, CONFIG, overwrite=True):
+            pass
+    assert not is_finished(tmp_path, CONFIG)
+    changed = {**CONFIG, "alpha": 0.9}
+    with open_workdir(tmp_path, changed, overwrite=True) as workdir:
+        assert workdir.read_metrics() == []
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "notes.txt", ".lock"}

@@ -1,8 +1,6 @@
 """Event files, read back by TensorBoard's own reader."""
 
-import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -56,18 +54,10 @@ def test_a_resumed_run_has_each_round_once(experiment):
         assert steps(run, "final/mean") == [6]
 
 
-def test_overwriting_deletes_the_event_files(experiment):
-    experiment.run("w", "tensorboard")
-    experiment.settings["num_repeats"] = 1
-    workdir = experiment.run("w", "tensorboard", overwrite=True)
-    (run,) = read(workdir / "tensorboard").values()
-    assert steps(run, "mean") == ROUNDS
-
-
 @pytest.mark.parametrize("cut", [0, 7], ids=["whole", "torn"])
 def test_a_round_that_was_logged_but_not_noted(cut, tmp_path):
     """A process killed between the event and tracking.jsonl; perhaps within the event."""
-    run = TrackedRun("m", 0, "e", tmp_path, {"method": "m"}, started=time.time())
+    run = TrackedRun("m", 0, "e", tmp_path, {"method": "m"})
     tracker = TensorBoard()
     tracker.start(run)
     for number in (1, 2, 3):
@@ -75,7 +65,7 @@ def test_a_round_that_was_logged_but_not_noted(cut, tmp_path):
     (file,) = (tmp_path / "tensorboard" / "m-0").iterdir()
     os.truncate(file, file.stat().st_size - cut)
     again = TensorBoard()
-    again.start(TrackedRun("m", 0, "e", tmp_path, {}, last_round=2, started=time.time()))
+    again.start(TrackedRun("m", 0, "e", tmp_path, {}, last_round=2))
     for number in (3, 4):
         again.log(number, {"loss": float(number), "seconds": 1.0})
     again.finish({"loss": 4.0})
@@ -101,28 +91,3 @@ def test_neither_tensorflow_nor_torch_is_imported(tmp_path):
     )
     assert {"tensorflow", "torch"}.isdisjoint(done.stdout.split())
     assert list(read(tmp_path)) == ["tensorboard/m-0"]
-
-
-@pytest.mark.slow
-def test_a_killed_launcher_resumes_with_each_round_once(tmp_path):
-    workdir = tmp_path / "w"
-    command = [
-        *(sys.executable, "-m", "launch.run", f"--workdir={workdir}", "--tracker=tensorboard"),
-        "--config=ml_collections_configs/fedavg_xclp.py:smoke",
-        *("--config.baselines=", "--config.algorithm=fedavg", "--config.rounds=60"),
-        *("--config.num_repeats=1", "--config.checkpoint_every=7"),
-    ]
-    metrics = workdir / "metrics.jsonl"
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-    while not metrics.exists() or metrics.read_text().count("\n") < 20:
-        assert process.poll() is None
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert len(metrics.read_text().splitlines()) < 60
-    subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
-    (run,) = read(workdir / "tensorboard").values()
-    assert steps(run, "train_loss") == list(range(1, 61))
-    told = [json.loads(text).get("train_loss") for text in metrics.read_text().splitlines()]
-    values = [event.value for event in run.Scalars("train_loss")]
-    assert values == pytest.approx([value for value in told if value is not None], rel=1e-6)

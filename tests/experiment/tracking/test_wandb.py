@@ -1,6 +1,5 @@
 """Weights & Biases: a stand-in for its public API, and its own library offline."""
 
-import os
 from types import SimpleNamespace
 
 import pytest
@@ -56,7 +55,7 @@ def test_runs_of_methods_and_repeats(experiment, account, capsys):
     assert (first.ended, second.ended) == (0, 0)
     assert first.summary["communication/upload_bytes"] == 72
     assert account.asked[0] == {"prompt": False, "verify": False}  # no question on the terminal
-    assert capsys.readouterr().out.count("wandb uploads config and metrics to there") == 1
+    assert capsys.readouterr().out.count("has config and metrics at there") == 1
 
 
 def test_a_resumed_run_continues_the_run(experiment, account):
@@ -74,7 +73,7 @@ def test_without_a_login_nothing_is_uploaded(experiment, account, capsys):
     account.is_there = False
     experiment.run("w", "wandb", progress=True)
     assert {run.given["mode"] for run in account.runs} == {"offline"}
-    assert capsys.readouterr().out.count("wandb is offline: runs stay in ./wandb until") == 1
+    assert capsys.readouterr().out.count("has config and metrics in ./wandb, until") == 1
 
 
 def test_what_users_set_is_kept(experiment, account, monkeypatch):
@@ -88,26 +87,3 @@ def test_what_users_set_is_kept(experiment, account, monkeypatch):
     given = account.runs[-1].given
     assert (given["project"], given["mode"], given["tags"]) == ("mine", "offline", ["t"])
     assert account.asked == []
-    monkeypatch.delenv("WANDB_MODE")
-    account.module.run = "a run of the user's own, with which wandb.login refuses"
-    experiment.run("c", "wandb")
-    assert account.runs[-1].given["mode"] is None
-
-
-@pytest.mark.slow
-def test_the_library_itself_offline(experiment, monkeypatch, capsys):
-    pytest.importorskip("wandb", reason="pip install -r requirements-trackers.txt")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    with pytest.raises(Stop):
-        experiment.run("w", "wandb", stop_at=6)
-    experiment.run("w", "wandb", progress=True)
-    assert "failed" not in capsys.readouterr().out
-    folders = sorted(os.listdir(experiment.folder / "wandb"))
-    runs = [name.split("-", 3)[-1] for name in folders if name.startswith("offline-run")]
-    assert [name.rsplit("-drift-")[-1] for name in runs] == ["0", "0", "1"]
-    assert runs[0] == runs[1]
-    for name in folders:
-        if name.startswith("offline-run"):
-            files = list((experiment.folder / "wandb" / name).glob("*.wandb"))
-            assert len(files) == 1
-            assert files[0].stat().st_size > 1000
