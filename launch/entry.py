@@ -52,7 +52,7 @@ def workdir_flag() -> flags.FlagHolder[Any]:
 def tracker_flag() -> flags.FlagHolder[Any]:
     """Define the flag --tracker likewise."""
     text = (
-        "tensorboard or wandb; several by commas or by repeating the flag. Each receives "
+        "tensorboard or wandb; repeat the flag for both. Each receives "
         "the config and every round's numbers; a run resumes with or without it (docs/running.md)."
     )
     return flags.DEFINE_multi_string("tracker", [], text, allow_override=True)
