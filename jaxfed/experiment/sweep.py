@@ -5,8 +5,7 @@
             add(**{"xclp.num_bits": num_bits})
 
 A baseline whose settings are the same at several points (`jaxfed.config.check`) runs at one of them and its
-rows are reused at the others. In a sweep over `xclp.alpha`, for example, client_knn runs once. The main
-algorithm runs at every point. In the directory of a sweep:
+rows are reused at the others. In the directory of a sweep:
 
     sweep.json     the config, its own values of the swept keys (`base`), and all points; `reused` maps the
                    baselines that a point does not run to the point that runs them for it
@@ -51,7 +50,6 @@ from jaxfed.host.interruption import Interrupted, Interruption
 from jaxfed.host.terminal import Terminal
 
 _MAX_NAME = 120  # characters; file systems allow 255 bytes
-_POLL_SECONDS = 0.1
 
 
 class Point(NamedTuple):
@@ -299,7 +297,7 @@ def run(
                 progress.advance()
                 progress.say(f"[{num_ended}/{len(points)}] {point.title}: {outcome}")
             progress.describe(", ".join(point.title for point, _ in running.values()))
-            time.sleep(_POLL_SECONDS)
+            time.sleep(0.1)
     except BaseException as error:
         signum = error.exit_status - 128 if isinstance(error, Interrupted) else signal.SIGTERM
         for process in running:

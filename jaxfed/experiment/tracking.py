@@ -1,7 +1,7 @@
 """Trackers of experiments: TensorBoard, Weights & Biases, or an object of the user's own.
 
-A tracker receives the lines of metrics.jsonl once the loop has written them, and nothing else. It is no part
-of a config. One method in one repeat is one tracked run, named as its folder under states/ (`fedavg-0`).
+A tracker receives the lines of metrics.jsonl once the loop has written them, and nothing else. One method in
+one repeat is one tracked run, named as its folder under states/ (`fedavg-0`).
 """
 
 from __future__ import annotations
@@ -272,11 +272,11 @@ class WeightsAndBiases:
         self._run.finish(exit_code=0 if summary is not None else 1)
 
 
-TRACKERS = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}  # by their libraries' packages
+TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
 
 
 def chosen(given: Sequence[Any], key: str) -> list[Tracker]:
-    """Return trackers by their names (`TRACKERS`), or as objects; errors name `key`.
+    """Return trackers by their libraries' names (`TRACKERS`), or as objects; errors name `key`.
 
     Raises:
         UsageError: an unknown name, a missing library, or an object without a tracker's methods.

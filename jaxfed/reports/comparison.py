@@ -142,8 +142,8 @@ def judged_rows(
 
 def _hits(source: tuple[Path, str] | None, repeat: int) -> tuple[np.ndarray, ...] | None:
     """Return a method's tested rows, ascending, their classes and shares of right predictions, if stored."""
-    found = source and judged_rows(*source, repeat)
-    if not found:
+    found = judged_rows(*source, repeat) if source else None
+    if found is None:
         return None
     rows, first, place = np.unique(found.row, return_index=True, return_inverse=True)
     is_right = (found.label == found.truth).astype(float)

@@ -65,9 +65,9 @@ def _git(*arguments: str) -> str | None:
     """
     if not (_ROOT / ".git").exists():
         return None
-    command = ["git", "-C", str(_ROOT), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+        return subprocess.check_output(
+            ["git", "-C", str(_ROOT), *arguments], stderr=subprocess.DEVNULL, text=True, timeout=10
+        ).strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()

@@ -157,7 +157,7 @@ class Experiment:
         observe: called with every round that has not diverged, before the round counts as finished.
         make: makes a method's algorithm, as `make_algorithm`.
         track: called with every line that has been added to metrics.jsonl.
-        first: method's name -> the method of the first repeat, if it is made already (`first_repeat`).
+        first: the methods of the first repeat that are made already (`first_repeat`).
     """
 
     config: ConfigDict

@@ -31,11 +31,7 @@ _COLUMNS = {
 
 
 class RunProgress(Terminal):
-    """Context manager that displays the rounds of one experiment.
-
-    On a terminal a bar counts rounds and shows the latest measurements; every finished method adds a line
-    above it. Elsewhere every round is a line.
-    """
+    """Display of an experiment's rounds: a bar, above it a line for each method; elsewhere one a round."""
 
     def __init__(self, config: Mapping[str, Any], console: Console | None = None) -> None:
         self._num_repeats = config["num_repeats"]

@@ -1,7 +1,6 @@
 """Output files of a method at the end of a repeat: its states and its predictions (`store.workdir`).
 
-All are complete before the checkpoint of that round begins. A process that is killed in between plays the
-last rounds again and writes the same files once more.
+All are complete before the checkpoint of that round begins.
 
 A table of predictions, `pandas.read_csv("runs/x/predictions/xclp-0.csv.gz")`, has one row for each point.
 One-shot methods have a row for every point of every client, including points whose label was given. Methods
@@ -15,8 +14,7 @@ that train have a row for every test point.
     confidence   of the label, as the method defines it: XCLP's 1 - entropy / log C; a model's probability
     truth        the true class; empty if it is unknown
 
-Classes are numbers; `class_names` in the workdir's partition.json has their names, in this order. So has
-`client_names` those of natural clients, if the data name them.
+Classes are places in `class_names` of partition.json, clients in `client_names`.
 """
 
 from __future__ import annotations

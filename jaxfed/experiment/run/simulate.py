@@ -5,9 +5,8 @@
     result = simulate(fedavg(training=training), federation, rounds=50, cohort_size=10)
 
 `simulate` runs a method on user-defined clients, without a config. Experiments consume the same rounds
-(`method_rounds`): the same seed produces bit-identical numbers to an experiment with one repeat. A state is
-measured after some rounds (`jaxfed.federation.rounds.is_judged`). The selected state is the best one on
-validation examples, or the last one without validation; it alone is evaluated on the test set in the end.
+(`method_rounds`): the same seed produces bit-identical numbers to an experiment with one repeat. The selected
+state is the best one on validation examples, else the last one; it alone is tested in the end.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from typing import Any
 
 from jaxfed.config.keys import flatten
 from jaxfed.config.stored import ADDED, without_gone
-from jaxfed.errors import Unresumable, UsageError
+from jaxfed.errors import BeyondMemory, Unresumable, UsageError
 from jaxfed.experiment.store.records import (
     MANIFEST,
     STATES,
@@ -54,7 +54,6 @@ from jaxfed.host.safe_files import Damaged, content_of, json_object
 
 _CONFIG, _METRICS, _SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "states", "plots"
-_MOST_NAMED = 4  # keys that differ
 # Keys that may change when an unfinished run resumes; no result depends on them.
 _FREE = tuple(f"execution.{key}" for key in ("workers", "compilation_cache", "plots"))
 # Paths of data and weights may lie elsewhere on the machine that resumes: data.json has their checksums.
@@ -202,13 +201,15 @@ def open_workdir(
 
     A directory made by another config is refused. Keys that may change in an unfinished run
     (`execution.workers`, ...) are updated in its config.json. With `overwrite` the results of an earlier
-    experiment are deleted first.
+    experiment are deleted first. A directory created here is removed if the first round exceeds the memory
+    (`BeyondMemory`), unless it has the model that features are computed with.
 
     Raises:
         Unresumable: the directory belongs to another config.
         UsageError: it is in use by another process, is no workdir, or cannot be written.
     """
     path = Path(path)
+    is_new = not path.exists()
     if overwrite:
         _check_contents(path)
     else:
@@ -223,7 +224,13 @@ def open_workdir(
             (path / MANIFEST).unlink(missing_ok=True)  # of a process that was killed at its end
             if _flat(without_gone(read_json(path, _CONFIG))) != _flat(config):
                 write_json(path / _CONFIG, config)
-        yield Workdir(path)
+        try:
+            yield Workdir(path)
+        except BeyondMemory:
+            is_begun = any(line["round"] for line in read_metrics(path))
+            if is_new and not is_begun and not (path / _PREPROCESSING).exists():
+                shutil.rmtree(path)
+            raise
 
 
 @contextmanager
@@ -309,7 +316,7 @@ def _check_owner(path: Path, config: Mapping[str, Any]) -> None:
         if there.get(key) != given.get(key) and not key.startswith(free)
     ]
     if differing:
-        named = "; ".join(differing[:_MOST_NAMED])
+        named = "; ".join(differing[:4])
         raise Unresumable(f"--workdir={path}: made by another config: {named}")
 
 
