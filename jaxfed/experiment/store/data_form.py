@@ -1,4 +1,4 @@
-"""What a run's models and results need in place of its data: shapes, the encoding of rows, and counts.
+"""Substitute for a run's data that its models and results need: shapes, the encoding of rows, and counts.
 
 A run over a network has it as network.json in its workdir, from what the clients sent before the first round;
 a saved predictor (`jaxfed.api.predictor`) in its JSON file.
