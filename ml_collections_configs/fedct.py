@@ -45,7 +45,7 @@ how many labels: `_fedct_paper.py`), for FedAvg with E.1's K by --config.audit.r
     python -m launch.run --config=ml_collections_configs/fedct.py:cifar100_superclasses,fedmd \
         --workdir=runs/fedct/cifar100
 
-Figure 1 (Proposition 1): `change_probability` of `jaxfed.training.consensus.consensus`. Figures 2 and 7
+Figure 1 (Proposition 1): `change_probability` of `jaxfed.training.consensus`. Figures 2 and 7
 are plots of the runs of Tables 1 and 5 (`clients`, in `launch.report`), Figure 3 is one of
 
     python -m launch.run --config=ml_collections_configs/fedct.py:fashion_mnist,heterogeneous,fedavg \

@@ -38,24 +38,6 @@ def test_two_keys_share_what_both_leave_alone(config):
     }
 
 
-def test_a_point_keeps_a_baseline_that_its_config_cannot_do_without(config):
-    """Only per-client LP has settings to choose from; XCLP alone could not cross-validate any."""
-    body = """
-of_digits = get_config
-
-def get_config(variant=""):
-    config = of_digits(variant)
-    config.selection.candidates.xclp.alpha = ()
-    return config
-
-def sweep(add):
-    for bits in (64, 128): add(**{'xclp.num_bits': bits})
-"""
-    overrides = ["baselines=per_client_lp", "selection.settings=cross_validated"]
-    plan = sweep_plan.plan(config(body), overrides)
-    assert [point.reused for point in plan.points] == [{}, {}]
-
-
 def test_a_real_sweep_has_every_row_and_says_who_ran_it(config, tmp_path):
     directory = tmp_path / "out"
     arguments = [
@@ -97,4 +79,4 @@ def test_a_grid_is_in_place_of_the_configs_own_points(config):
         for bits in (64, 128)
         for hidden in ((8,), (16, 32))
     ]
-    assert plan.base == {"xclp.num_bits": 4096, "model.hidden": None}  # the network's own default
+    assert plan.base == {"xclp.num_bits": 4096, "model.hidden": (512, 512)}
