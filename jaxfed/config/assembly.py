@@ -236,7 +236,6 @@ class Ingredients:
         return ClientExecution(
             map_clients=execute,
             clients_multiple=number,
-            map_apart=executing.fastest_apart(),
             map_labeling=one_by_one if executing.is_one_cpu() else execute,
             host=self.here,
         )

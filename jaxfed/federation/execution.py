@@ -136,40 +136,6 @@ def size_buckets(sizes: Any, *, smallest: int = 1) -> list[tuple[np.ndarray, int
     return [(np.flatnonzero(np.equal(fits, most)), most) for most in sorted({*fits} - {0})]
 
 
-def core_each(fn: ClientStep) -> ClientStep:
-    """Lift `fn(shared, client)` to `mapped(shared, clients)`, as `client_map` does, outside of `jax.jit`.
-
-    For a CPU whose cores are devices. `client_map` spreads a cohort evenly in one program: of five clients on
-    two cores the fifth uses one core while the other waits. Here each client is a separate call, a core that
-    has finished one client takes the next, and the last one, alone, uses all cores for its matrix products.
-
-    Cost: one compilation per core, of a program for one client; one copy of `shared` per core, and copies of
-    the clients' parts in and out. Outputs are on the first device, uncommitted.
-    """
-    program = jax.jit(fn)
-    one_of = jax.jit(lambda clients, place: jax.tree.map(lambda leaf: leaf[place], clients))
-    stacked = jax.jit(lambda *each: jax.tree.map(lambda *leaves: jnp.stack(leaves), *each))
-
-    def mapped(shared: Any, clients: Any) -> Any:
-        number = len(jax.tree.leaves(clients)[0])
-        devices = jax.local_devices()[:number]
-        everywhere = [jax.device_put(shared, device) for device in devices]
-        outputs = []
-        for place in range(number):
-            core = place % len(devices)
-            client = jax.device_put(one_of(clients, place), devices[core])
-            outputs.append(program(everywhere[core], client))
-        together = stacked(*(jax.device_put(output, devices[0]) for output in outputs))
-        return jax.tree.map(on_first_device, together)
-
-    return mapped
-
-
-def fastest_apart() -> Callable[..., Any] | None:
-    """`core_each` if it is faster than `client_map`, by `launch.bench --kernel=learners`; else None."""
-    return core_each if is_one_cpu() and cores_are_devices() else None
-
-
 def available_bytes() -> int:
     """Bytes of memory of the device that JAX computes on; of the host if the device does not report it."""
     statistics = jax.local_devices()[0].memory_stats() or {}
@@ -347,16 +313,12 @@ class ClientExecution:
     Attributes:
         map_clients: execution of clients within a round; by default the fastest for the present devices.
         clients_multiple: the number of clients is padded to a multiple of this (devices).
-        map_apart: execution of clients that are independent of each other within a round (FedCT's networks),
-            outside of `jax.jit`; None: by `map_clients`. By default `core_each` if one CPU's cores are
-            devices and `map_clients` is not given.
         map_labeling: execution of clients while they are labeled; by default `map_clients`.
         host: processes and devices of the host's computations.
     """
 
     map_clients: _Map = _FASTEST
     clients_multiple: Count = 1
-    map_apart: _Map | None = None
     map_labeling: _Map = _AS_CLIENTS
     host: Execution = HERE
 
@@ -367,8 +329,6 @@ class ClientExecution:
             # It is not known here whether a round's clients share a CPU's cores evenly.
             strategy = "map" if is_one_cpu() else fastest_strategy()
             object.__setattr__(self, "map_clients", partial(client_map, strategy=strategy))
-            if self.map_apart is None:
-                object.__setattr__(self, "map_apart", fastest_apart())
             if strategy == "shard_map":
                 object.__setattr__(self, "clients_multiple", jax.device_count())
         if self.map_labeling is None:

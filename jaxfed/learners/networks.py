@@ -154,7 +154,7 @@ def network(
 
     Cost: a step is a forward and a backward pass over both batches. A program is compiled for each number of
     clients, for fits with and without public labels, and for all clients in order, whose states are not
-    copied. With `map_apart` one program is compiled per core, and states are copied in and out.
+    copied.
     """
     training = training.read_by(UNREAD_BY_LEARNERS)
     networks = _Networks(training, public_batch_size, pseudo_weight, public_loss)
@@ -222,17 +222,13 @@ class _Networks:
 
     @cached_property
     def program(self) -> Callable[..., _Trained]:
-        """`fit_cohort`, compiled whole, or by `map_apart` for each core."""
-        if self.training.execution.map_apart is not None:
-            return self.fit_cohort
+        """`fit_cohort`, compiled whole."""
         return jitted(self.fit_cohort, static_argnames="is_everyone")
 
     @cached_property
     def fit_clients(self) -> Callable[..., _Trained]:
         """`fit_one` of all clients of a cohort."""
-        return (self.training.execution.map_apart or self.training.execution.map_clients)(
-            self.fit_one
-        )
+        return self.training.execution.map_clients(self.fit_one)
 
     def fit_cohort(
         self,

@@ -7,9 +7,7 @@ import pytest
 
 from jaxfed.federation.execution import (
     client_map,
-    core_each,
     even_devices,
-    fastest_apart,
     size_buckets,
 )
 
@@ -61,31 +59,3 @@ def test_buckets_hold_every_client_once_within_twice_its_size():
         assert ((sizes[rows] <= capacity) & (capacity < 2 * sizes[rows])).all()
     assert size_buckets(np.zeros(3, int)) == []
     assert [capacity for _, capacity in size_buckets(sizes, smallest=16)] == [16, 128]
-
-
-RNG = np.random.default_rng(0)
-SHARED = {"w": jnp.ones(3), "rate": jnp.float32(0.01)}
-
-
-def clients(number):
-    x, y = RNG.standard_normal((number, 6, 3)), RNG.standard_normal((number, 6))
-    return jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32)
-
-
-@pytest.mark.parametrize("number", [1, 2, 5])
-def test_bits_are_those_of_one_after_another(number):
-    assert jax.local_device_count() == 2  # forced by the tests
-    given = clients(number)
-    apart = core_each(step)(SHARED, given)
-    expected = jax.jit(client_map(step, strategy="map"))(SHARED, given)
-    jax.tree.map(np.testing.assert_array_equal, apart, expected)
-    assert apart["w"].devices() == {jax.devices()[0]}
-
-
-def test_only_where_cores_are_devices(monkeypatch):
-    """Devices that a flag forces, as here, are none."""
-    assert fastest_apart() is None
-    monkeypatch.setattr("jaxfed.federation.execution.cores_are_devices", lambda: True)
-    assert fastest_apart() is core_each
-    monkeypatch.setattr(jax, "process_count", lambda: 2)  # each would have some of the clients
-    assert fastest_apart() is None

@@ -32,14 +32,12 @@ def learner(
     batch_norm=False,
     initial_model=None,
     learning_rate=lambda count: RATE / (1 + count),
-    map_apart=None,
     **changes,
 ):
     own = {
         "optimizer": MOMENTUM,
         "initial_model": initial_model,
         "learning_rate": learning_rate,
-        "map_apart": map_apart,
     }
     training = training_of(batches, strategy=strategy, batch_norm=batch_norm, **own)
     return network(training=training, **{"public_batch_size": 8, "pseudo_weight": 0.7, **changes})
