@@ -82,13 +82,14 @@ def test_no_key_that_is_gone_is_a_setting():
             "labeled_share: no longer a setting; .* 'ceiling'; leave it out",
         ),
         ({"federation": {"quantity": "lognormal"}}, "quantity: no longer a setting; .* 'default'"),
+        ({"fedct": {"consensus": "staple"}}, r"config\.fedct\.consensus='staple': choose one of"),
     ],
 )
 def test_a_removed_setting_stops_a_model_and_not_its_results(trained, tmp_path, gone, message):
     place = of_an_older_version(trained, tmp_path)
     config = json.loads((place / "config.json").read_text())
     for key, value in gone.items():
-        config[key] = {**config[key], **value} if isinstance(value, dict) else value
+        config[key] = {**config.get(key, {}), **value} if isinstance(value, dict) else value
     (place / "config.json").write_text(json.dumps(config))
     opened = jaxfed.open(place)
     assert len(opened.results) == len(trained.results)
