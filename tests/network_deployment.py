@@ -56,10 +56,6 @@ METHODS = {
         ),
     ),
     **{name: (name, SECURE) for name in ("xclp", "fedavg_xclp")},
-    "static statistics": (
-        "fedavg",
-        ("model.name=cnn", "model.norm=batch", "training.batch_statistics=static"),
-    ),
 }
 FIRST_NODE = 10  # client j has node 10 + j
 STEPS = ("update", "measure", "show")

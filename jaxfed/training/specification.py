@@ -168,8 +168,7 @@ class LabelSources:
         given = (self.xclp_parameters, self.own_parameters)
         num_classes = self.num_classes or max((p.num_classes for p in given if p), default=0)
         parts = LabelParts(model, embed, execution.map_labeling, num_classes, execution.host)
-        source = PSEUDO_LABELS[name](parts, **(self.others or {}).get(name, {}))
-        return pseudo_label.checked(source, name, num_classes)
+        return PSEUDO_LABELS[name](parts, **(self.others or {}).get(name, {}))
 
     def _propagated(self, name: str, embed: Embed, execution: ClientExecution) -> PseudoLabel:
         from jaxfed.training.pseudo_labels import propagated_labels as by

@@ -35,7 +35,6 @@ from jaxfed.training.local import augmentation, losses
 from jaxfed.training.pseudo_labels import propagated_labels
 from jaxfed.training.pseudo_labels.propagated_labels import all_examples
 from jaxfed.training.pseudo_labels.pseudo_label import (
-    PseudoLabels,
     completed,
     embedding,
 )
@@ -121,10 +120,6 @@ CONSENSUSES = {
 }
 
 
-def levels(name, *x):
-    return lambda: augmentation.check_levels(augmentation.compose((name,)), np.array(x))
-
-
 def viewed(augment):
     return lambda: losses.view(augment, KEY, jnp.ones((4, 2)))
 
@@ -136,8 +131,6 @@ def flip_a_vector():
 NAMES = ("flop", "flip:1", "translate:x", "translate:-1", "crop:-1", "randaugment:2:31")
 NAMES += ("flip_axes:2", "rotate:10:-0.5", "holes:0", "holes:16:0", "holes:16:8:1.5")
 VIEWS = {f"...augmentation='{name}'": partial(augmentation.compose, (name,)) for name in NAMES} | {
-    "...augmentation='cutout:2': needs pixels from 0 to 1": levels("cutout:2", -0.1, 1.0),
-    "...augmentation='randaugment:2:10': needs pix": levels("randaugment:2:10", 0.0, 1.1),
     "...augmentation=('flip',): ... examples have shape [9]": flip_a_vector,
     "augmentation: returns float32[3, 2] for float32[4, 2]": viewed(lambda key, x: x[1:]),
     "augmentation: returns int32[4, 2] for": viewed(lambda key, x: x.astype(jnp.int32)),
@@ -203,11 +196,6 @@ OWN = {
     "...labels of shape (2, 1) for examples": own_labels(lambda c, y, w: completed(c, y[:, :1], w)),
     "...weights of shape (15,) for": own_labels(lambda c, y, w: completed(c, y, w[0])),
     "...labels of type float32; use int32": own_labels(lambda c, y, w: completed(c, w, w)),
-    "...returned tuple; use the PseudoLabels": own_labels(lambda c, y, w: (y, w)),
-    "mine: some label is no class": own_labels(lambda c, y, w: completed(c, y - 5, w)),
-    "...mine: some label is no cl": own_labels(lambda c, y, w: completed(c, y + 9, w)),
-    "...some weight is negative or not": own_labels(lambda c, y, w: completed(c, y, w * jnp.nan)),
-    "...some weight is negative or": own_labels(lambda c, y, w: PseudoLabels(y, -w, {})),
     "...client_state: float32[3] in place of": own_states(jnp.zeros(2), lambda old: jnp.zeros(3)),
     "...client_state: float32[] in": own_states(jnp.int32(0), lambda old: old.astype(jnp.float32)),
     "...its structure differs from that of `init_": own_states(jnp.zeros(2), lambda old: ()),

@@ -25,7 +25,6 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Ragged, by_extent
 from jaxfed.settings import Described, advice, check
-from jaxfed.training.local.augmentation import check_levels
 from jaxfed.training.local.batches import (
     Batches,
     BatchPlan,
@@ -248,11 +247,6 @@ class LocalTraining:
     def _rate(self) -> Callable[[int], jax.Array]:
         return jax.jit(self.rate_in)
 
-    def check_examples(self, x: np.ndarray) -> None:
-        """Raise a UsageError if some augmentation assumes other levels of pixels than those of x [n, ...]."""
-        for augment in (self.augment, self.strong_augment):
-            check_levels(augment, x)
-
     def require_two_views(self, method: str) -> None:
         """Raise a UsageError without a strong augmentation, which this method requires."""
         if self.strong_augment is None:
@@ -267,6 +261,13 @@ class LocalTraining:
         """Raise a UsageError, opened by `why`, unless clients' optimizers start anew in each round."""
         if self.client_optimizer == "kept":
             raise self._refused(why, "client_optimizer", "use 'fresh'")
+
+    def require_averaged_statistics(self, where: str) -> None:
+        """Raise a UsageError if clients measure the new model's statistics; `where` they do not."""
+        if self.batch_statistics == "static":
+            raise self._refused(
+                f"nothing is measured {where}", "batch_statistics", "use 'averaged'"
+            )
 
     def _refused(self, wrong: str, key: str, allowed: str) -> UsageError:
         value = getattr(self, key)

@@ -248,27 +248,6 @@ def _complete(y: jax.Array, mask: jax.Array, label: Array, confidence: Array) ->
     )
 
 
-def checked(source: PseudoLabel, name: str, num_classes: int) -> PseudoLabel:
-    """A source from outside of jaxfed, with a UsageError for labels or weights that no round can use."""
-
-    def pseudo_label(
-        state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
-    ) -> PseudoLabels:
-        found = source(state, cohort, key, communication)
-        if not isinstance(found, PseudoLabels):
-            wrong = f"returned {type(found).__name__}"
-            raise UsageError(wrong, key=name, allowed="use the PseudoLabels that `completed` makes")
-        _check_form(cohort, found.label, found.weight)
-        most = num_classes or np.inf
-        if not np.all((found.label >= UNLABELED) & (found.label < most)):
-            raise UsageError("some label is no class", key=name)
-        if not (np.isfinite(found.weight).all() and np.all(found.weight >= 0)):
-            raise UsageError("some weight is negative or not finite", key=name)
-        return found
-
-    return pseudo_label
-
-
 def _check_form(cohort: Cohort, label: Array, weight: Array) -> None:
     shape = tuple(np.shape(cohort.y))
     for what, values in (("labels", label), ("weights", weight)):

@@ -13,7 +13,7 @@ NaN, is an error, and never a sum that wraps. The mean differs from that in the 
 sum_k p_k, and by float32's rounding.
 
 Everything that the server gets of a client is in the sum: weight, `ClientUpdate.correction` (SCAFFOLD's), the
-metrics, measured statistics. A method works with it if its server's step is a function of weighted means.
+metrics. A method works with it if its server's step is a function of weighted means.
 Masks hide nothing from who controls all but one of a round's clients, nor what the sum itself tells; the
 server can neither limit a client's norm nor check its numbers. Noise of DP-FedAvg is not part of it: its
 server clips each update.
@@ -51,8 +51,8 @@ class Summand(NamedTuple):
     """A client's terms of the sums, float64, or the sums of all.
 
     Fields:
-        weighted: p_k delta_k; of measured statistics n_k times these.
-        weight: p_k, or n_k.
+        weighted: p_k delta_k.
+        weight: p_k.
         correction: `ClientUpdate.correction`.
         used: p_k if the client trains, else 0: the weight of its metrics.
         metrics: used times the client's metrics.
@@ -122,11 +122,6 @@ def summand_of(
     )
 
 
-def measured_summand(statistics: nnx.State, number: Any) -> Summand:
-    """Return the terms of one client in the sum of measured statistics, by its number of examples."""
-    return Summand(_times(_float64(number), statistics), _float64(number))
-
-
 def vector_of(summand: Summand) -> np.ndarray:
     """Return all numbers of a summand, float64 [D, 1]."""
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(summand)])[:, None]
@@ -157,11 +152,6 @@ def mean_of(total: Summand) -> tuple[ClientUpdate, jax.Array, dict[str, Any]]:
     }
     number = jnp.int32(np.rint(total.trains))
     return update, jnp.asarray([total.trains > 0]), {"clients": number, **labels}
-
-
-def measured_mean(total: Summand) -> tuple[nnx.State, jax.Array]:
-    """Return the mean statistics [1, ...] and the number of all examples [1]."""
-    return _one(_over(total.weight, total.weighted)), _one(total.weight)
 
 
 def sum_in(session: Session, own: Mapping[int, Any], size: int) -> np.ndarray | None:
@@ -199,6 +189,7 @@ def masked(
         UsageError: the method's server needs each client's update; departures that are none.
     """
     check_masked(parts)
+    parts.training.local.require_averaged_statistics("under masks")
     wanted = parts.training.server
     departures = departures_of(wanted.presence, wanted.sums, "presence", "ServerTraining")
 
@@ -207,7 +198,7 @@ def masked(
             lambda cohort, labels, *others: getattr(clients_of(cohort, labels), name)(*others)
         )
 
-    programs = {name: step(name) for name in ("updates", "measured", "stored")}
+    programs = {name: step(name) for name in ("updates", "stored")}
     compiled = cache(lambda function, *fixed: jitted(partial(function, *fixed)))
 
     def played(
@@ -226,8 +217,8 @@ def masked(
 class SummedClients:
     """The clients of a round whose server receives their sums, in a simulation or on a network.
 
-    A subclass has `total`: step "update" or "measure", and the arguments of `updates` or `measured` -> the
-    sum over the clients that stay until their upload. These keep their `client_id`.
+    A subclass has `total`: the arguments of `updates` -> the sum over the clients that stay until their
+    upload. These keep their `client_id`.
     """
 
     parts: Parts
@@ -237,15 +228,8 @@ class SummedClients:
 
     def updates(self, state: ServerState, *others: Any) -> tuple[ClientUpdate, jax.Array]:
         """Return the clients' mean as one update, [1, ...], and whether it trains, bool [1]."""
-        update, trains, self.metrics = mean_of(self.total("update", state, *others))
+        update, trains, self.metrics = mean_of(self.total(state, *others))
         return update._replace(sent=counted_in_sum(self.parts, state)), trains
-
-    def measured(self, state: ServerState, key: jax.Array) -> tuple[nnx.State, jax.Array]:
-        """Return the clients' mean statistics of the state's model, and the number of examples."""
-        ids = self.client_id
-        found = measured_mean(self.total("measure", state, key))
-        self.client_id = ids  # who leaves here counts as a client of the round
-        return found
 
 
 @dataclass(eq=False)
@@ -270,37 +254,22 @@ class SimulatedSums(SummedClients):
     metrics: dict[str, Any] = field(default_factory=dict)
     communication: Communication = field(default_factory=Communication)
 
-    def total(self, step: str, state: ServerState, *others: Any) -> Summand:
+    def total(self, state: ServerState, *others: Any) -> Summand:
         """Return the sum over the rows of clients that stay until their upload."""
-        if step == "measure":
-            stacked = self.programs["measured"](state, *others)
-            return self._total(measured_summand, stacked, others[-1])
-        self._updates, trains = self.programs["updates"](state, *others)
-        shown = self._updates._replace(client_state=(), optimizer_state=(), sent=())
-        return self._total(
-            lambda update, has: summand_of(update, has, {}, 0), (shown, trains), others[-1]
-        )
-
-    def stored(self, state: ServerState, updates: ClientUpdate) -> ServerState:
-        """Return the state with the clients' new states, of those too that have left the sum."""
-        del updates
-        after: ServerState = self.programs["stored"](state, self._updates)
-        return after
-
-    def _total(self, terms: Callable[..., Summand], stacked: Any, key: jax.Array) -> Summand:
-        """Return the sum of `terms(*row)`; `stacked`, [K, ...], are a client's values by its row."""
         from jaxfed.secure.session.neighborhoods import enough_partners
         from jaxfed.secure.session.parties import Session
 
-        stacked = jax.tree.map(np.asarray, stacked)
+        self._updates, trains = self.programs["updates"](state, *others)
+        shown = self._updates._replace(client_state=(), optimizer_state=(), sent=())
+        stacked = jax.tree.map(np.asarray, (shown, trains))
         rows, sums = np.flatnonzero(self.client_id >= 0), self.parts.training.server.sums
         own = [
-            terms(*jax.tree.map(lambda leaf, k=k: leaf[k], stacked))
+            summand_of(*jax.tree.map(lambda leaf, k=k: leaf[k], stacked), {}, 0)
             for k in (rows if len(rows) else [0])
         ]
         vectors, total, summed = [vector_of(each) for each in own], None, list[int]()
         if len(rows) >= fewest_clients(sums):
-            presence = Attendance(self.client_id[rows], self.departures, key).presence()
+            presence = Attendance(self.client_id[rows], self.departures, others[-1]).presence()
             partners = enough_partners(len(rows), 1)
             session = Session(len(rows), mask_partners=partners, presence=presence)
             total = sum_in(session, dict(enumerate(vectors)), len(vectors[0]))
@@ -309,6 +278,12 @@ class SimulatedSums(SummedClients):
         is_summed = np.isin(np.arange(len(self.client_id)), rows[summed])
         self.client_id = np.where(is_summed, self.client_id, -1).astype(np.int32)
         return summand_from(np.zeros_like(vectors[0]) if total is None else total, own[0])
+
+    def stored(self, state: ServerState, updates: ClientUpdate) -> ServerState:
+        """Return the state with the clients' new states, of those too that have left the sum."""
+        del updates
+        after: ServerState = self.programs["stored"](state, self._updates)
+        return after
 
 
 def _float64(leaf: Any) -> np.ndarray:

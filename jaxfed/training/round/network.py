@@ -2,7 +2,6 @@
 
     step        the server sends         client j computes                           client j replies
     "update"    `Request`                labels by its own source, a local update    `Reply`
-    "measure"   the round's new model    its "static" statistics of it               these, number of examples
     "show"      the round's new model    its upload after the mean (`AfterMean`)     the upload and its bytes
 
 The round is the simulation's (`jaxfed.training.round.round`), with clients that are asked for their updates.
@@ -23,7 +22,7 @@ With XCLP's labels (lines 6 and 7 of Algorithm 2) a client first labels with the
 With sums under masks (`jaxfed.training.round.masked_sums`) it replies with its update to nobody. One that
 leaves the sum has left the round.
 
-    "update", "measure"    computes its update or statistics, keeps z_j    how many numbers it has
+    "update"               computes its update, keeps z_j                  how many numbers it has
     letters of a session   takes part in the sum                           frames
     "end"                  forgets z_j
 """
@@ -64,7 +63,6 @@ from jaxfed.training.round.client_round import ClientUpdate, Shared
 from jaxfed.training.round.masked_sums import (
     Summand,
     SummedClients,
-    measured_summand,
     sum_in,
     summand_from,
     summand_of,
@@ -77,8 +75,7 @@ from jaxfed.training.specification import AT_CLIENTS, BY_XCLP
 from jaxfed.xclp.network import check_network, check_points, labeled_by_clients, take_part
 from jaxfed.xclp.steps.codes import drawn_seed
 
-UPDATE, MEASURE, SHOW, EMBED = "update", "measure", "show", "embed"
-AFTER_MEAN = (MEASURE, SHOW)
+UPDATE, SHOW, EMBED = "update", "show", "embed"
 
 _ROUNDED = 1 + 1e-5  # a sum of probabilities may be a little above 1
 
@@ -169,12 +166,7 @@ class TrainingClient:
     def form(self, step: str, federation: Federation) -> Any:
         """Return the form of a message of the server, a pytree of `jax.ShapeDtypeStruct`."""
         messages = self.parts.messages
-        steps = {
-            UPDATE: True,
-            MEASURE: self.parts.training.local.batch_statistics == "static",
-            SHOW: messages.after_mean is not None,
-        }
-        if not steps.get(step):
+        if step != UPDATE and (step != SHOW or messages.after_mean is None):
             raise UsageError(f"the method has no step {step!r}")
         key, send = jax.random.key(0), messages.send
         keys = jax.random.key_data(jnp.stack([key, key]))
@@ -202,8 +194,6 @@ class TrainingClient:
         ) -> Any:
             parts, map_clients = self.parts, partial(client_map, strategy="map")
             client = CohortClients(parts, stage, map_clients, cohort, labels)
-            if step == MEASURE:
-                return _only(client.measured(state, key))
             if step == SHOW:
                 return _only(client.shown(state, key))
             done = state.round - parts.first_round(stage)
@@ -278,13 +268,6 @@ class AskedClients:
         }
         return reply.update, reply.trains
 
-    def measured(self, state: ServerState, key: jax.Array) -> tuple[nnx.State, jax.Array]:
-        """Ask for each client's statistics of the state's model, and its number of examples."""
-        ids = self.client_id
-        found = self._asked(MEASURE, state, (), key, self._check_measured)
-        self.client_id = ids  # who leaves here counts as a client of the round
-        return found
-
     def shown(self, state: ServerState, key: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
         """Ask for the uploads after the state's model, and their bytes."""
         return self._asked(SHOW, state, (), key, lambda client, reply: reply)
@@ -340,7 +323,7 @@ class AskedClients:
         view = client_view(message_of(step, self.parts, state, (), keys), own)
         received = jax.tree.map(lambda leaf: leaf[:1], received)
         found = client.compiled(step, stage, view, cohort, labels, received, key, np.float32(0))
-        if step in AFTER_MEAN:
+        if step == SHOW:
             return found
         labeled = client.labels[stage - 1](view, cohort, key, Communication())
         _, update, trains = found
@@ -353,11 +336,6 @@ class AskedClients:
         _in_range("weight", reply.update.weight, most)
         _in_range("unlabeled", reply.unlabeled, num_examples)
         return reply.update.delta, reply.update.correction, reply.update.upload
-
-    def _check_measured(self, client: int, reply: tuple[Any, jax.Array]) -> Any:
-        assert self.federation.census is not None
-        _in_range("number of examples", reply[1], self.federation.census.examples[client])
-        return reply[0]
 
 
 def _in_range(name: str, values: Any, most: float) -> None:
@@ -454,7 +432,7 @@ class JointlyLabelingClient:
         return {**NO_LABELS, "training": form}
 
     def _form(self, step: str, federation: Federation) -> Any:
-        if step in (UPDATE, *AFTER_MEAN):
+        if step in (UPDATE, SHOW):
             return self.training.form(step, federation)
         if step != EMBED:
             return exchanges.REQUEST
@@ -464,7 +442,7 @@ class JointlyLabelingClient:
     def _answer(
         self, step: str, own: Mapping[str, Any], request: Any, cohort: Cohort
     ) -> tuple[dict[str, Any], Any]:
-        if step in (UPDATE, *AFTER_MEAN):
+        if step in (UPDATE, SHOW):
             source = self._labels_of(own, request) if step == UPDATE else None
             after, reply = self.training.answer(step, own["training"], request, cohort, source)
             return {**own, "training": after}, reply
@@ -524,7 +502,7 @@ class JointlyLabelingClient:
 
 
 ROLE = "updates"
-STEPS = frozenset((UPDATE, *AFTER_MEAN, EMBED))  # of the side in the clear, but for sessions
+STEPS = frozenset((UPDATE, EMBED))  # of the side in the clear, but for sessions
 NO_SUMMAND = {**exchanges.NO_SESSION, "summand": b""}
 
 
@@ -559,11 +537,11 @@ class SummingClient:
             inner, reply = self.inner.answer(step, own["inner"], request, cohort)
             is_once = isinstance(inner, dict) and bool(inner.get("once"))
             after = {**NO_SUMMAND, "once": is_once, "inner": inner}
-            if step not in (UPDATE, MEASURE):
+            if step != UPDATE:
                 return after, reply
-            vector = vector_of(_summand(step, jax.tree.map(np.asarray, reply)))
-            number = int(request.round) + (step == UPDATE)
-            return after | {"summand": vector.tobytes(), "round": number}, {"numbers": vector.size}
+            vector = vector_of(_summand(jax.tree.map(np.asarray, reply)))
+            kept = {"summand": vector.tobytes(), "round": int(request.round) + 1}
+            return after | kept, {"numbers": vector.size}
         address, number = exchanges.terms_of(request, "address", "round")
         if own["round"] != number:
             raise ProtocolError(f"step {step!r} of round {number} without an update of that round")
@@ -581,19 +559,18 @@ class SummingClient:
 class SummedAskedClients(SummedClients, AskedClients):
     """The clients of a round on a network, of which the server receives the sums."""
 
-    def total(self, step: str, state: ServerState, *others: Any) -> Summand:
+    def total(self, state: ServerState, shared: Shared, received: Any, key: jax.Array) -> Summand:
         """Return the sum over the clients that stay until their upload."""
-        *_, received, key = ((), *others)  # of measured statistics the key alone
-        requests, form = self.requests(step, state, received, key)
+        requests, form = self.requests(UPDATE, state, received, key)
         nothing = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), form)
-        empty = _summand(step, nothing)
-        size, number = vector_of(empty).size, int(state.round) + (step == UPDATE)
+        empty = _summand(nothing)
+        size, number = vector_of(empty).size, int(state.round) + 1
 
         def check(client: int, reply: Mapping[str, Any]) -> None:
             if reply["numbers"] != size:
                 raise Unusable(f"{reply['numbers']} numbers in place of {size}")
 
-        ids = sorted(self.ask(step, requests, {"numbers": 0}, round_number=number, check=check))
+        ids = sorted(self.ask(UPDATE, requests, {"numbers": 0}, round_number=number, check=check))
         total, summed = None, list[int]()
         if len(ids) >= fewest_clients(self.parts.training.server.sums):
             carry = exchanges.carried(self.ask, ids, {"round": number})
@@ -611,9 +588,7 @@ class SummedAskedClients(SummedClients, AskedClients):
         return empty if total is None else summand_from(total, empty)
 
 
-def _summand(step: str, reply: Any) -> Summand:
-    if step == MEASURE:
-        return measured_summand(*reply)
+def _summand(reply: Reply) -> Summand:
     return summand_of(reply.update, reply.trains, reply.labels, reply.unlabeled)
 
 
@@ -630,6 +605,7 @@ def sides_of(parts: Parts, trained: Callable[..., Outcome], one_round: Callable[
         raise UsageError(
             wrong, key="training_cohort_size", owner="training", value=number, allowed=allowed
         )
+    training.local.require_averaged_statistics("on a network")
     if who := training.server.presence:
         wrong = "clients of a network leave by themselves"
         raise UsageError(wrong, key="presence", owner="ServerTraining", value=who, allowed="use ()")

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import inspect
 import json
-from types import SimpleNamespace
 
 import jax
 import network_in_process
@@ -27,16 +26,13 @@ from jaxfed.testing.method_checks import SEED, arranged
 from jaxfed.training.round import masked_sums, network
 from jaxfed.training.round.client_round import ClientUpdate
 from jaxfed.training.round.masked_sums import Summand
-from jaxfed.training.round.network import MEASURE
 
 MASKED = ("training.sums=masked_resilient",)
 COHORT = (1, 2, 3, 5, 6)
-STATIC = ("model.name=cnn", "model.norm=batch", "training.batch_statistics=static")
 XCLP = ("xclp.hamming=masked", "xclp.row_sums=masked", "xclp.influence=columns")
 CASES = {
     **{name: (name, ()) for name in ("scaffold", "feddyn", "fedper", "fixmatch", "sage", "fedsem")},
-    "statistics": ("fedavg", STATIC),
-    "averaged statistics": ("fedavg", ("model.name=cnn", "model.norm=batch")),
+    "statistics": ("fedavg", ("model.name=cnn", "model.norm=batch")),
     "labels by XCLP": ("fedavg_xclp", ()),
     "an adaptive server": ("fedavg", ("training.server_optimizer=adam",)),
 }
@@ -230,7 +226,6 @@ def test_a_client_with_nothing_to_train_on_has_no_metrics_in_the_sum():
 
 NETWORK = {
     "scaffold": ("scaffold", ()),
-    "statistics": ("fedavg", STATIC),
     "labels by XCLP": ("fedavg_xclp", XCLP),
     "labels by the network": ("fedavg_network", ()),
 }
@@ -243,7 +238,7 @@ def test_a_network_gives_the_simulations_bits(case):
     state, far, expected, found, there = network_in_process.both(
         name, cohort, (*settings, *MASKED), rounds=3
     )
-    is_exact = case in ("scaffold", "statistics")  # labelings of one client round differently
+    is_exact = case == "scaffold"  # labelings of one client round differently
     assert_same(as_numpy(state.model), as_numpy(far.model), 0 if is_exact else 1e-6)
     assert_same(state.control, far.control, 0)
     if is_exact:  # clients that label by themselves have metrics of it in the sum
@@ -261,16 +256,6 @@ def test_who_leaves_a_sum_of_the_network_leaves_as_in_the_simulation(stage):
     expected, metrics = played("fedavg", (*MASKED, f"training.presence=3@{stage}"), rounds=1)
     assert_same(as_numpy(far.model), as_numpy(expected.model), 0)
     assert found["clients"] == metrics["clients"]
-
-
-def test_measured_statistics_stay_with_the_client_as_its_update_does():
-    reply = {"mean": np.ones(3, np.float32)}, np.int32(5)
-    inner = SimpleNamespace(answer=lambda step, own, request, cohort: ({}, reply))
-    client = network.SummingClient(inner).side
-    own = network.NO_SUMMAND | {"inner": {}}
-    after, shown = client.answer(MEASURE, own, SimpleNamespace(round=2), None)
-    assert shown == {"numbers": np.frombuffer(after["summand"]).size}
-    assert after["round"] == 2
 
 
 def test_a_letter_of_another_round_than_the_updates_is_refused():

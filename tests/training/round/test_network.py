@@ -14,11 +14,9 @@ METHODS = (
     *(*EXACT, "fedavg_network", "fedavg_per_client_lp", "feddb", "cbafed", "rscfed"),
     *("proxyfl", "fedloke", "fedirm", "feddure", "twinsight"),
 )
-STATIC = ("model.name=cnn", "model.norm=batch", "training.batch_statistics=static")
 CASES = {
     **{name: (name, ()) for name in METHODS},
     "kept optimizers": ("fedavg", ("training.client_optimizer=kept", "training.momentum=0.9")),
-    "measured statistics": ("fedavg", STATIC),
     "labels at few clients": ("scaffold", ("federation.num_labeled_clients=4",)),
     "prototypes by the mean": ("protofssl", ("protofssl.prototype_network=mean",)),
 }
