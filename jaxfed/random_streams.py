@@ -24,7 +24,6 @@ class Stream(IntEnum):
     CLOCK_DRAWS = 0x636C6472  # clients drawn again in a round, or between the server's steps
     CLOCK_SPEEDS = 0x636C7370  # clients' speeds in simulated time
     COMPARED_CLIENTS = 0x636F6D70  # pairs of clients whose points XCLP compares
-    DROPOUT = 0x6C656176  # clients that leave a round of FedCT
     EXTRA_CLIENT_NOISE = 0x72656C61  # randomized labels in an extra client's labeling
     FOLDS = 0x666F6C64  # folds of a cross-validation
     FROZEN_WEIGHTS = 0x66726F7A  # a network's weights that are not trained, and LoRA's first factor

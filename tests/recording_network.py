@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from jaxfed.errors import ProtocolError
-from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.primitives.prg import derived_seed
+from jaxfed.secure.session.channel import DroppedOut
 from jaxfed.secure.session.endpoint import SERVER
 
 

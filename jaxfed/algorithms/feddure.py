@@ -59,7 +59,7 @@ from jaxfed.models.model import Model
 from jaxfed.settings import NotNegative, Share
 from jaxfed.training.aggregate import norm
 from jaxfed.training.local import losses
-from jaxfed.training.local.batches import BatchPlan, Step, after_steps, plan_of
+from jaxfed.training.local.batches import plan_of
 from jaxfed.training.local.local_training import Trained, batch_of, rebuilt
 from jaxfed.training.local.losses import Batch, Pointwise, ValueAndState
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, at_rate
@@ -132,29 +132,27 @@ def feddure(
         optimizer = local_training.optimizer(rate)
         rates = regulator_rate * rate, weigher_rate  # eta_c, and Adam's
         plan_key, step_key = jax.random.split(client.key)
+        plan = plan_of(client.data, client.batches, plan_key)
 
-        def step_of(plan: BatchPlan) -> Step:
-            def step(number: jax.Array, carry: Carry) -> Carry:
-                local, state, regulators, total = carry
-                keys = jax.random.split(jax.random.fold_in(step_key, number), 4)
-                batch = batch_of(client.data, *plan.rows(number))
-                both = local_training.two_views((keys[0], keys[1]), batch.x)
-                logits, pull, local = _derived(model, local, both, keys[2])
-                p = jax.nn.softmax(jnp.split(logits, 2)[0].astype(jnp.float32))
-                weak = jnp.split(both, 2)[0]
-                regulators, gain = regulated(
-                    *(model, regulators, weak, p, batch, keys[3], rates, pointwise)
-                )
-                is_sure = (jnp.max(p, axis=-1) >= threshold).astype(jnp.float32)
-                share = unlabeled_weight * is_sure * weights(regulators.fine, p) + gain
-                value, slope = jax.value_and_grad(local_loss)(logits, p, share, batch)
-                parameters, statistics = nnx.split_state(local, nnx.Param, ...)
-                updates, state = optimizer.update(pull(slope), state, parameters)
-                parameters = optax.apply_updates(parameters, updates)
-                local = nnx.merge_state(parameters, statistics)
-                return local, state, regulators, total + value
-
-            return step
+        def step(number: jax.Array, carry: Carry) -> Carry:
+            local, state, regulators, total = carry
+            keys = jax.random.split(jax.random.fold_in(step_key, number), 4)
+            batch = batch_of(client.data, *plan.rows(number))
+            both = local_training.two_views((keys[0], keys[1]), batch.x)
+            logits, pull, local = _derived(model, local, both, keys[2])
+            p = jax.nn.softmax(jnp.split(logits, 2)[0].astype(jnp.float32))
+            weak = jnp.split(both, 2)[0]
+            regulators, gain = regulated(
+                *(model, regulators, weak, p, batch, keys[3], rates, pointwise)
+            )
+            is_sure = (jnp.max(p, axis=-1) >= threshold).astype(jnp.float32)
+            share = unlabeled_weight * is_sure * weights(regulators.fine, p) + gain
+            value, slope = jax.value_and_grad(local_loss)(logits, p, share, batch)
+            parameters, statistics = nnx.split_state(local, nnx.Param, ...)
+            updates, state = optimizer.update(pull(slope), state, parameters)
+            parameters = optax.apply_updates(parameters, updates)
+            local = nnx.merge_state(parameters, statistics)
+            return local, state, regulators, total + value
 
         kept = client.optimizer_state
         if kept is None:
@@ -162,8 +160,7 @@ def feddure(
         adam = optax.adam(weigher_rate).init(client.state)
         beside = Regulators(received, client.state, adam)
         carry = received, at_rate(kept, rate), beside, jnp.float32(0)
-        plan = plan_of(client.data, client.batches, plan_key)
-        local, state, beside, total = after_steps(plan, step_key, step_of, carry)
+        local, state, beside, total = jax.lax.fori_loop(0, plan.num_steps, step, carry)
         loss = total / jnp.maximum(plan.num_steps, 1).astype(jnp.float32)
         trained = Trained(local, plan.num_steps, loss, state)
         return client.update(trained, client_state=beside.fine)

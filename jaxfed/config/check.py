@@ -34,9 +34,9 @@ from jaxfed.config.overrides import (
 from jaxfed.config.sections import SECTIONS, section_of, shared_settings
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import check_rounds
-from jaxfed.federation.departures import Departure, check_departures
 from jaxfed.federation.method import Method, checked, labels_elsewhere
 from jaxfed.learners import LEARNERS
+from jaxfed.secure.session.channel import Departure, check_departures
 from jaxfed.settings import OneOf, check_complete, check_value
 from jaxfed.training.pseudo_labels.propagated_labels import is_one_program
 from jaxfed.training.specification import (
@@ -192,7 +192,7 @@ def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
         own = {methods.training_key(config, name, "presence"): training.presence}
         for key, entries in (own | {f"{name}.presence": given.get("presence", ())}).items():
             clients = [entry.partition("@")[0] for entry in entries]
-            leaving = [Departure(int(one), 0.0, "") for one in clients if one.isdecimal()]
+            leaving = [Departure(int(one), "") for one in clients if one.isdecimal()]
             check_departures(leaving, num_clients, f"config.{key}")
 
 

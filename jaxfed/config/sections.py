@@ -330,7 +330,7 @@ class TrainingSection(Section):
         lora_factors: factors that are trained; 'b': A stays as drawn, and means of A B are exact.
         sums: how the server gets the clients' mean; 'masked_resilient': as a sum under masks that clients
             may leave at any stage, and no client's model.
-        presence: clients that leave the sum in every round, as '3@upload' or '20%@survivors'.
+        presence: clients that leave the sum in every round, as '3@upload'.
     """
 
     optimizer: Literal["sgd", "adam", "rmsprop", "adagrad"] = "sgd"
@@ -372,7 +372,7 @@ class TrainingSection(Section):
     sums: ModelSums = "plaintext"
     presence: Annotated[
         tuple[str, ...],
-        Described("'CLIENT@STAGE' or 'SHARE%@STAGE'"),
+        Described("'CLIENT@STAGE'"),
         when("sums", "masked_resilient"),
     ] = ()
 

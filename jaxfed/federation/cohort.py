@@ -122,16 +122,6 @@ class Ragged:
         length = max(len(self.rows), sum(map(len, parts)))
         return stacked(parts, length, self.capacity)
 
-    def beside(self, others: Array, sizes: np.ndarray) -> Ragged:
-        """Append the examples of further clients, [sum of sizes, ...], on the device."""
-        first = self.num_rows
-        room = [(0, len(others))] + [(0, 0)] * (others.ndim - 1)
-        rows = jnp.pad(jnp.asarray(self.rows), room)
-        rows = jax.lax.dynamic_update_slice_in_dim(rows, jnp.asarray(others), first, axis=0)
-        start = np.concatenate([self.start, first + np.cumsum(sizes) - sizes]).astype(np.int32)
-        size = np.concatenate([self.size, sizes]).astype(np.int32)
-        return Ragged(rows, start, size, self.capacity)
-
     def with_empty(self, number: int) -> Ragged:
         """Append `number` clients without examples."""
         room = [(0, number)]

@@ -74,7 +74,6 @@ from jaxfed.training.server_state import (
 )
 from jaxfed.training.specification import UNREAD_BY_LEARNERS, Training, num_outputs
 
-_AHEAD = 32  # steps whose rows are drawn at once
 _BATCH = 500  # examples at a time in prediction
 SoftDistance = Callable[[jax.Array, jax.Array], jax.Array]  # logits, targets [B, C] -> [B]
 
@@ -346,7 +345,7 @@ def own_batches(
     """Return the rows of one client's next `steps` after `done` others, from its own usable examples.
 
     `key` is the client's own, the same in all rounds. The last batch of an epoch is filled with unused
-    examples. Cost: one stable sort of N flags per round, and one call of `permuted` per 32 steps.
+    examples. Cost: one stable sort of N flags per round, and one call of `permuted` per step.
     """
     is_own = usable(data)
     own = jnp.argsort(~is_own, stable=True).astype(jnp.int32)
@@ -360,7 +359,7 @@ def own_batches(
         epoch_key = jax.random.fold_in(key, number // per_epoch)
         return own[permuted(epoch_key, position % there, there)], position < count
 
-    return BatchPlan(steps, rows, ahead=_AHEAD)
+    return BatchPlan(steps, rows)
 
 
 def public_rows(

@@ -47,10 +47,10 @@ least two clients, since one client's sum is its answers.
 
 Dropout during a masked sum is planned by
 
-    fedct.presence = ("3@upload", "20%@survivors")
+    fedct.presence = ("3@upload", "4@survivors")
 
-in every round: client 3, if it takes part, leaves before its upload, and one in five of the participants
-leaves after its own (`jaxfed.federation.departures`). The stages, and the effect of leaving at each:
+in every round: client 3, if it takes part, leaves before its upload, and client 4 after its own. The stages,
+and the effect of leaving at each:
 
     setup        before it has keys: the sum is over the others
     upload       before its upload: likewise; `masked` starts another round without it
@@ -77,8 +77,8 @@ from scipy.special import zeta
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.departures import Departure, Stage, parsed
-from jaxfed.secure.session.channel import presence_of
+from jaxfed.secure.session import channel
+from jaxfed.secure.session.channel import Departure, Stage, presence_of
 from jaxfed.settings import Share
 
 if TYPE_CHECKING:
@@ -193,21 +193,18 @@ def summed_answers(
 class Attendance:
     """Planned departures and final outcome among the clients of one masked sum.
 
-    Clients go by `client_id`, int32 [K], the federation's ids; -1 in rows without one. `key` draws shares.
+    Clients go by `client_id`, int32 [K], the federation's ids; -1 in rows without one.
     `summed` and `left` are the ids of the clients in the sum, and of those that left, once `note` is called.
     """
 
-    def __init__(
-        self, client_id: np.ndarray, departures: Sequence[Departure], key: jax.Array
-    ) -> None:
+    def __init__(self, client_id: np.ndarray, departures: Sequence[Departure]) -> None:
         ids = np.asarray(client_id, np.int32)
-        self._ids, self._departures, self._key = ids[ids >= 0], departures, key
+        self._ids, self._departures = ids[ids >= 0], departures
         self.summed, self.left = self._ids, self._ids[:0]
 
     def presence(self) -> Presence:
         """Return the presence for a session whose addresses 0, 1, ... are the participants, in order."""
-        seed = np.asarray(jax.random.key_data(self._key)).tolist()
-        return presence_of(self._departures, self._ids.tolist(), seed, STAGES)
+        return presence_of(self._departures, self._ids.tolist(), STAGES)
 
     def note(self, summed: Collection[int], left: Collection[int]) -> None:
         """Record the outcome: addresses of the clients in the sum, and of those that left."""
@@ -216,7 +213,7 @@ class Attendance:
 
 def departures_of(entries: Sequence[str], sums: str, key: str, owner: str = "") -> list[Departure]:
     """Parse the departures listed in setting `key`, and check that `sums` has their stages."""
-    departures = parsed(entries, STAGES, key, owner)
+    departures = channel.departures_of(entries, STAGES, key, owner)
     for departure in departures:
         is_there = sums == "masked_resilient" or (
             sums == "masked" and departure.stage != "survivors"

@@ -210,7 +210,7 @@ class ServerTraining:
         batches: of the server's own training; by default `LocalTraining.labeled_batches`.
         sums: how the server gets the mean of updates: "plaintext", from each client's; or under masks, as
             their sum alone (`jaxfed.training.round.masked_sums`).
-        presence: clients that leave a sum under masks in every round, as "3@upload" or "20%@survivors"
+        presence: clients that leave a sum under masks in every round, as "3@upload"
             (`jaxfed.training.consensus`).
     """
 

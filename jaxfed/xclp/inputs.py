@@ -10,8 +10,8 @@ from absl import logging
 from jaxfed.data.dataset import UNLABELED
 from jaxfed.data.given_examples import examples_of, labels_of
 from jaxfed.errors import UsageError
-from jaxfed.federation.departures import check_departures
 from jaxfed.host.parallel import processes
+from jaxfed.secure.session.channel import check_departures
 from jaxfed.xclp.settings.parameters import Parameters
 
 _ROWS_AT_ONCE = 4096

@@ -14,7 +14,6 @@ from jaxfed.federation.cohort import (
     length_for,
     own_examples,
     padded,
-    stacked,
 )
 
 
@@ -63,30 +62,6 @@ def test_order_and_empty_clients():
         np.testing.assert_array_equal(ragged.x, whole.x)
         # Rows of clients follow each other in the clients' order: ties between points go by it.
         assert (np.diff(ragged.x.start[ragged.x.size > 0]) > 0).all()
-
-
-def test_further_examples_behind_the_clients():
-    ragged = federation_of([3, 40]).cohort(ragged=True).x
-    others = np.arange(42, dtype=np.float32).reshape(7, 2, 3)
-    more = ragged.beside(jnp.asarray(others), np.array([4, 3])).with_empty(1)
-    np.testing.assert_array_equal(more[:2], ragged)
-    np.testing.assert_array_equal(more[2, :4], others[:4])
-    np.testing.assert_array_equal(more[3, :3], others[4:])
-    assert more.num_rows == 50
-    assert len(more) == 5
-
-
-@pytest.mark.parametrize("slack", [0, 9])
-def test_further_examples_leave_no_gap_and_write_over_nobody(slack):
-    """Whose example a row is says `places`, by which values are put to rows and taken back from them."""
-    parts = [np.full((n, 2), n, np.float32) for n in (3, 0, 4)]
-    ragged = stacked(parts, 7 + slack, capacity=5)
-    more = ragged.beside(jnp.asarray(np.full((2, 2), 2, np.float32)), np.array([2]))
-    client, number = more.places(12)
-    assert client.tolist() == [0, 0, 0, 2, 2, 2, 2, 3, 3, 0, 0, 0]
-    assert number.tolist() == [0, 1, 2, 0, 1, 2, 3, 0, 1, 0, 0, 0]
-    np.testing.assert_array_equal(more.rows[:9, 0], [3, 3, 3, 4, 4, 4, 4, 2, 2])
-    np.testing.assert_array_equal(more[client[:9], number[:9]], more.rows[:9])
 
 
 def test_one_client_in_a_compiled_program():

@@ -95,7 +95,6 @@ PARAMETERS = {
     "xclp.select='alpha': use a list": p(select="alpha"),
     "...num_bits": lambda: Propagation(2, select=("num_bits",)),
     "xclp.presence=...use a tuple of 'CLIENT@STAGE'": p(presence="1@sums", **MASKED),
-    "xclp.presence=...use   more than all": leaves("101%@sums", **MASKED),
     "...stage 'setup' needs": leaves("1@setup"),
     "...stage 'hamming' needs": leaves("1@hamming", row_sums="masked", influence="columns"),
     "...stage 'influence' needs": leaves("1@influence", hamming="masked"),

@@ -59,13 +59,13 @@ from jaxfed.algorithms.fedct.settings import LabelPrivacy, Voting
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Sides
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.departures import check_departures
 from jaxfed.federation.method import method
 from jaxfed.learners.client_fit import check_clients, count, first_turns
 from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.random_streams import Stream
+from jaxfed.secure.session.channel import check_departures
 from jaxfed.settings import Count
 from jaxfed.training.consensus import ABSTAINED, Attendance
 
@@ -171,11 +171,9 @@ class _Simulated:
             neighbor_key=jax.random.fold_in(key, Stream.NEIGHBORING_DATA),
         )
 
-    def attendance(self, voters: np.ndarray, key: jax.Array) -> Attendance | None:
+    def attendance(self, voters: np.ndarray) -> Attendance | None:
         departures = self.settings.voting.departures()
-        if not departures:
-            return None
-        return Attendance(voters, departures, jax.random.fold_in(key, Stream.DROPOUT))
+        return Attendance(voters, departures) if departures else None
 
     @contextmanager
     def session(

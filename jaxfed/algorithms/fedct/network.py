@@ -192,9 +192,9 @@ class RemoteClients:
         elif reply["answers"]:
             raise Unusable("answers that were not asked for")
 
-    def attendance(self, voters: np.ndarray, key: jax.Array) -> Attendance | None:
+    def attendance(self, voters: np.ndarray) -> Attendance | None:
         """Return the voters, each of which may leave a sum under masks."""
-        return None if self.settings.voting.sums == "plaintext" else Attendance(voters, [], key)
+        return None if self.settings.voting.sums == "plaintext" else Attendance(voters, [])
 
     @contextmanager
     def session(

@@ -185,7 +185,7 @@ class Clients(Protocol):
         """Return the outcome of `client_turn` at all clients of the cohort; `key` is the round's."""
         ...
 
-    def attendance(self, voters: np.ndarray, key: jax.Array) -> Attendance | None:
+    def attendance(self, voters: np.ndarray) -> Attendance | None:
         """Return the voters that may leave a sum under masks; None: all stay."""
         ...
 
@@ -208,7 +208,7 @@ def server_round(
         check_partners(present, settings.voting.mask_partners, owner="fedct")
     turn = clients.turn(state, cohort, key)
     label, weight, voters = state.label, state.weight, turn.voters
-    attendance, communication = clients.attendance(voters, key), Communication()
+    attendance, communication = clients.attendance(voters), Communication()
     more, least, num_asked = Metrics(), fewest_clients(sums), len(turn.sent)
     if sums == "plaintext":
         found = _agreed_in_the_clear(settings, turn, communication) if num_asked else None

@@ -30,12 +30,12 @@ from typing import Annotated, Literal, get_args
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.departures import Departure
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy import xor_mechanism
 from jaxfed.privacy.composition import approximate, basic
 from jaxfed.privacy.label_sensitivity import BITS_A_ROW, stability_bound
 from jaxfed.privacy.xor_mechanism import Condition
+from jaxfed.secure.session.channel import Departure
 from jaxfed.settings import Count, Ge, Gt, Le, Note, Positive, Probability, Share, check, when
 from jaxfed.training.consensus import ConsensusSums, departures_of
 
@@ -58,7 +58,7 @@ class Voting:
         mask_partners: with `sums="masked_resilient"`, the number of other clients with which a client shares
             masks and secrets; 0: all of them. It must be enough if 5 % of the clients collude and 30 % leave
             (`jaxfed.secure.session.neighborhoods`).
-        presence: clients that leave, and their stage of a sum under masks: "CLIENT@STAGE" or "SHARE%@STAGE"
+        presence: clients that leave, and their stage of a sum under masks: "CLIENT@STAGE"
             (`jaxfed.training.consensus`).
     """
 
@@ -68,7 +68,7 @@ class Voting:
     mask_partners: Annotated[
         int, Ge(0), Note("even, 0 is all"), when("sums", "masked_resilient")
     ] = 0
-    presence: Annotated[Sequence[str], Note("each 'CLIENT@STAGE' or 'SHARE%@STAGE'")] = ()
+    presence: Annotated[Sequence[str], Note("each 'CLIENT@STAGE'")] = ()
 
     def __post_init__(self) -> None:
         check(self)

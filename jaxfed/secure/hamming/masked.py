@@ -37,7 +37,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.errors import ProtocolError
-from jaxfed.federation.departures import DroppedOut
 from jaxfed.kernels.ring_product import ring_product
 from jaxfed.secure.hamming.pair import pair_kind
 from jaxfed.secure.primitives.blocks import (
@@ -49,7 +48,7 @@ from jaxfed.secure.primitives.blocks import (
 )
 from jaxfed.secure.primitives.prg import Keystream
 from jaxfed.secure.primitives.ring import pack, packed_size, ring_bits, unpack
-from jaxfed.secure.session.channel import Presence
+from jaxfed.secure.session.channel import DroppedOut, Presence
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.key_agreement import RandomBytes
 

@@ -2,24 +2,53 @@
 
 Clients have no connection with each other. A message between clients passes through the server, which can
 read the header and is counted as having carried it. It therefore costs an upload and a download.
+
+Simulations plan departures by stage of a run, ("3@upload",): client 3 leaves before its upload. Numbers are
+those of the federation; an entry for a client outside a round's cohort has no effect. Each method defines its
+stages. `Presence` has a client leave at any single message.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from functools import partial
+from typing import Literal, NamedTuple
 
-import numpy as np
 from absl import logging
 
-from jaxfed.errors import ProtocolError
+from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.departures import Action as Action
-from jaxfed.federation.departures import Departure, DroppedOut, Stage
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.endpoint import SERVER
+
+Action = Literal["send", "receive"]
+_ENTRY = re.compile(r"(\d+)@(\w+)", re.ASCII)
+
+
+class DroppedOut(Exception):
+    """The client of this address has left: messages that it should have sent or received are lost."""
+
+    def __init__(self, client: int) -> None:
+        super().__init__(f"client {client} dropped out")
+        self.client = client
+
+
+class Stage(NamedTuple):
+    """A stage begins when a client is to do `action` with `kind`; `needs` names the settings it requires."""
+
+    action: Action
+    kind: str
+    needs: str
+
+
+class Departure(NamedTuple):
+    """A client, and the stage that it leaves at."""
+
+    client: int
+    stage: str
 
 
 class EndpointLeft(NamedTuple):
@@ -85,34 +114,49 @@ class Presence:
             raise DroppedOut(sender) from error
 
 
-def presence_of(
-    departures: Sequence[Departure],
-    clients: Sequence[int],
-    seed: int | Sequence[int],
-    stages: Mapping[str, Stage],
-) -> Presence:
-    """Planned departures of the clients of one session.
+def departures_of(
+    entries: Sequence[str], stages: Mapping[str, Stage], key: str, owner: str = ""
+) -> list[Departure]:
+    """Parse the entries 'CLIENT@STAGE' of the setting `key` of `owner`.
 
-    Shares are of the cohort, rounded; the clients are drawn from a seed, out of those that stay so far.
-
-    Args:
-        departures: as parsed.
-        clients: the federation's number of every client of the cohort, in the session's order.
-        seed: of the draw.
-        stages: the stages that they name.
+    Raises:
+        UsageError: an invalid entry, with what is allowed; a client that leaves twice.
     """
-    presence, rng = Presence(), np.random.default_rng(seed)
-    staying = list(range(len(clients)))  # by address
-    for departure in sorted(departures, key=lambda departure: departure.client is None):
-        if departure.client is None:
-            count = min(round(departure.share * len(clients)), len(staying))
-            leaving = sorted(rng.permutation(staying)[:count].tolist())
-        else:
-            leaving = [address for address in staying if clients[address] == departure.client]
-        for address in leaving:
-            action, kind, _ = stages[departure.stage]
-            presence.lose_when(address, action, kind)
-            staying.remove(address)
+    refused = partial(UsageError, key=key, owner=owner)
+    if isinstance(entries, str) or not isinstance(entries, Sequence):
+        raise refused(value=entries, allowed="use a tuple of 'CLIENT@STAGE'")
+    departures = dict[int, str]()
+    for entry in entries:
+        found = _ENTRY.fullmatch(entry) if isinstance(entry, str) else None
+        if found is None or found[2] not in stages:
+            example, names = f"3@{list(stages)[-1]}", ", ".join(stages)
+            allowed = f"use 'CLIENT@STAGE', such as '{example}', with stages {names}"
+            raise refused(value=entry, allowed=allowed)
+        if int(found[1]) in departures:
+            wrong = f"client {found[1]} leaves at two stages"
+            raise refused(wrong, value=tuple(entries), allowed="name it once")
+        departures[int(found[1])] = found[2]
+    return [Departure(*each) for each in departures.items()]
+
+
+def check_departures(departures: Sequence[Departure], num_clients: int, key: str) -> None:
+    """Raise a UsageError if a client that is to leave does not exist."""
+    most = max((one.client for one in departures), default=-1)
+    if most >= num_clients:
+        raise UsageError(
+            f"client {most}: at most {num_clients - 1} of {num_clients} clients", key=key
+        )
+
+
+def presence_of(
+    departures: Sequence[Departure], clients: Sequence[int], stages: Mapping[str, Stage]
+) -> Presence:
+    """Planned departures of a session, whose `clients` are the federation's numbers in its order."""
+    presence = Presence()
+    for client, stage in departures:
+        if client in clients:
+            action, kind, _ = stages[stage]
+            presence.lose_when(list(clients).index(client), action, kind)
     return presence
 
 

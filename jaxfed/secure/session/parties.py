@@ -12,8 +12,7 @@ from typing import Any
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.departures import DroppedOut
-from jaxfed.secure.session.channel import Channel, Presence
+from jaxfed.secure.session.channel import Channel, DroppedOut, Presence
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.neighborhoods import PROMISE, Promise, check_partners

@@ -20,8 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from jaxfed.federation.departures import DroppedOut
-from jaxfed.secure.session.channel import Presence
+from jaxfed.secure.session.channel import DroppedOut, Presence
 
 Told = Mapping[int, Sequence[Any]]  # plain arguments of a step, by client
 Stream = Callable[..., Iterator[None]]  # (client, *arguments) -> its messages, one at a time

@@ -57,8 +57,6 @@ def class_counts(label: jax.Array, member: jax.Array, num_classes: int) -> jax.A
     return jnp.sum(jnp.where(member[:, None], jax.nn.one_hot(label, num_classes), 0), axis=0)
 
 
-Carry = Any
-Step = Callable[[jax.Array, Carry], Carry]
 Rows = Callable[[jax.Array], tuple[jax.Array, jax.Array]]
 
 
@@ -74,48 +72,11 @@ class BatchPlan(NamedTuple):
         num_steps: int32 scalar.
         rows: step -> (index int32 [B], used bool [B]), of a client's examples.
         beside: step and its key -> a pytree, `Batch.beside`; the loss defines its meaning.
-        ahead: number of steps drawn at once; draws beyond the last step are wasted. (Hashing the 64 rows of
-            one step takes as many small operations as hashing the 2048 rows of 32, and nothing else of a
-            step can begin before that.)
     """
 
     num_steps: jax.Array
     rows: Rows
     beside: Callable[[jax.Array, jax.Array], Any] = _nothing
-    ahead: int = 1
-
-
-def _drawn(plan: BatchPlan, first: jax.Array, key: jax.Array) -> BatchPlan:
-    steps = first + jnp.arange(plan.ahead, dtype=jnp.int32)
-    rows = jax.vmap(plan.rows)(steps)
-    beside = jax.vmap(lambda step: plan.beside(step, jax.random.fold_in(key, step)))(steps)
-
-    def at(table: Any, step: jax.Array) -> Any:
-        return jax.tree.map(lambda leaf: leaf[step - first], table)
-
-    return plan._replace(
-        rows=lambda step: at(rows, step), beside=lambda step, key: at(beside, step)
-    )
-
-
-def after_steps(
-    plan: BatchPlan, key: jax.Array, step_of: Callable[[BatchPlan], Step], carry: Carry
-) -> Carry:
-    """Run all steps of a plan, and return the final carry.
-
-    A step's key is folded in from `key`; `step_of` makes the step function, (number, carry) -> carry, from
-    the plan with the draws of these steps.
-    """
-    if plan.ahead == 1:
-        return jax.lax.fori_loop(0, plan.num_steps, step_of(plan), carry)
-
-    def some(turn: jax.Array, carry: Carry) -> Carry:
-        first = turn * plan.ahead
-        end = jnp.minimum(first + plan.ahead, plan.num_steps)
-        return jax.lax.fori_loop(first, end, step_of(_drawn(plan, first, key)), carry)
-
-    turns = (plan.num_steps + plan.ahead - 1) // plan.ahead
-    return jax.lax.fori_loop(0, turns, some, carry)
 
 
 BatchScheme = Literal["joint", "paired"]  # in a config; methods build the others themselves

@@ -29,7 +29,6 @@ from jaxfed.training.local.batches import (
     Batches,
     BatchPlan,
     ClientData,
-    after_steps,
     extent,
     plan_of,
 )
@@ -100,28 +99,27 @@ def train(
     if not isinstance(plan, BatchPlan):
         plan = plan_of(data, plan, plan_key)
     start, statistics = nnx.split_state(state, nnx.Param, ...)
-    make = gradient or _batch_gradient
+    gradient_of = (gradient or _batch_gradient)(
+        loss, anchor=state, data=data, plan=plan, key=step_key
+    )
 
-    def step_of(plan: BatchPlan) -> Callable[[jax.Array, Any], Any]:
-        gradient_of = make(loss, anchor=state, data=data, plan=plan, key=step_key)
-
-        def step(number: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
-            parameters, statistics, optimizer_state, total = carry
-            value, statistics, slope = gradient_of(parameters, statistics, number)
-            if correction is not None:
-                slope = jax.tree.map(jnp.add, slope, correction)
-            updates, optimizer_state = optimizer.update(slope, optimizer_state, parameters)
-            parameters = optax.apply_updates(parameters, updates)
-            if after_step is not None:
-                parameters = after_step(parameters, number, plan.num_steps)
-            return parameters, statistics, optimizer_state, total + value
-
-        return step
+    def step(number: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        parameters, statistics, optimizer_state, total = carry
+        value, statistics, slope = gradient_of(parameters, statistics, number)
+        if correction is not None:
+            slope = jax.tree.map(jnp.add, slope, correction)
+        updates, optimizer_state = optimizer.update(slope, optimizer_state, parameters)
+        parameters = optax.apply_updates(parameters, updates)
+        if after_step is not None:
+            parameters = after_step(parameters, number, plan.num_steps)
+        return parameters, statistics, optimizer_state, total + value
 
     if optimizer_state is None:
         optimizer_state = optimizer.init(start)
     carry = (start, statistics, optimizer_state, jnp.float32(0))
-    parameters, statistics, optimizer_state, total = after_steps(plan, step_key, step_of, carry)
+    parameters, statistics, optimizer_state, total = jax.lax.fori_loop(
+        0, plan.num_steps, step, carry
+    )
     return Trained(
         nnx.merge_state(parameters, statistics),
         plan.num_steps,

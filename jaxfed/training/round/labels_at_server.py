@@ -19,7 +19,7 @@ from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import UNLABELED
-from jaxfed.federation.cohort import Cohort, Ragged
+from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.method import labels_elsewhere
 from jaxfed.random_streams import Stream
@@ -165,15 +165,9 @@ def beside(cohort: Cohort, own: ClientData, multiple: int) -> Cohort:
         return whole.reshape(num_rows + padding, capacity, *array.shape[1:])
 
     ids = np.concatenate([server_ids(num_rows), np.full(padding, -1, np.int32)])
-    x = cohort.x
-    if isinstance(x, Ragged):
-        sizes = np.minimum(capacity, count - capacity * np.arange(num_rows))
-        x = x.beside(jnp.asarray(own.x), sizes).with_empty(padding)
-    else:
-        x = jnp.concatenate([jnp.asarray(x), rows(own.x, 0)])
     return Cohort(
         client_id=np.concatenate([cohort.client_id, ids]),
-        x=x,
+        x=jnp.concatenate([jnp.asarray(cohort.x), rows(own.x, 0)]),  # a `Ragged` is padded here
         y=jnp.concatenate([jnp.asarray(cohort.y), rows(own.label, UNLABELED)]),
         mask=jnp.concatenate([jnp.asarray(cohort.mask), rows(own.mask, False)]),
     )

@@ -35,8 +35,8 @@ from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.departures import Departure
 from jaxfed.federation.execution import jitted
+from jaxfed.secure.session.channel import Departure
 from jaxfed.training.aggregate import check_weights
 from jaxfed.training.consensus import Attendance, departures_of, fewest_clients
 from jaxfed.training.round.client_round import ClientUpdate
@@ -269,7 +269,7 @@ class SimulatedSums(SummedClients):
         ]
         vectors, total, summed = [vector_of(each) for each in own], None, list[int]()
         if len(rows) >= fewest_clients(sums):
-            presence = Attendance(self.client_id[rows], self.departures, others[-1]).presence()
+            presence = Attendance(self.client_id[rows], self.departures).presence()
             partners = enough_partners(len(rows), 1)
             session = Session(len(rows), mask_partners=partners, presence=presence)
             total = sum_in(session, dict(enumerate(vectors)), len(vectors[0]))

@@ -12,10 +12,10 @@ imported when a labeling uses it, because only protocols need their packages.
 
 `presence` simulates client dropouts during a labeling, by stage (Section 3.3):
 
-    ("3@hamming", "20%@row_sums")
+    ("3@hamming", "4@row_sums")
 
 Client 3 leaves before it sends anything for SecureHamming, and one client in five before its upload for
-SecureRowSums (`jaxfed.federation.departures`). Shares are drawn from the run's seed.
+SecureRowSums (`jaxfed.secure.session.channel`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ import jax
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.departures import Departure, Stage, parsed
 from jaxfed.registry import Place, Registry
+from jaxfed.secure.session.channel import Departure, Stage, departures_of
 from jaxfed.settings import (
     Allowed,
     Count,
@@ -326,7 +326,7 @@ class Parameters(Propagation):
             of Algorithm 1).
         label_epsilon: epsilon of randomized response on every label; 0: no noise (before line 10 of
             Algorithm 1).
-        presence: dropouts to simulate where steps are protocols, as "CLIENT@STAGE" or "SHARE%@STAGE"
+        presence: dropouts to simulate where steps are protocols, as "CLIENT@STAGE"
             (`jaxfed.xclp.settings.parameters`).
 
     Randomness. All bits of `seed` count, although the generator's key has 64. With `projection="seed"` the
@@ -359,9 +359,7 @@ class Parameters(Propagation):
     influence: Annotated[str, OneOf(INFLUENCE)] = "labels"
     bit_epsilon: _Epsilon = 0.0
     label_epsilon: _Epsilon = 0.0
-    presence: Annotated[
-        Sequence[str], Described("a tuple of 'CLIENT@STAGE' or 'SHARE%@STAGE'")
-    ] = ()
+    presence: Annotated[Sequence[str], Described("a tuple of 'CLIENT@STAGE'")] = ()
 
     def __post_init__(self) -> None:
         """Reject invalid settings with a one-line error that names the setting."""
@@ -444,7 +442,7 @@ class Parameters(Propagation):
     @property
     def departures(self) -> list[Departure]:
         """The entries of `presence`."""
-        return parsed(self.presence, STAGES, "presence", "xclp")
+        return departures_of(self.presence, STAGES, "presence", "xclp")
 
     def _check_presence(self) -> None:
         is_there = {

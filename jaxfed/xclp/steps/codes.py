@@ -45,7 +45,7 @@ def open_session(
         from jaxfed.secure.session.channel import presence_of
 
         ids = range(num_clients) if client_ids is None else client_ids
-        presence = presence_of(p.departures, ids, p.seed, STAGES)
+        presence = presence_of(p.departures, ids, STAGES)
     return Session(num_clients, presence=presence)
 
 

@@ -12,10 +12,7 @@ from jaxfed import xclp
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.departures import DroppedOut, parsed
-from jaxfed.secure.session.channel import presence_of
 from jaxfed.training.pseudo_labels import propagated_labels
-from jaxfed.xclp.settings import parameters
 
 NUM_CLIENTS, NUM_POINTS = 3, 31
 PARAMETERS = xclp.Parameters(num_classes=10, num_bits=64, num_neighbors=3, alpha=0.9)
@@ -106,23 +103,3 @@ def test_clients_go_by_their_numbers_in_one_shot(cohort, presence, gone):
     )
     unlabeled = [bool(np.all(state.label[client] == -1)) for client in cohort.client_id]
     assert [row for row in range(3) if unlabeled[row]] == list(gone)
-
-
-def test_shares_are_of_the_cohort_and_drawn_from_the_seed():
-    def gone(entries, seed):
-        presence = presence_of(
-            parsed(entries, parameters.STAGES, "presence"), range(20), seed, parameters.STAGES
-        )
-        for client in range(20):
-            for action, kind, _ in parameters.STAGES.values():
-                try:
-                    presence.act(client, action, kind)
-                except DroppedOut:
-                    break
-        return presence.gone
-
-    assert len(gone(["20%@row_sums"], 0)) == 4
-    assert gone(["20%@row_sums"], 0) == gone(["20%@row_sums"], 0) != gone(["20%@row_sums"], 1)
-    assert len(gone(["50%@hamming", "50%@sums"], 2**200)) == 20
-    assert len(gone(["12.5%@hamming", "3@sums"], 0) - {3}) == round(2.5)
-    assert gone(["7@sums", "99@sums"], 0) == {7}
