@@ -1,4 +1,4 @@
-"""Command-line entries: run, sweep, report, audit, costs, bounds, flower; bench, growth, accelerator measure.
+"""Command-line entries: run, sweep, report, audit, costs, flower; bench, growth, accelerator measure.
 
 An entry reads flags; the work is in `jaxfed` and `benchmarks`. Entries import each other relatively, because
 a wheel has this folder as `jaxfed.launch`.

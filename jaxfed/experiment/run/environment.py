@@ -47,7 +47,8 @@ def processor() -> str:
         return device.device_kind
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else ()
-    fields = dict(map(str.strip, line.split(":", 1)) for line in lines if ":" in line)
+    split = (line.partition(":") for line in lines)
+    fields = {key.strip(): value.strip() for key, colon, value in split if colon}
     model = f"{fields.get('model name', 'unknown CPU')} (family {fields.get('cpu family')}, "
     return f"{model}model {fields.get('model')}), {os.cpu_count()} cores"
 
