@@ -269,7 +269,8 @@ def _curve_picture(
         take("plots", sweep.name, curve.key, title),
         f"{metric_label(metric)} {against}. Mean over repeats; error bars are one sample deviation.",
         partial(
-            *(figures.curve_figure, curve.key, values, series, metric),
+            figures.curve_figure,
+            *(curve.key, values, series, metric),
             **{"title": title, "methods": methods_of(there)},
         ),
     )

@@ -128,7 +128,7 @@ def hello(data: ClientData, form: Form, *, sums: bool) -> Hello:
     own = Form(x.dtype.name, x.shape[1:], data.columns, form.public and checksum(data.public))
     for what, here, there in zip(Form._fields, own, form, strict=True):
         if here != there:
-            order = " in another order" * (what == "columns" and sorted(here) == sorted(there))
+            order = " in another order" * (what == "columns" and {*own.columns} == {*form.columns})
             shown = one_line(f"{here}{order}, not {there}")
             raise StepRefused(f"{data.settings.name} has examples of {what} {shown}")
     least = data.settings.least_examples
