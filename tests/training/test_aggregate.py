@@ -6,17 +6,12 @@ import numpy as np
 import pytest
 
 from jaxfed.algorithms.fedmatch import mean_divergence
-from jaxfed.training.aggregate import SECOND_MOMENTS, adaptive, weighted_sum
+from jaxfed.training.aggregate import SECOND_MOMENTS, adaptive
 from jaxfed.training.pseudo_labels.prototypes import Prototypes, mean_probabilities
 from jaxfed.training.round.round import weighted_mean
 
 VALUES = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 2)), jnp.float32)
 WEIGHTS = jnp.array([0.5, 2.0, 0.0])
-
-
-def test_sum():
-    expected = 0.5 * VALUES[0] + 2 * VALUES[1]
-    np.testing.assert_allclose(weighted_sum(WEIGHTS, VALUES), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

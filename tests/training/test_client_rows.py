@@ -110,14 +110,6 @@ def test_rounds_have_the_bits_of_arrays(monkeypatch, strategy):
         assert_equal(array, table)
 
 
-def test_a_round_replaces_no_array_of_all_clients(small):
-    before, *_, after = rounds(scaffold, federation_of([1] * 3_000))
-    for old, new in zip(*map(server_state.leaves, (before.clients, after.clients)), strict=True):
-        assert old._array is new._array
-        np.testing.assert_array_equal(new.changed(), [1, 3, 5])
-        assert sum(len(places) for places, _ in old._patches) <= 9
-
-
 def test_selection_keeps_the_model_of_a_network_alone(small):
     federation = federation_of([2] * 6)
     for method, is_left in ((scaffold, True), (fedavg, False)):

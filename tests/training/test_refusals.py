@@ -19,7 +19,6 @@ from jaxfed import xclp
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.client_knn import client_knn
 from jaxfed.algorithms.dp_fedavg import dp_fedavg
-from jaxfed.algorithms.dp_fedavg_records import dp_fedavg_records
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.fixmatch import fixmatch
 from jaxfed.algorithms.protofssl.settings import PrototypeTask
@@ -46,77 +45,37 @@ MODEL = jaxfed.from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), (4,))
 BATCHES = jaxfed.Batches("joint", size=4, epochs=2)
 
 
-def local(**given):
-    return lambda: jaxfed.LocalTraining(**given)
-
-
-def server(**given):
-    return lambda: jaxfed.ServerTraining(**given)
-
-
-def labels(**given):
-    return lambda: jaxfed.LabelSources(**given)
-
-
-def execution(**given):
-    return lambda: jaxfed.ClientExecution(**given)
-
-
-def training(**given):
-    return lambda: jaxfed.Training(MODEL, **given)
-
-
-def batches(*given):
-    return lambda: jaxfed.Batches(*given)
-
-
 PARTS = {
-    "LocalTraining.optimizer='adam': use a function such as optax.adam": local(optimizer="adam"),
-    "LocalTraining.learning_rate=0.1: use a schedule such as optax.c": local(learning_rate=0.1),
-    "...learning_rate=...gives no rate for a traced": local(
-        learning_rate=lambda t: 0.1 if t < 3 else 0.01
+    "LocalTraining.optimizer='adam': use a function such as optax.adam": partial(
+        jaxfed.LocalTraining, optimizer="adam"
     ),
-    "LocalTraining.learning_rate=...gives no rate": local(learning_rate=lambda t: "fast"),
-    "LocalTraining.batches='joint': use Batches": local(batches="joint"),
-    "LocalTraining.client_optimizer='keep': choose one of": local(client_optimizer="keep"),
-    "LocalTraining.batch_statistics='off': choose one of": local(batch_statistics="off"),
-    "LocalTraining.pointwise='mse': use a function": local(pointwise="mse"),
-    "LocalTraining.augment='flip': use a function": local(augment="flip"),
-    "LocalTraining.strong_augment=('flip',): use a fun": local(strong_augment=("flip",)),
+    "...learning_rate=...gives no rate for a traced": partial(
+        jaxfed.LocalTraining, learning_rate=lambda t: 0.1 if t < 3 else 0.01
+    ),
+    "LocalTraining.learning_rate=...gives no rate": partial(
+        jaxfed.LocalTraining, learning_rate=lambda t: "fast"
+    ),
     "LocalTraining.strong_augment=None: 'fixmatch' compares two views ...; give a strong": (
         lambda: fixmatch(training=jaxfed.Training(MODEL))
     ),
-    "Batches.scheme='mixed': choose one of 'joint',": batches("mixed", 4, 1),
-    "Batches.size=0: use integers from 1 on": batches("joint", 0, 1),
-    "Batches.steps=-1: use integers from 0": batches("joint", 4, 1, -1),
-    "ServerTraining.aggregate=...: use an Aggregate, such as": server(aggregate=optax.sgd(1.0)),
-    "ServerTraining.weighting='uniform': use a function": server(weighting="uniform"),
-    "ServerTraining.examples ...a pair": server(examples=np.zeros(3)),
-    "ServerTraining.batches=3: use Batches": server(batches=3),
-    "LabelSources.confidence='high': choose one of 'softmax'": labels(confidence="high"),
-    "LabelSources.xclp_parameters=...: use Parameters(...)": labels(xclp_parameters={"seed": 3}),
-    "ClientExecution.map_clients='vmap': use partial": execution(map_clients="vmap"),
-    "ClientExecution.clients_multiple=0: use integers from 1": execution(clients_multiple=0),
-    "ClientExecution.host=3: use Execution(...)": execution(host=3),
+    "Batches.scheme='mixed': choose one of 'joint',": partial(jaxfed.Batches, "mixed", 4, 1),
+    "Batches.steps=-1: use integers from 0": partial(jaxfed.Batches, "joint", 4, 1, -1),
+    "ServerTraining.aggregate=...: use an Aggregate, such as": partial(
+        jaxfed.ServerTraining, aggregate=optax.sgd(1.0)
+    ),
+    "ServerTraining.examples ...a pair": partial(jaxfed.ServerTraining, examples=np.zeros(3)),
     "fedavg: training is a Model; use ": lambda: jaxfed.algorithms.fedavg(training=MODEL),
-    "Training.server=(1, 2): use ServerTraining(...)": training(server=(1, 2)),
-    "Training...labels='xclp': use LabelSources": training(labels="xclp"),
-    "Training...training_cohort_size=1.5: use integers": training(training_cohort_size=1.5),
-    "Training...initial_model={'w': 1}: use a state of": training(initial_model={"w": 1}),
+    "Training...initial_model={'w': 1}: use a state of": partial(
+        jaxfed.Training, MODEL, initial_model={"w": 1}
+    ),
 }
 
 
-def change(*given):
-    return lambda: change_probability(*given)
-
-
 CONSENSUSES = {
-    "...num_clients=2": change(2, 1, 10, 1),
-    "...num_public=0": change(3, 0, 10, 1),
-    "...rounds=2: use integers from 2 c - 1 on": change(3, 1, 2, 2),
-    "...rate=0": change(3, 1, 2, 0),
-    "...delta=1.0": lambda: rounds_needed(3, 1, 1, 1.0),
-    "...rate=inf": lambda: rounds_needed(3, 1, math.inf, 0.5),
+    "...num_clients=2": partial(change_probability, 2, 1, 10, 1),
+    "...rounds=2: use integers from 2 c - 1 on": partial(change_probability, 3, 1, 2, 2),
+    "...delta=1.0": partial(rounds_needed, 3, 1, 1, 1.0),
+    "...rate=inf": partial(rounds_needed, 3, 1, math.inf, 0.5),
 }
 
 
@@ -124,16 +83,13 @@ def viewed(augment):
     return lambda: losses.view(augment, KEY, jnp.ones((4, 2)))
 
 
-def flip_a_vector():
-    augmentation.compose(["flip"])(KEY, jnp.zeros((2, 9)))
-
-
 NAMES = ("flop", "flip:1", "translate:x", "translate:-1", "crop:-1", "randaugment:2:31")
 NAMES += ("flip_axes:2", "rotate:10:-0.5", "holes:0", "holes:16:0", "holes:16:8:1.5")
 VIEWS = {f"...augmentation='{name}'": partial(augmentation.compose, (name,)) for name in NAMES} | {
-    "...augmentation=('flip',): ... examples have shape [9]": flip_a_vector,
+    "...augmentation=('flip',): ... examples have shape [9]": partial(
+        augmentation.compose(["flip"]), KEY, jnp.zeros((2, 9))
+    ),
     "augmentation: returns float32[3, 2] for float32[4, 2]": viewed(lambda key, x: x[1:]),
-    "augmentation: returns int32[4, 2] for": viewed(lambda key, x: x.astype(jnp.int32)),
     "augmentation: returns bool[4, 2] for float32[4, 2]": viewed(lambda key, x: x > 0),
 }
 
@@ -197,10 +153,8 @@ OWN = {
     "...weights of shape (15,) for": own_labels(lambda c, y, w: completed(c, y, w[0])),
     "...labels of type float32; use int32": own_labels(lambda c, y, w: completed(c, w, w)),
     "...client_state: float32[3] in place of": own_states(jnp.zeros(2), lambda old: jnp.zeros(3)),
-    "...client_state: float32[] in": own_states(jnp.int32(0), lambda old: old.astype(jnp.float32)),
     "...its structure differs from that of `init_": own_states(jnp.zeros(2), lambda old: ()),
     "...returned ServerState; return (state, metrics), m": own_round(lambda after, metrics: after),
-    "...metrics a dict": own_round(lambda after, metrics: (after, None)),
     "...metric 'note' is text": own_round(lambda after, metrics: (after, {**metrics, "note": "a"})),
     "ServerTraining.weighting: a client's weight is neg": weighed(-1.0),
     "ServerTraining.weighting: ...or not finite; return finite numbers": weighed(np.nan),
@@ -251,7 +205,6 @@ def population(number):
 SIDES = {
     "ServerTraining.examples: this method needs labels at": lambda: scaffold(training=AT_SERVER),
     "ServerTraining.examples: ... by its own labels": trains_by("per_client_lp"),
-    "ServerTraining.examples: ... by its own": trains_by("xclp_prototypes"),
     "...the server has labels...no noise": noisy_labels_at_the_server,
     "...this method needs labels at the cl": lambda: simulate(client_knn(num_classes=3), SERVED),
     "...examples=federation.server_examples": lambda: simulate(fedavg(training=PLAIN), SERVED),
@@ -270,10 +223,6 @@ SIDES = {
 FEW = dataclasses.replace(PLAIN, training_cohort_size=2)
 
 
-def private(method):
-    return lambda: method(training=FEW)
-
-
 def configured(variant, name, *overrides):
     config = file.load(str(CONFIGS / variant), overrides)
     config.training.training_cohort_size = 2
@@ -289,8 +238,7 @@ at_the_server = partial(
     *("federation.labels_at=server", "baselines=()"),
 )
 COHORTS = {
-    "Training.training_cohort_size=2: the privacy of this": private(dp_fedavg),
-    "Training.training_cohort_size=2: the privacy of": private(dp_fedavg_records),
+    "Training.training_cohort_size=2: the privacy of this": partial(dp_fedavg, training=FEW),
     "...training_cohort_size=2: on a network all": lambda: fedavg(training=FEW).sides(),
     "config...=2: the privacy of": partial(configured, "audit.py:dp,smoke", "dp_fedavg"),
     "...training_cohort_size=2: needs labels at clients": at_the_server,

@@ -44,27 +44,6 @@ def test_shifts_are_crops_of_the_padded_image_all_equally_often(change, mode):
     assert min(crops.values()) >= 4  # expected 16
 
 
-def test_flips_half_of_the_time():
-    image = photo() / np.float32(255)
-    changed = all_of(augmentation.flip(), image)
-    same = (changed == image).all(axis=(1, 2, 3))
-    mirrored = (changed == image[:, ::-1]).all(axis=(1, 2, 3))
-    assert (same ^ mirrored).all()
-    assert 150 < mirrored.sum() < 250
-
-
-def test_flips_of_either_axis_or_both():
-    """albumentations' Flip(p=0.5): d is -1, 0 or 1 where it happens, which is half of the time."""
-    image = photo() / np.float32(255)
-    outcomes = {"same": image, "1": image[:, ::-1], "0": image[::-1], "-1": image[::-1, ::-1]}
-    counts = dict.fromkeys(outcomes, 0)
-    for changed in all_of(augmentation.flip_axes(0.5), image):
-        (name,) = [name for name, one in outcomes.items() if (one == changed).all()]
-        counts[name] += 1
-    assert 165 < counts["same"] < 235
-    assert all(45 < counts[name] < 90 for name in ("1", "0", "-1"))  # expected 67, deviation 7.5
-
-
 WARPED = jax.jit(lambda image, angle: augmentation.warp(image, augmentation.rotation(angle)))
 
 
@@ -75,22 +54,6 @@ def test_rotation_is_pils_inside(degrees):
     ours = WARPED(image.astype(np.float32), np.float32(degrees))
     center = slice(6, 18)
     np.testing.assert_allclose(ours[center, center], np.asarray(turned)[center, center], atol=1.5)
-
-
-def test_rotations_stay_within_their_angle():
-    image = np.zeros((21, 21, 1), np.float32)
-    image[10, 10:] = 1  # a pointer to the right
-    changed = all_of(augmentation.rotate(10), image)[..., 0]
-    heights = (changed * (10 - np.arange(21))[:, None]).sum(axis=1)[:, 20]
-    angles = np.degrees(np.arctan2(heights, 10 * np.maximum(changed[:, :, 20].sum(axis=1), 1e-6)))
-    assert -11 < angles.min() < -7
-    assert 7 < angles.max() < 11
-
-
-def test_rotations_happen_as_often_as_asked():
-    image = photo() / np.float32(255)
-    same = (all_of(augmentation.rotate(30, 0.5), image) == image).all(axis=(1, 2, 3))
-    assert 165 < same.sum() < 235
 
 
 def test_holes_are_whole_squares_within_the_image_all_places_alike():
@@ -108,15 +71,6 @@ def test_holes_are_whole_squares_within_the_image_all_places_alike():
         places[rows[0], columns[0]] += 1
     assert 165 < places.sum() < 235
     assert places.min() >= 3  # expected 12.5
-
-
-def test_there_are_one_to_eight_holes_all_numbers_alike():
-    image = np.ones((60, 60, 1), np.float32)  # so large that holes of one pixel seldom meet
-    counts = (all_of(augmentation.holes(1, 8), image) == 0).sum(axis=(1, 2, 3))
-    found = np.bincount(counts, minlength=9)
-    assert len(found) == 9
-    assert 165 < found[0] < 235
-    assert found[1:].min() >= 10  # expected 25, deviation 5
 
 
 def test_cutout_grays_one_square():
@@ -169,13 +123,6 @@ def test_colors_are_pils(name, level, channels):
     image = photo(1, channels)
     ours = jax.jit(getattr(augmentation, name))(image / np.float32(255), np.float32(level))
     np.testing.assert_allclose(as_bytes(ours), pil(name, image, level), atol=2)
-
-
-@pytest.mark.parametrize("name", ["autocontrast", "equalize"])
-def test_a_constant_image_stays(name):
-    image = np.full((4, 4, 3), 0.25, np.float32)
-    changed = jax.jit(getattr(augmentation, name))(image, np.float32(1))
-    np.testing.assert_array_equal(changed, image)
 
 
 def test_randaugment_draws_all_of_its_changes():

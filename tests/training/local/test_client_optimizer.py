@@ -5,7 +5,6 @@ from functools import cache
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 from flax import nnx
@@ -13,7 +12,6 @@ from on_demand import on_demand
 from small_training import (
     RATE,
     assert_close,
-    assert_same,
     federation_of,
     rounds_of,
     training_of,
@@ -101,26 +99,3 @@ def test_two_rounds_by_optax(optimizer, kind):
         return
     for client, state in kept.items():
         assert_close(jax.tree.map(lambda leaf, c=client: leaf[c], stored), state, 1e-3, 2e-5)
-
-
-@pytest.mark.slow
-def test_who_does_not_take_part_keeps_its_own():
-    federation = federation_of([10, 10, 10])
-    states = rounds_of(fedavg(training=training("rmsprop")), federation, 2, cohorts=[[0, 1], [1]])
-    first, second = (state.client_optimizers for state in states[1:])
-    for client, is_same in enumerate([True, False, True]):
-        own = [jax.tree.map(lambda leaf, c=client: leaf[c], state) for state in (first, second)]
-        equal = [np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, own), strict=True)]
-        assert all(equal) == is_same
-    untouched = jax.tree.map(lambda leaf: leaf[2], second)
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(untouched))
-
-
-def test_plain_sgd_has_nothing_to_keep():
-    federation = federation_of([10, 12])
-    fresh, kept = (
-        rounds_of(fedavg(training=training_of(BATCH, client_optimizer=kind)), federation, 2)
-        for kind in ("fresh", "kept")
-    )
-    assert_same(fresh[2].model, kept[2].model)
-    assert not jax.tree.leaves(kept[2].client_optimizers)

@@ -6,20 +6,13 @@ import numpy as np
 import pytest
 
 from jaxfed.models.mlp import mlp
-from jaxfed.training.local.batches import ClientData, is_unlabeled
 from jaxfed.training.local.consistency import (
-    THRESHOLDS,
-    Views,
     confident,
     consistency,
-    divergence,
     flexmatch,
-    freematch,
-    graph_where_unsure,
-    soft_cross_entropy,
 )
-from jaxfed.training.local.local_training import LocalTraining, client_logits
-from jaxfed.training.local.losses import Batch, mean_where
+from jaxfed.training.local.local_training import LocalTraining
+from jaxfed.training.local.losses import Batch
 
 KEY = jax.random.key(0)
 
@@ -95,43 +88,6 @@ def test_the_received_model_predicts_the_weak_view():
     assert all(not np.any(leaf) for leaf in jax.tree.leaves(slope))
 
 
-def test_a_threshold_of_each_class_and_either_label():
-    own = jnp.array([[0.7, 0.3], [0.4, 0.6], [0.45, 0.55]])
-    received = jnp.array([[0.2, 0.8], [0.9, 0.1], [0.65, 0.35]])
-    views = Views(own, received, jnp.log(jnp.array([[0.5, 0.5]] * 2 + [[0.1, 0.9]])), None)
-    least = jnp.array([0.7, 0.6])
-    by_own, by_received = (confident(least, labeled_by=name)(views) for name in ("own", "received"))
-    np.testing.assert_allclose(by_own, [np.log(2), np.log(2), 0], rtol=1e-5)
-    np.testing.assert_allclose(by_received, [np.log(2), np.log(2), 0], rtol=1e-5)
-    np.testing.assert_allclose(confident(0.55)(views)[2], -np.log(0.9), rtol=1e-5)
-    np.testing.assert_allclose(
-        confident(0.65, labeled_by="received")(views)[2], -np.log(0.1), rtol=1e-5
-    )
-
-
-def test_divergence_and_cross_entropy_by_hand():
-    """KL((1/2, 1/2, 0), (1/4, 1/2, 1/4)) = log(2) / 2, and its gradient is q - p."""
-    target, q = np.array([0.5, 0.5, 0]), np.array([0.25, 0.5, 0.25])
-    logits = jnp.log(jnp.asarray(q, jnp.float32))
-    assert float(divergence(logits, jnp.asarray(target))) == pytest.approx(np.log(2) / 2, rel=1e-5)
-    assert float(soft_cross_entropy(logits, jnp.asarray(target))) == pytest.approx(
-        1.5 * np.log(2), rel=1e-5
-    )
-    gradient = jax.grad(divergence)(logits, jnp.asarray(target))
-    np.testing.assert_allclose(gradient, q - target, atol=1e-6)
-
-
-def test_the_graph_labels_where_no_network_is_sure():
-    own = jnp.array([[0.9, 0.1], [0.6, 0.4], [0.6, 0.4]])
-    received = jnp.array([[0.5, 0.5], [0.5, 0.5], [0.05, 0.95]])
-    strong = jnp.log(jnp.array([[0.2, 0.8]] * 3))
-    label, weight = jnp.array([1, 1, 0]), jnp.array([0.5, 0.25, 1.0])
-    batch = Batch(None, label, weight, jnp.ones(3, bool), jnp.zeros(3, bool))
-    term = graph_where_unsure(lambda views: jnp.array([7.0, 8.0, 9.0]), 0.8)
-    found = term(Views(own, received, strong, batch))
-    np.testing.assert_allclose(found, [7, -0.25 * np.log(0.8), 9], rtol=1e-5)
-
-
 TAU = 0.8
 
 
@@ -153,40 +109,3 @@ def test_flexmatch_by_a_loop():
     assert unsure
     found = flexmatch(jnp.asarray(p, jnp.float32), jnp.asarray(member), TAU)
     np.testing.assert_allclose(found, TAU * beta / (2 - beta), rtol=1e-5)
-
-
-def test_flexmatch_of_a_model_that_is_sure_of_all():
-    """The class predicted most has tau itself."""
-    p = jnp.array([[0.9, 0.1], [0.95, 0.05], [0.1, 0.9]])
-    found = flexmatch(p, jnp.ones(3, bool), TAU)
-    np.testing.assert_allclose(found, [TAU, TAU * 0.5 / 1.5], rtol=1e-6)
-
-
-def test_freematch_by_a_loop():
-    p, member = predictions()
-    own = p[member]
-    share = own.mean(axis=0)
-    expected = own.max(axis=1).mean() * share / share.max()
-    found = freematch(jnp.asarray(p, jnp.float32), jnp.asarray(member))
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("rule", THRESHOLDS)
-def test_a_client_without_unlabeled_examples_has_finite_thresholds(rule):
-    found = THRESHOLDS[rule](jnp.full((3, 2), 0.5), jnp.zeros(3, bool), TAU)
-    assert np.isfinite(found).all()
-
-
-def test_predictions_of_a_client():
-    """Each example on its own view, in evaluation mode; the mean leaves others out."""
-    model = mlp((3,), 2, hidden=(4,))
-    state, key = model.init(jax.random.key(0)), jax.random.key(1)
-    x = jax.random.normal(key, (5, 3))
-    label = jnp.array([0, -1, 1, 1, 0])
-    data = ClientData(
-        x, label, jnp.ones(5), jnp.array([True, False, False, False, False]), jnp.arange(5) < 4
-    )
-    np.testing.assert_array_equal(is_unlabeled(data), [False, False, True, True, False])
-    found = client_logits(model, state, data, key, lambda key, rows: 2 * rows)
-    np.testing.assert_allclose(found[:4], model.apply(state, 2 * x[:4]), rtol=1e-5)
-    np.testing.assert_allclose(mean_where(x, is_unlabeled(data)), x[2:4].mean(axis=0), rtol=1e-5)

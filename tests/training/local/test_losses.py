@@ -1,4 +1,4 @@
-"""Losses against formulas and loops over examples, and the server's step by hand."""
+"""Losses against formulas and loops, whole and in blocks of a batch; the server's step by hand."""
 
 from functools import partial
 
@@ -9,16 +9,18 @@ import optax
 import pytest
 from flax import nnx
 
+from jaxfed.models.convolutional import cnn
 from jaxfed.models.mlp import mlp
 from jaxfed.models.model import in_precision, normalized
-from jaxfed.training import aggregate
 from jaxfed.training.local import losses
-from jaxfed.training.local.batches import ClientData
+from jaxfed.training.local import losses as module
+from jaxfed.training.local.augmentation import compose
 from jaxfed.training.local.losses import (
     Batch,
-    instance_discrimination,
-    neighborhood_difference,
-    unit,
+    examples_at_once,
+    few_at_a_time,
+    proximal,
+    weighted_loss,
 )
 from jaxfed.training.round.round import server_optimizer
 
@@ -52,14 +54,6 @@ def test_focal_loss_is_finite_where_the_answer_is_certain(gamma):
     loss = partial(losses.focal_loss, label=np.array([0]), gamma=gamma)
     gradient = jax.jit(jax.grad(lambda z: loss(z).sum()))(certain)
     assert np.isfinite(gradient).all()
-
-
-def test_class_weighted_focal_loss_by_hand():
-    """p = (3/4, 1/4): -5 (1/4)^2 log(3/4) and -2 (3/4)^2 log(1/4)."""
-    loss = losses.class_weighted(losses.focal_loss, (5, 2.0))
-    logits = np.log(np.float32([[0.75, 0.25], [0.75, 0.25]]))
-    expected = [5 / 16 * np.log(4 / 3), 18 / 16 * np.log(4)]
-    np.testing.assert_allclose(jax.jit(loss)(logits, np.array([0, 1])), expected, rtol=1e-5)
 
 
 def test_the_batch_is_weighted_and_divided_by_its_rows():
@@ -97,33 +91,6 @@ def test_the_proximal_gradient_is_mu_times_the_way():
     )
 
 
-def test_models_normalize_bytes_and_compute_in_bfloat16():
-    model = mlp((4, 4, 2), 3, hidden=(8,))
-    state = model.init(KEY)
-    x = np.random.default_rng(0).integers(0, 256, (6, 4, 4, 2)).astype(np.uint8)
-    mean, deviation = np.array([0.4, 0.6]), np.array([0.2, 0.3])
-    wrapped = normalized(model, mean, deviation)
-    expected = model.apply(state, ((x / 255 - mean) / deviation).astype(np.float32))
-
-    @jax.jit
-    def outputs(state, x):
-        features = wrapped.features(state, x)
-        trained = wrapped.train_apply(state, x, KEY)[0]
-        return wrapped.apply(state, x), trained, wrapped.head(state, features)
-
-    for found in outputs(state, x):
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-    low = normalized(in_precision(model, jnp.bfloat16), mean, deviation)
-    logits, moved = jax.jit(low.train_apply)(state, x, KEY)
-    assert logits.dtype == jnp.float32
-    assert not np.array_equal(logits, expected)
-    np.testing.assert_allclose(logits, expected, atol=0.1)
-    jax.tree.map(np.testing.assert_array_equal, moved, state)
-    gradient = jax.eval_shape(jax.grad(lambda s: low.apply(s, x).sum()), state)
-    assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype("float32")}
-
-
 def stacked():
     model = nnx.State({"w": nnx.Param(jnp.ones(2)), "mean": nnx.BatchStat(jnp.zeros(2))})
     deltas = nnx.State(
@@ -157,67 +124,95 @@ def test_without_clients_model_and_optimizer_state_stay():
     jax.tree.map(np.testing.assert_array_equal, after, before)
 
 
-def test_weightings():
-    data = ClientData(
-        x=jnp.zeros((5, 1)),
-        label=jnp.array([0, 1, 2, -1, 0]),
-        weight=jnp.ones(5),
-        is_labeled=jnp.array([True, False, False, False, True]),
-        mask=jnp.array([True, True, True, True, False]),
+IMAGE = (8, 8, 2)
+NETWORK = {"channels": (4, 8), "hidden": 0}
+
+
+def squares(parameters, x, weight):
+    """Sum of weight_i (a . x_i + b)^2."""
+    return jnp.sum(weight * (x @ parameters["a"] + parameters["b"]) ** 2)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7])
+def test_value_and_gradient_by_hand(size):
+    rng = np.random.default_rng(size)
+    x, weight, a = (rng.normal(size=shape).astype(np.float32) for shape in ((7, 3), 7, 3))
+    b = np.float32(0.5)
+    parameters = {"a": jnp.asarray(a), "b": jnp.asarray(b)}
+    blocks = few_at_a_time(squares, size)
+    residual = weight * (x @ a + b)
+    expected = np.sum(residual * (x @ a + b))
+    np.testing.assert_allclose(blocks(parameters, x, weight), expected, rtol=1e-5)
+    value, gradient = jax.value_and_grad(lambda p: 3 * blocks(p, x, weight))(parameters)
+    np.testing.assert_allclose(value, 3 * expected, rtol=1e-5)
+    np.testing.assert_allclose(gradient["a"], 6 * residual @ x, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(gradient["b"], 6 * residual.sum(), rtol=1e-4, atol=1e-4)
+
+
+def images(count):
+    return jax.random.uniform(KEY, (count, *IMAGE))
+
+
+def at_once(model, count=12):
+    return examples_at_once(model, model.init(KEY), images(count))
+
+
+@pytest.fixture
+def small_cache(monkeypatch):
+    """Three or four images of `NETWORK` stay in the cache."""
+    monkeypatch.setattr(module, "_CACHE_BYTES", 9_000)
+
+
+@pytest.mark.usefixtures("small_cache")
+def test_few_at_a_time_where_examples_do_not_meet_and_parameters_are_few():
+    plain = cnn(IMAGE, 3, **NETWORK)
+    assert at_once(plain) == 4
+    assert at_once(plain, 1) == 1
+    assert at_once(normalized(plain, np.zeros(2), np.ones(2))) in (2, 3, 4)
+    assert at_once(in_precision(plain, jnp.bfloat16)) < 12
+    assert at_once(cnn(IMAGE, 3, norm="batch", **NETWORK)) == 12
+    assert at_once(cnn(IMAGE, 3, channels=(4, 8), hidden=64)) == 12  # 2,048 parameters more
+
+
+def batch_of(count):
+    rng = np.random.default_rng(1)
+    used = np.arange(count) < count - 2
+    return Batch(
+        x=images(count),
+        label=jnp.asarray(rng.integers(0, 3, count)),
+        weight=jnp.asarray(np.where(used, rng.random(count), 0).astype(np.float32)),
+        used=jnp.asarray(used),
+        is_labeled=jnp.ones(count, bool),
     )
-    values = {name: float(weigh(data)) for name, weigh in aggregate.WEIGHTINGS.items()}
-    assert values == {"examples": 3, "uniform": 1, "cohort": 1}
-    empty = data._replace(mask=jnp.zeros(5, bool))
-    values = {name: float(weigh(empty)) for name, weigh in aggregate.WEIGHTINGS.items()}
-    assert values == {"examples": 0, "uniform": 0, "cohort": 1}
-
-
-RNG = np.random.default_rng(0)
-USED = np.array([True, False, True, True])
-HEAT = 0.4
-
-
-def cosine(a, b):
-    return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
-
-
-def test_a_view_is_told_from_all_others():
-    z = RNG.standard_normal((8, 3))
-    used = np.concatenate([USED, USED])
-    losses = []
-    for i in np.flatnonzero(used):
-        others = [j for j in np.flatnonzero(used) if j != i]
-        score = {j: np.exp(cosine(z[i], z[j]) / HEAT) for j in others}
-        losses.append(-np.log(score[(i + 4) % 8] / sum(score.values())))
-    found = instance_discrimination(jnp.asarray(z, jnp.float32), jnp.asarray(USED), HEAT)
-    np.testing.assert_allclose(found, np.mean(losses), rtol=1e-5)
-
-
-def test_neighborhoods_differ_by_their_cosines():
-    a, b = RNG.standard_normal((4, 3)), RNG.standard_normal((4, 5))
-    rows = np.flatnonzero(USED)
-    pairs = [(cosine(a[i], a[j]) - cosine(b[i], b[j])) ** 2 for i in rows for j in rows]
-    given = (jnp.asarray(a, jnp.float32), jnp.asarray(b, jnp.float32))
-    found = neighborhood_difference(*given, jnp.asarray(USED))
-    np.testing.assert_allclose(found, np.mean(pairs), rtol=1e-5)
-    turned, _ = np.linalg.qr(RNG.standard_normal((5, 5)))
-    same = neighborhood_difference(given[1], given[1] @ jnp.asarray(turned, jnp.float32) * 3, USED)
-    assert same < 1e-10
 
 
 @pytest.mark.slow
-def test_one_row_none_and_features_of_zero_have_finite_slopes():
-    z = jnp.zeros((8, 3)).at[1].set(1.0)
-    for used in ([True, False, False, False], [False] * 4, [True] * 4):
-        member = jnp.asarray(used)
+@pytest.mark.parametrize("count", [12, 11])
+def test_the_weighted_loss_is_the_same_in_blocks(count, monkeypatch):
+    model, batch = cnn(IMAGE, 3, **NETWORK), batch_of(count)
+    state, anchor = model.init(KEY), model.init(jax.random.key(1))
+    loss = proximal(weighted_loss(model, augment=compose(("flip",))), 0.3)
 
-        def both(z, member=member):
-            near, far = jnp.split(z, 2)
-            return instance_discrimination(z, member, HEAT) + neighborhood_difference(
-                near, far, member
-            )
+    def outcome():
+        return jax.value_and_grad(loss, has_aux=True)(state, anchor, batch, KEY)
 
-        value, slope = jax.value_and_grad(both)(z)
-        assert np.isfinite(value)
-        assert np.isfinite(slope).all()
-    np.testing.assert_allclose(unit(jnp.array([[3.0, 4.0], [0.001, 0.0]])), [[0.6, 0.8], [0.1, 0]])
+    whole, whole_gradient = outcome()
+    monkeypatch.setattr(module, "_CACHE_BYTES", 9_000)
+    assert examples_at_once(model, state, batch.x) < count
+    parts, gradient = outcome()
+    np.testing.assert_allclose(parts[0], whole[0], rtol=1e-5)
+    assert jax.tree.structure(parts[1]) == jax.tree.structure(state)
+    for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(whole_gradient), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_who_says_so_answers_each_example_by_itself():
+    model = cnn(IMAGE, 3, norm="group", channels=(8, 8), hidden=0)
+    assert model.by_example
+    state, x = model.init(KEY), images(5)
+    together, moved = model.train_apply(state, x, KEY)
+    alone = [model.train_apply(state, one[None], jax.random.key(2))[0] for one in x]
+    np.testing.assert_allclose(together, jnp.concatenate(alone), rtol=1e-4, atol=1e-5)
+    for before, after in zip(jax.tree.leaves(state), jax.tree.leaves(moved), strict=True):
+        np.testing.assert_array_equal(before, after)

@@ -1,14 +1,19 @@
-"""Means of a support, and that there are no more helpers than clients."""
+"""Prototypes: means of a support, their probabilities, and as XCLP's labeled points."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_training import federation_of, rounds_of, training_of
+from small_training import KEY, federation_of, training_of
 
-from jaxfed.algorithms.protofssl import protofssl
-from jaxfed.algorithms.protofssl.settings import PrototypeTask
+from jaxfed import xclp
+from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.training.local.batches import Batches
+from jaxfed.training.pseudo_labels.propagated_labels import (
+    XclpLabels,
+)
 from jaxfed.training.pseudo_labels.prototypes import (
     Prototypes,
     class_means,
@@ -16,6 +21,7 @@ from jaxfed.training.pseudo_labels.prototypes import (
     sharpened,
     support_means,
 )
+from jaxfed.training.specification import LabelSources
 
 
 def test_a_support_has_the_means_of_its_used_rows():
@@ -64,32 +70,38 @@ def test_sharpening_underflows_at_no_temperature():
     np.testing.assert_allclose(sharpened(jnp.asarray(p), 0.5), even, rtol=1e-5)
 
 
-@pytest.mark.slow
-def test_there_are_no_more_helpers_than_clients():
-    federation = federation_of([5, 4, 3])
-    made = training_of(Batches("joint", size=4, epochs=1))
-    task = PrototypeTask(num_classes=3, max_labels=12)
-    algorithm = protofssl(training=made, task=task, num_helpers=10**9, unlabeled_query=4)
-    *_, state = rounds_of(algorithm, federation, 1)
-    assert state.memory.helpers.is_there.shape[0] == 3
-
-
-@pytest.mark.slow
-def test_the_number_of_labels_is_not_asked_for():
-    made = training_of(Batches("joint", size=4, epochs=1))
-    federation = federation_of([5, 4, 3], num_labeled=3)
-
-    def after(max_labels):
-        task = PrototypeTask(num_classes=3, max_labels=max_labels)
-        algorithm = protofssl(training=made, task=task, unlabeled_query=4)
-        return rounds_of(algorithm, federation, 1)[-1]
-
-    found, expected = after(0).memory.latest, after(3).memory.latest
-    assert np.asarray(found.is_there).any()
-    np.testing.assert_allclose(found.center, expected.center, rtol=1e-5, atol=1e-6)
-
-
 def test_without_any_prototype_all_classes_are_equal():
     """Also where a client's message has numbers in place of the zeros."""
     nobody = Prototypes(jnp.eye(3, 4), jnp.zeros(3, bool))
     np.testing.assert_allclose(jnp.exp(log_probabilities(jnp.eye(2, 4), nobody)), 1 / 3, rtol=1e-6)
+
+
+PARAMETERS = xclp.Parameters(num_classes=3, num_bits=512, num_neighbors=3)
+
+
+def training_with(**changes):
+    training = training_of(Batches("joint", 8, 1), **changes)
+    return dataclasses.replace(training, labels=LabelSources(xclp_parameters=PARAMETERS))
+
+
+def test_prototypes_are_the_labeled_points_of_xclp():
+    """Whose labels are Algorithm 1's: test_pseudo_label. A prototype is in the row of its first label."""
+    federation = federation_of([12, 9, 14], num_labeled=6)
+    training = training_with()
+    state, cohort = fedavg(training=training).init(KEY, federation), federation.cohort()
+    source = training.pseudo_labels["xclp_prototypes"]
+    assert isinstance(source, XclpLabels)
+    assert source.parameters == PARAMETERS
+    points = source.points(state, cohort, KEY)
+    x = np.array(training.model.features(state.model, cohort.x.reshape(-1, 4)))
+    x, y, mask = x.reshape(*cohort.mask.shape, -1), np.array(cohort.y), np.array(cohort.mask)
+    for row in range(3):
+        for k in range(3):
+            own = np.flatnonzero(mask[row] & (cohort.y[row] == k))
+            if len(own):
+                x[row, own[0]] = x[row, own].mean(axis=0)
+                y[row, own[1:]], mask[row, own[1:]] = -1, False
+    assert mask.sum() < cohort.mask.sum()
+    np.testing.assert_array_equal(points.mask, mask)
+    np.testing.assert_array_equal(np.asarray(points.y)[mask], y[mask])
+    np.testing.assert_allclose(np.asarray(points.x)[mask], x[mask], rtol=1e-5, atol=1e-6)

@@ -118,64 +118,9 @@ def test_xclp_on_a_padded_cohort_is_algorithm_1(model, cohort, settings, monkeyp
     np.testing.assert_allclose(other.weight, labels.weight, atol=2e-4)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"hamming": "masked"},
-        {"row_sums": "masked", "influence": "columns"},
-        {"influence": "columns"},
-        {"bit_epsilon": 1.0},
-        {"label_epsilon": 1.0},
-        {"client_prior": 1.0},
-        {"select": ("alpha:0.5",)},
-        {"confidence": "calibrated"},
-    ],
-    ids=str,
-)
-def test_what_is_computed_on_the_host(settings):
-    assert propagated_labels.is_one_program(PARAMETERS)
-    assert not propagated_labels.is_one_program(dataclasses.replace(PARAMETERS, **settings))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, {"influence": "columns"}], ids=str)
-@pytest.mark.sample(1)
-def test_systems_that_are_given_up_in_a_round_are_told_of(model, cohort, settings):
-    """One that its last step has solved is not."""
-    points, state = all_examples(embedding(model, map_clients)), state_of(model)
-
-    def label(max_steps):
-        p = dataclasses.replace(PARAMETERS, max_steps=max_steps, tolerance=1e-4, **settings)
-        return propagated_labels.XclpLabels(points, p)(state, cohort, KEY, Communication())
-
-    with pytest.warns(RuntimeWarning, match=r"label propagation stopped.* after 1 steps"):
-        label(1)
-    steps = label(1000).metrics["steps"]
-    assert 1 < label(steps).metrics["steps"] <= steps
-
-
-def test_a_round_says_what_leave_one_out_has_chosen(model, cohort):
-    points = all_examples(embedding(model, map_clients))
-    p = dataclasses.replace(PARAMETERS, select=("alpha:0.5",))
-    labels = propagated_labels.XclpLabels(points, p)(state_of(model), cohort, KEY, Communication())
-    assert labels.metrics["leave_one_out"]["settings"] == 2
-    assert labels.metrics["selected"]["alpha"] in (0.5, np.float32(p.alpha), p.alpha)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("is_ragged", [False, True], ids=["padded", "ragged"])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        *(
-            pytest.param(changes, marks=pytest.mark.slow)
-            for changes in ({"num_neighbors": 1}, {"label_matrix": "class_balanced"})
-        ),
-    ],
-    ids=str,
-)
-@pytest.mark.sample(1)
+@pytest.mark.parametrize("settings", [{}, {"num_neighbors": 1}], ids=str)
 def test_a_graph_over_two_devices_labels_as_on_one(model, cohort, settings, is_ragged, monkeypatch):
     """As on a padded cohort, too: rows of nobody have no label."""
     odd = Cohort(cohort.client_id, cohort.x[:, :15], cohort.y[:, :15], cohort.mask[:, :15])
@@ -261,17 +206,6 @@ def test_network_labels_by_hand(model, cohort):
     np.testing.assert_allclose(weight, expected, atol=1e-5)
 
 
-def test_the_teacher_labels_instead_of_the_model(model, cohort):
-    embed = embedding(model, map_clients)
-    network = pseudo_label.network_labels(model, embed)
-    teacher = Teacher(model.init(jax.random.key(9)), jax.random.key(10), np.zeros(8, bool))
-    state = state_of(model)._replace(teacher=teacher)
-    labels = pseudo_label.from_teacher(network)(state, cohort, KEY, Communication())
-    expected = network(state._replace(model=teacher.model), cohort, KEY, Communication())
-    np.testing.assert_array_equal(labels.label, expected.label)
-    np.testing.assert_array_equal(labels.weight, expected.weight)
-
-
 def test_a_clients_labels_of_the_teacher_never_change(model, cohort):
     """Not even those of examples that are augmented anew, and whoever else takes part."""
 
@@ -307,18 +241,3 @@ def test_labeled_only_and_class_weights(cohort):
         share = len(own) / 3 / np.maximum(np.bincount(own, minlength=3), 1)
         np.testing.assert_allclose(weight[row][given[row]], share[own], rtol=1e-6)
     assert (weight[~given] == 0).all()
-
-
-def test_features_plain_and_augmented(model, cohort):
-    def shift(key, x):
-        return x + jax.random.normal(key, x.shape)
-
-    embed = embedding(model, map_clients, augment=shift)
-    state = state_of(model)
-    first, second = embed(state, cohort, KEY), embed(state, cohort, jax.random.key(1))
-    np.testing.assert_array_equal(first, embed(state, cohort, KEY))
-    assert not np.array_equal(first, second)
-    plain = embedding(model, map_clients)(state, cohort, KEY)
-    np.testing.assert_allclose(
-        plain[1], model.features(state.model, cohort.x[1]), rtol=1e-5, atol=1e-5
-    )

@@ -7,7 +7,6 @@ from small_training import KEY, changed, federation_of
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.protofssl.settings import PrototypeTask
-from jaxfed.federation.communication import num_bytes_of
 from jaxfed.models import MODELS
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
@@ -66,18 +65,6 @@ def test_bytes_and_steps_are_those_of_real_rounds(name):
     assert (costs.upload_bytes, costs.download_bytes, costs.steps) == real_rounds(name)
 
 
-@pytest.mark.slow
-def test_what_may_be_sent_sparse_counts_whole():
-    """FedMatch: sigma and psi both ways, and two helpers' psi in every second round."""
-    whole = num_bytes_of(jax.eval_shape(MODEL.init, KEY))
-    costs, (up, down, steps) = counted("fedmatch"), real_rounds("fedmatch")
-    assert (costs.upload_bytes, costs.steps) == (2 * whole, steps)
-    assert costs.download_bytes >= down
-    assert costs.upload_bytes >= up > costs.upload_bytes / 2
-    # Biases begin as 0, and zeros of psi are not sent; helpers' psi is what a client sent.
-    assert 2 * whole < costs.download_bytes <= 3 * whole
-
-
 def test_operations_of_a_local_update_by_hand():
     """Both passes of two dense layers over all rows of all steps; of the first's input no gradient."""
     model, rows, epochs = MODELS["mlp"]((4,), 3, hidden=(2000,)), 16, 3
@@ -90,13 +77,3 @@ def test_operations_of_a_local_update_by_hand():
     expected = epochs * rows * (2 * into + 3 * out)
     elementwise = epochs * (rows * 2000 * 12 + 4 * (4 + 3 + 2) * 2000)
     assert expected < costs.operations < expected + elementwise
-
-
-@pytest.mark.slow
-def test_operations_grow_with_steps_and_with_passes():
-    def total(name, epochs):
-        return counted(name, 1, batches=Batches("paired", size=2, epochs=epochs)).operations
-
-    once, thrice = (total("fixmatch", epochs) for epochs in (1, 3))
-    assert 2.5 < thrice / once <= 3
-    assert once > total("fedavg", 1)

@@ -1,12 +1,10 @@
 """Labels at the server: its turn, who takes part, what is sent, and what it is in a labeling."""
 
-import dataclasses
 from functools import cache
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from float64_training import cross_entropy, gradient, weights_of
 from small_training import (
@@ -22,9 +20,7 @@ from small_training import (
 
 from jaxfed import xclp
 from jaxfed.algorithms.fedavg import fedavg
-from jaxfed.algorithms.fedmatch import fedmatch
 from jaxfed.algorithms.fedsem import fedsem
-from jaxfed.algorithms.fixmatch import fixmatch
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import Communication
 from jaxfed.training import aggregate
@@ -37,7 +33,6 @@ from jaxfed.training.round import labels_at_server
 from jaxfed.training.server_state import client_keys
 
 SIZES, NUM_AT_SERVER = [12, 7, 0, 20], 21
-PARAMETERS = 4 * (4 * 8 + 8 + 8 * 3 + 3)
 
 
 def apart(sizes=SIZES, number=NUM_AT_SERVER):
@@ -64,10 +59,6 @@ def training_at(federation, **changes):
         "weighting": aggregate.uniformly,
     }
     return training_of(batches, **defaults | changes)
-
-
-def strong(key, x):
-    return x + 0.1 * jax.random.normal(key, x.shape)
 
 
 def gradient_step(training, model, federation, rate=RATE):
@@ -107,41 +98,6 @@ def test_fedavg_is_the_server_alone_and_sends_nothing():
     assert algorithm.course.needs_labels_in(
         1
     )  # so that no client takes time (jaxfed.federation.clock)
-
-
-@pytest.mark.slow
-def test_clients_label_with_what_the_server_has_come_to_and_start_from_it():
-    """One round of network labels is a round of FedAvg on those labels from the server's model."""
-    federation = apart()
-    training = training_at(federation)
-    algorithm = fedavg(training=training, pseudo_label="network")
-    start = algorithm.init(KEY, federation)
-    after, metrics = algorithm.round(start, federation.cohort(), KEY)
-    at_clients = training_of(training.local.batches, weighting=aggregate.uniformly)
-    trained = start._replace(model=gradient_step(training, start.model, federation))
-    plain = fedavg(training=at_clients, pseudo_label="network")
-    nobody = dataclasses.replace(federation, server=federation.server[:0])
-    plain.init(KEY, nobody)
-    expected, told = plain.round(trained, nobody.cohort(), KEY)
-    assert_close(after.model, expected.model)
-    assert metrics["communication"] == told["communication"]
-    assert metrics["communication"]["upload_bytes"] == 4 * PARAMETERS
-    assert float(metrics["train_loss"]) == pytest.approx(float(told["train_loss"]), rel=1e-4)
-
-
-@pytest.mark.slow
-def test_fixmatch_trains_clients_on_the_unlabeled_term_alone():
-    """With a threshold that nobody reaches clients stand still, and the server's step is all there is."""
-    federation = apart()
-    training = training_at(federation, strong_augment=strong)
-    for threshold, moves in ((1.0, False), (0.0, True)):
-        algorithm = fixmatch(training=training, threshold=threshold)
-        start = algorithm.init(KEY, federation)
-        after, metrics = algorithm.round(start, federation.cohort(), KEY)
-        alone = gradient_step(training, start.model, federation)
-        moved = optax.tree.norm(jax.tree.map(jnp.subtract, after.model, alone))
-        assert (moved > 1e-3) == moves
-        assert metrics["clients"] == 3
 
 
 def test_stage_1_is_the_servers_and_the_teacher_is_what_stage_2_hands_out():
@@ -199,45 +155,6 @@ def test_xclp_labels_are_those_of_one_more_party():
     }
     assert sent.download == {"influence_columns": 0, "row_sums": 4 * remote * 3}
     assert told.upload["codes"] == n * 64 // 8
-
-
-@pytest.mark.slow
-def test_fedmatch_trains_sigma_at_the_server_and_sends_psi_alone():
-    federation = apart([12, 7, 20])
-    training = training_at(federation, strong_augment=strong)
-    algorithm = fedmatch(training=training, confidence=0.0, l2_weight=0.1)
-    start = algorithm.init(KEY, federation)
-    after, metrics = algorithm.round(start, federation.cohort(), KEY)
-    served = fedmatch(training=training, confidence=2.0, l2_weight=0.0, l1_weight=0.0)
-    by_labels, still = served.round(served.init(KEY, federation), federation.cohort(), KEY)
-    # sigma is the server's step, whatever clients do; psi is theirs.
-    assert_close(after.model["sigma"], by_labels.model["sigma"])
-    assert_same(by_labels.model["psi"], start.model["psi"])
-    moved = jax.tree.map(jnp.subtract, after.model["psi"], start.model["psi"])
-    assert optax.tree.norm(moved) > 1e-3
-    assert still["communication"]["upload"]["parameters"] == 0
-    assert 0 < metrics["communication"]["upload"]["parameters"] <= 3 * PARAMETERS
-    assert metrics["communication"]["download"]["parameters"] > 3 * PARAMETERS
-
-
-@pytest.mark.slow
-def test_static_statistics_count_the_servers_examples():
-    federation = apart([16, 16], 16)
-    training = training_at(
-        federation,
-        batches=Batches("joint", 16, 1),
-        server_batches=Batches("joint", 16, 1),
-        batch_norm=True,
-        batch_statistics="static",
-    )
-    alone, both = fedavg(training=training), fedavg(training=training, pseudo_label="network")
-    for algorithm, shares in ((alone, (0, 0, 1)), (both, (1, 1, 1))):
-        last = rounds_of(algorithm, federation, 1)[-1].model
-        kernel, bias = (np.asarray(last["first"][name][...]) for name in ("kernel", "bias"))
-        x = [federation.x[federation.points(k)] for k in (0, 1)] + [federation.server_examples[0]]
-        means = [(part @ kernel + bias).mean(axis=0) for part in x]
-        expected = np.average(means, axis=0, weights=shares)
-        np.testing.assert_allclose(last["norm"]["mean"][...], expected, atol=1e-5)
 
 
 def test_with_static_statistics_clients_label_by_those_of_what_the_server_has_come_to():

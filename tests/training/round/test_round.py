@@ -1,7 +1,7 @@
 """FedAvg and its relatives against plain loops, and against each other."""
 
 import dataclasses
-from functools import cache, partial
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -12,33 +12,23 @@ from float64_training import cross_entropy, gradient, weights_of
 from small_training import (
     KEY,
     RATE,
-    Net,
     assert_close,
     assert_same,
     federation_of,
     rounds_of,
     training_of,
-    with_sources,
 )
 
-from jaxfed import xclp
 from jaxfed.algorithms.fedavg import fedavg
-from jaxfed.algorithms.fedprox import fedprox
 from jaxfed.algorithms.fedsem import fedsem
 from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.data import Partition
-from jaxfed.models.model import from_module
-from jaxfed.testing.method_checks import num_compilations
 from jaxfed.training import aggregate
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.pseudo_labels import propagated_labels
-from jaxfed.training.pseudo_labels.propagated_labels import all_examples
-from jaxfed.training.pseudo_labels.pseudo_label import embedding
 from jaxfed.training.round.round import server_optimizer
 
 FULL = Batches("joint", 20, 1)  # one step on all that a client has
 WHOLE, FEW = federation_of([20, 12, 5, 20]), federation_of([20, 20, 20, 20], 5)
-SMALL = Batches("paired", 4, 2)
 DIVERGES = 9  # the round in which the rate of `small` is infinite
 
 
@@ -86,30 +76,6 @@ def test_clients_of_one_full_batch_step_are_centralized_sgd():
     for number, state in enumerate(states[1:]):
         plain = sgd_step(plain, WHOLE.x[:32], WHOLE.y[:32], RATE / (1 + number))
         assert_close(weights_of(state.model), plain)
-
-
-@pytest.mark.slow
-def test_fedprox_without_its_term_is_fedavg_to_the_bit():
-    federation, training = federation_of([12, 7, 20], 5), training_of(SMALL)
-    plain = rounds_of(fedavg(training=training), federation, 3)[-1]
-    assert_same(rounds_of(fedprox(training=training, mu=0.0), federation, 3)[-1].model, plain.model)
-    pulled = rounds_of(fedprox(training=training, mu=1.0), federation, 3)[-1]
-
-    def distance(state):
-        start = fedavg(training=training).init(KEY, federation).model
-        return optax.tree.norm(jax.tree.map(jnp.subtract, state.model, start))
-
-    assert distance(pulled) < 0.8 * distance(plain)
-
-
-def test_scaffold_before_its_first_correction_is_fedavg_to_the_bit():
-    plain, corrected = (
-        rounds_of(small(make), WHOLE, 2, [[0, 2], [0, 1]]) for make in (fedavg, scaffold)
-    )
-    assert_same(corrected[1].model, plain[1].model)
-    assert not np.array_equal(
-        corrected[2].model["last"]["kernel"][...], plain[2].model["last"]["kernel"][...]
-    )
 
 
 def test_scaffold_controls_are_mean_gradients():
@@ -200,43 +166,6 @@ def test_statistics_averaged_and_static():
     assert_close(static[2].model["last"], averaged[2].model["last"])
 
 
-def test_stages_and_the_teacher():
-    labeled, network, sem = (
-        rounds_of(algorithm, FEW, number, [[0, 1]] * number)
-        for algorithm, number in (
-            (normalized(fedavg), 3),
-            (normalized(fedavg, 2, pseudo_label="network"), 3),
-            (normalized(fedsem, 2), 4),
-        )
-    )
-    assert_same(network[2].model, labeled[2].model)
-    assert not np.array_equal(
-        network[3].model["last"]["kernel"][...], labeled[3].model["last"]["kernel"][...]
-    )
-    assert_same(sem[3].model, network[3].model)  # the teacher is the model itself for one round
-    assert_same(sem[4].teacher.model, sem[2].model)
-
-
-@pytest.mark.slow
-def test_very_unequal_cohorts_share_their_programs():
-    """A client of 200 beside clients of 1, 3 and none: nothing is compiled after the first rounds."""
-    federation = federation_of([200, 3, 1, 0, 40, 7], 2)
-    training = training_of(SMALL, labeled_only_rounds=1)
-    embed = embedding(training.model, training.execution.map_clients)
-    settings = xclp.Parameters(num_classes=3, num_bits=64, num_neighbors=2)
-    source = propagated_labels.XclpLabels(all_examples(embed), settings)
-    algorithm = fedavg(training=with_sources(training, xclp=source), pseudo_label="xclp")
-    state, counts = algorithm.init(KEY, federation), []
-    for number, clients in enumerate([[0, 4], [1, 2], [0, 1], [3, 5], [2, 3], [4, 0]]):
-        before = num_compilations()
-        cohort = federation.cohort(clients)
-        state, _ = algorithm.round(state, cohort, jax.random.fold_in(KEY, number))
-        counts.append(num_compilations() - before)
-    assert counts[0] > 0  # stage 1
-    assert counts[1] > 0  # stage 2
-    assert counts[2:] == [0, 0, 0, 0]
-
-
 def test_rates_count_anew_in_stage_2():
     algorithm = normalized(fedavg, 2, pseudo_label="network")
     state, rates = algorithm.init(KEY, FEW), []
@@ -244,16 +173,6 @@ def test_rates_count_anew_in_stage_2():
         state, metrics = algorithm.round(state, FEW.cohort([0, 1]), jax.random.fold_in(KEY, number))
         rates.append(float(metrics["learning_rate"]))
     assert rates == pytest.approx([RATE, RATE / 2, RATE, RATE / 2])
-
-
-def test_bytes_on_the_wire():
-    parameters = 4 * (4 * 8 + 8 + 8 * 3 + 3)
-    for make, factor in ((fedavg, 1), (scaffold, 2)):
-        algorithm = small(make)
-        state = algorithm.init(KEY, WHOLE)
-        _, metrics = algorithm.round(state, WHOLE.cohort([0, 2]), KEY)
-        assert metrics["communication"]["upload_bytes"] == 2 * factor * parameters
-        assert metrics["communication"]["download_bytes"] == 2 * factor * parameters
 
 
 def test_the_teacher_reaches_a_client_once():
@@ -271,27 +190,3 @@ def test_the_teacher_reaches_a_client_once():
         assert communication["download_bytes"] == (2 + sent[-1]) * model
         assert communication["upload_bytes"] == 2 * model
     assert sent == [0, 0, 0, 1, 0, 1, 0]
-
-
-def test_validation_and_test_are_apart():
-    federation, algorithm = WHOLE, small(fedavg)
-    state = algorithm.init(KEY, federation)
-    model = from_module(partial(Net, batch_norm=False))
-    predicted = np.asarray(model.apply(state.model, federation.x)).argmax(axis=1)
-    for judge, points in (
-        (algorithm.validate, federation.validation),
-        (algorithm.evaluate, federation.test),
-    ):
-        (name, accuracy), *_ = judge(state, federation).items()
-        assert accuracy == np.mean(predicted[points] == federation.y[points])
-        assert name in ("validation_accuracy", "test_accuracy")
-
-
-def test_what_cores_have_trained_is_on_one_device():
-    """All that follows a round would be done by every core alike."""
-    federation = federation_of([4, 3])
-    training = training_of(Batches("joint", 4, 1), strategy="shard_map")
-    before, after = rounds_of(fedavg(training=training), federation, 1)
-    assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(after)} == {1}
-    alone = sgd_step(weights_of(before.model), federation.x[:7], federation.y[:7], RATE)
-    assert_close(weights_of(after.model), alone)

@@ -96,28 +96,6 @@ def test_a_memory_receives_each_clients_upload():
     assert seen == [([0, 1, 2, -1], [6, 5, 4, 0], 1)]
 
 
-def test_control_that_is_not_sent_costs_no_bytes():
-    training = training_of(Batches("joint", 4, 1))
-
-    def control(parameters):
-        return jnp.zeros(7)
-
-    plain = plain_update(training.loss)
-
-    def update(client):
-        return plain(client)._replace(correction=jnp.ones(7))
-
-    for is_sent in (True, False):
-        part = Control(control, is_sent=is_sent)
-        algorithm = federated_training(training, update, pseudo_label="none", control=part)
-        state = algorithm.init(KEY, FEDERATION)
-        after, metrics = algorithm.round(state, FEDERATION.cohort(), KEY)
-        np.testing.assert_array_equal(after.control, np.ones(7))
-        told = metrics["communication"]
-        assert told["upload"].get("control", 0) == told["download"].get("control", 0)
-        assert told["upload"].get("control", 0) == (3 * 4 * 7 if is_sent else 0)
-
-
 def test_control_is_over_the_clients_that_can_train_in_each_stage(tmp_path):
     """Two of four clients have labels, one has nothing; from stage 2 on all three with examples train."""
     training = training_of(Batches("joint", 4, 1), labeled_only_rounds=2)

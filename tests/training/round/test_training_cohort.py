@@ -9,7 +9,6 @@ import pytest
 from shown_methods import of_round
 from small_training import (
     KEY,
-    assert_close,
     assert_same,
     federation_of,
     training_of,
@@ -69,15 +68,6 @@ def test_clients_with_and_without_labels_train_in_their_shares(size, labeled):
     assert {*np.concatenate(drawn).tolist()} == {*range(6)} or size == 1
 
 
-def test_only_clients_with_labels_train_where_the_others_have_nothing_to():
-    for size, number in ((2, 2), (60, 3)):
-        places = training_places(HALF.cohort(), size, KEY, needs_labels=True)
-        assert len(places) == number
-        assert np.all(places % 2 == 0)
-    nobody = HALF.cohort()._replace(y=np.full_like(HALF.cohort().y, -1))
-    assert len(training_places(nobody, 2, KEY, needs_labels=True)) == 2
-
-
 def test_neither_order_nor_padding_changes_who_trains():
     moved = HALF.cohort([4, 0, 5, 1, 3, 2])
     padded = arranged(HALF.cohort(), 4)
@@ -105,14 +95,6 @@ def test_a_round_is_that_of_the_clients_that_train_on_labels_of_all():
     assert metrics["communication"]["download"]["parameters"] == 2 * model
 
 
-def test_clients_of_unequal_sizes_are_divided_as_padded_ones():
-    algorithm = labeling(3)
-    state = algorithm.init(KEY, HALF)
-    padded, _ = algorithm.round(state, HALF.cohort(ragged=False), KEY)
-    ragged, _ = algorithm.round(state, HALF.cohort(ragged=True), KEY)
-    assert_close(ragged.model, padded.model)
-
-
 def seen_of(algorithm):
     return of_round(surface_of(fedavg, {}, algorithm))
 
@@ -126,11 +108,3 @@ def test_an_audit_sees_the_models_of_those_that_train():
     expected = seen_of(every)(state, after, HALF.cohort(places.tolist()), KEY)[0]
     assert found.client.tolist() == expected.client.tolist() == places.tolist()
     np.testing.assert_array_equal(found.answers(HALF.x[:8]), expected.answers(HALF.x[:8]))
-
-
-def test_without_a_labeling_the_others_receive_nothing():
-    algorithm = fedavg(training=training_with(3))
-    _, metrics = algorithm.round(algorithm.init(KEY, HALF), HALF.cohort(), KEY)
-    sent = metrics["communication"]
-    assert sent["upload"]["parameters"] == sent["download"]["parameters"]
-    assert int(metrics["clients"]) == 3

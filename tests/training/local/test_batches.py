@@ -1,6 +1,7 @@
-"""How one client cuts its examples into batches, and that padding and emptiness leave no trace."""
+"""How one client cuts its examples into batches and episodes; padding and emptiness leave no trace."""
 
 import functools
+from functools import partial
 from itertools import chain
 
 import jax
@@ -11,13 +12,64 @@ import pytest
 from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from jaxfed.training.local import losses
-from jaxfed.training.local.batches import Batches, ClientData
+from jaxfed.training.local.batches import (
+    Batches,
+    BatchPlan,
+    ClientData,
+    Episodes,
+    _episodes,
+    after_steps,
+    draw,
+)
 from jaxfed.training.local.local_training import train
 from jaxfed.training.local.losses import Batch
 
 KEY = jax.random.key(0)
+MOST = 12
+
+
+@functools.partial(jax.jit, static_argnames="ahead")
+def taken(num_steps, ahead):
+    """Rows, used and beside of each step in its place, and how often it came."""
+
+    def rows(step):
+        drawn = jax.random.randint(jax.random.fold_in(KEY, step), (3,), 0, 1000)
+        return drawn, drawn > 500
+
+    def beside(step, key):
+        return {"key": jax.random.key_data(key), "step": step}
+
+    def step_of(plan):
+        def step(number, carry):
+            index, used = plan.rows(number)
+            beside = plan.beside(number, jax.random.fold_in(KEY, number))
+            now = index, used.astype(jnp.int32), beside, 1
+            return jax.tree.map(lambda all, one: all.at[number].add(one), carry, now)
+
+        return step
+
+    key = jnp.zeros((MOST, 2), jnp.uint32)
+    number = jnp.zeros(MOST, jnp.int32)
+    row = jnp.zeros((MOST, 3), jnp.int32)
+    carry = (row, row, {"key": key, "step": number}, number)
+    return after_steps(BatchPlan(num_steps, rows, beside, ahead), KEY, step_of, carry)
+
+
+def test_clients_of_different_numbers_of_steps_side_by_side():
+    numbers = jnp.array([5, 0, 9], jnp.int32)
+    together = jax.vmap(functools.partial(taken, ahead=4))(numbers)
+    for client, number in enumerate(numbers):
+        np.testing.assert_array_equal(together[3][client], np.arange(MOST) < number)
+        jax.tree.map(
+            lambda all, one, client=client: np.testing.assert_array_equal(all[client], one),
+            together,
+            taken(number, 1),
+        )
+
+
 MOST_STEPS = 64
 
 
@@ -136,18 +188,6 @@ def test_a_number_of_steps_whatever_the_number_of_examples(scheme, num_labeled, 
         assert sorted(chain(*passed)) == list(range(num_labeled))
 
 
-def test_epochs_and_keys_differ_in_their_order():
-    first, second = np.array_split(seen(client(12, 0, 12), Batches("joint", 12, 2))[0], 2)
-    assert first.tolist() != second.tolist()
-    other, _ = seen(client(12, 0, 12), Batches("joint", 12, 2), jax.random.key(1))
-    assert first.tolist() != other[:1]
-
-
-def test_examples_without_a_label_stay_out():
-    used, _ = seen(client(4, 6, 20, pseudo_labeled=False), Batches("joint", 4, 2))
-    assert [sorted(batch) for batch in used] == [[0, 1, 2, 3]] * 2
-
-
 class Linear:
     """Logistic regression on two features, with a running mean of its inputs."""
 
@@ -202,34 +242,6 @@ def test_padding_is_inert_to_the_bit(scheme, num_labeled, num_unlabeled):
     assert_same(results[1], results[0])
 
 
-@pytest.mark.parametrize("scheme", ["joint", "paired"])
-def test_a_client_without_examples_returns_its_model_untouched(scheme):
-    result = trained(vectors(0, 0, 14), Batches(scheme, 4, 3))
-    assert_same(result.state, Linear.init())
-    assert (result.num_steps, result.loss) == (0, 0)
-
-
-def test_under_vmap_a_client_stops_at_its_own_last_step():
-    batches = Batches("joint", 4, 2)
-    clients = [vectors(14, 0, 14), vectors(3, 0, 14), vectors(0, 0, 14)]
-    loss = losses.weighted_loss(Linear)
-
-    def run(data):
-        return train(Linear.init(), data, KEY, loss=loss, optimizer=optax.sgd(0.5), batches=batches)
-
-    together = jax.jit(jax.vmap(run))(jax.tree.map(lambda *rows: jnp.stack(rows), *clients))
-    for row, data in enumerate(clients):
-        alone = trained(data, batches)
-        jax.tree.map(
-            lambda all_, one, row=row: np.testing.assert_allclose(
-                all_[row], one, rtol=1e-6, atol=1e-7
-            ),
-            together,
-            alone,
-        )
-    assert together.num_steps.tolist() == [8, 2, 0]
-
-
 def test_a_step_by_hand():
     """w <- w - 0.5 (mean over used rows of weight (softmax - onehot) x + correction)."""
     data = vectors(3, 0, 3)._replace(weight=np.float32([1, 0.5, 0]))
@@ -246,3 +258,40 @@ def test_a_step_by_hand():
     gradient = x.T @ (residual * np.array([1, 0.5, 0])[:, None]) / 3 + 0.25
     np.testing.assert_allclose(result.state["w"][...], -0.5 * gradient, rtol=1e-5)
     assert float(result.loss) == pytest.approx(1.5 * np.log(3) / 3)
+
+
+def test_every_pair_of_support_and_query_is_equally_likely():
+    """Six examples of class 0, two padding rows that have its label, and unlabeled ones."""
+    label = np.array([0] * 6 + [1, 1, 2, -1, -1, -1, 0, -1], np.int32)
+    is_example = np.arange(14) < 12
+    sizes = Episodes(num_classes=3, support=1, query=1, unlabeled=2)
+    drawn = jax.jit(
+        jax.vmap(partial(draw, sizes=sizes), in_axes=(0, None, None, None)),
+    )
+    keys = jax.random.split(jax.random.key(0), 3000)
+    index, used = map(
+        np.asarray, drawn(keys, label, is_example & (label >= 0), is_example & (label < 0))
+    )
+    pairs = np.bincount(6 * index[:, 0] + index[:, 3], minlength=36).reshape(6, 6)
+    assert not pairs.trace()
+    assert stats.chisquare(pairs[~np.eye(6, dtype=bool)]).pvalue > 1e-4
+    unlabeled = np.bincount(index[:, 6:].ravel(), minlength=14)
+    assert unlabeled[9:12].sum() == 6000
+    assert stats.chisquare(unlabeled[9:12]).pvalue > 1e-4
+    np.testing.assert_array_equal(used.all(axis=0), [1, 1, 1, 1, 1, 0, 1, 1])  # class 2 has one
+
+
+def test_one_step_tells_nothing_of_the_next():
+    """A client's supports of one of six labels in two steps: 36 pairs, all equally likely."""
+    is_labeled = jnp.arange(8) < 6
+    label = jnp.where(is_labeled, 0, -1)
+    data = ClientData(jnp.zeros((8, 1)), label, jnp.ones(8), is_labeled, jnp.ones(8, bool))
+    batches = Batches("episodes", 3, 2, episodes=Episodes(1, support=1, query=1, unlabeled=1))
+
+    def supports(key):
+        plan = _episodes(data, batches, key)
+        return jnp.stack([plan.rows(step)[0][0] for step in range(2)])
+
+    keys = jax.random.split(jax.random.key(0), 3600)
+    first, second = np.asarray(jax.jit(jax.vmap(supports))(keys)).T
+    assert stats.chisquare(np.bincount(6 * first + second, minlength=36)).pvalue > 1e-6
