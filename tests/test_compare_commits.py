@@ -1,11 +1,10 @@
 """The comparison of two commits notices a changed bit, a missing value and a new one, and nothing else."""
 
 import json
-import subprocess
 
 import compare_commits
 import numpy as np
-from compare_commits import EXIT, MESSAGE, Case, report, tree_of
+from compare_commits import EXIT, MESSAGE, Case, report
 from flat_results import compared, flat_workdir
 
 LOSS = 0.1 + 0.2
@@ -72,31 +71,6 @@ def test_the_exit_status(capsys):
     for new in ({"x": "2"}, {}, {"x": "1", "y": "1"}, failed):
         assert report([case], {"run a": {"x": "1"}}, {"run a": new}) == 1
     assert report([case], {"run a": failed}, {"run a": {"x": "1"}}) == 1
-
-
-def test_a_commit_is_computed_once_and_the_working_tree_as_it_is(tmp_path, monkeypatch):
-    """In a repository of one commit and a changed file."""
-    repository = tmp_path / "repository"
-    (repository / "tests").mkdir(parents=True)
-    monkeypatch.setattr(compare_commits, "HERE", repository / "tests")
-    (repository / "value.py").write_text("import sys; open(sys.argv[1], 'w').write('1')")
-    for name in compare_commits.REDUCTION:
-        (repository / "tests" / name).write_text("")
-    user = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    for command in (["init", "-q"], ["add", "."], [*user, "commit", "-qm", "one"]):
-        subprocess.run(["git", "-C", repository, *command], check=True)
-    (repository / "value.py").write_text("import sys; open(sys.argv[1], 'w').write('2')")
-    assert tree_of("HEAD") != tree_of(".")
-
-    case = Case("value", ("value.py", "OUTPUT"), "value.json")
-    results = [
-        compare_commits.computed(commit, [case], tmp_path / name, tmp_path / "cache", 1)
-        for name, commit in (("old", "HEAD"), ("new", "."))
-    ]
-    assert results == [{"value": {"": "1"}}, {"value": {"": "2"}}]
-    monkeypatch.setattr(compare_commits, "run", None)  # computed once
-    again = compare_commits.computed("HEAD", [case], tmp_path / "b", tmp_path / "cache", 1)
-    assert again == results[0]
 
 
 def test_every_config_is_compared():

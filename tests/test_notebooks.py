@@ -4,7 +4,6 @@ import ast
 import importlib
 import json
 import re
-from itertools import pairwise
 from operator import attrgetter
 
 import pytest
@@ -41,17 +40,6 @@ def test_outputs_are_clean_and_of_this_code(path):
     assert path.stat().st_size < 150_000
 
 
-@every
-def test_form(path):
-    text = sources(path, "markdown")
-    code = sources(path, "code")
-    assert len(text) + len(code) <= 16
-    assert re.fullmatch(r"# .*\?", text[0].splitlines()[0])
-    assert re.search(r"^Next: ", text[-1], re.MULTILINE)
-    assert code[0] == sources(PATHS[0], "code")[0]  # installation
-    assert "assert " in "".join(code)
-
-
 def test_readme_has_each_notebook_and_its_question():
     readme = (notebooks.FOLDER / "README.md").read_text()
     rows = re.findall(r"^\| \[`(.*)`\]\((.*)\) \| (.*) \|$", readme, re.MULTILINE)
@@ -70,36 +58,6 @@ def test_names_exist(path):
         elif isinstance(node, ast.Attribute):
             chain = re.fullmatch(r"jaxfed\.([\w.]+)", ast.unparse(node))
             assert chain is None or attrgetter(chain[1])(jaxfed) is not None
-
-
-def test_a_page_shows_each_kind_of_output(tmp_path):
-    data = (
-        {"text/plain": ["[7]"]},
-        {"image/png": "AAA\nBBB=\n"},
-        {"text/html": ["<div>\n", "    <b>\n", "</div>"]},
-        {"text/markdown": ["| a |"]},
-    )
-    outputs = [{"output_type": "stream", "name": "stdout", "text": ["5\n", "6\n"]}]
-    outputs += [{"output_type": "execute_result", "data": each} for each in data]
-    cells = [
-        {"cell_type": "markdown", "source": ["# Is it?\n", "\n", "Yes."]},
-        {"cell_type": "code", "source": ["print(5)"], "outputs": outputs},
-    ]
-    path = tmp_path / "x.ipynb"
-    path.write_text(json.dumps({"cells": cells}))
-    page = notebooks.markdown(path)
-    assert page.startswith('# Is it?\n\nThis page is a notebook: <a href="x.ipynb" download>')
-    shown = [
-        *("Yes.", "```python\nprint(5)\n```", "```text\n5\n6\n```", "```text\n[7]\n```"),
-        *("(data:image/png;base64,AAABBB=)", "<div>\n<b>\n</div>", "| a |"),
-    ]
-    places = [page.index(part) for part in shown]
-    assert all(first < second for first, second in pairwise(places))
-
-
-def test_a_name_of_no_notebook(capsys):
-    assert notebooks.main(["6_"]) == 2
-    assert "no notebook begins with 6_" in capsys.readouterr().err
 
 
 @pytest.mark.slow

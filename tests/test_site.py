@@ -7,7 +7,6 @@ from invoking import ROOT
 
 from docs.generate import checks, navigation, pages
 from docs.generate.made import gallery, leaderboard
-from jaxfed.reports.report import HOW
 
 
 @pytest.mark.parametrize(
@@ -63,26 +62,3 @@ def test_no_page_is_outside_the_navigation():
     nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
     assert not faults
     assert not navigation.filled(nav, site.titles)[1]
-
-
-def test_a_leaderboard_has_what_a_report_says_of_all_its_tables_and_of_one(tmp_path):
-    """In its last block; earlier reports said it under each table."""
-    folder = tmp_path / "results" / "x"
-    folder.mkdir(parents=True)
-    tables = [
-        f"## {name}\n\n### {name}, k: test accuracy [%]\n\n| k | XCLP | FedAvg |\n| :-- | --: | --: |\n"
-        "| 1 | 50.00\xa0±\xa01.00\xa0‡ | **60.00\xa0±\xa02.00** |\n"
-        for name in ("one", "two")
-    ]
-    how = "- commit: c0ffee\n\n### one\n\n- seeds: 0, 1\n\n### two\n\n- seeds: 7\n\n</details>\n"
-    text = f"<details><summary>{HOW}</summary>\n\n{how}"
-    (folder / "report.md").write_text("\n".join([*tables, text]))
-    (page,) = leaderboard(tmp_path).values()
-    assert (
-        "one, k: test accuracy** ([report](../results/x/report.md)): seeds 0, 1; commit c0ffee"
-        in page
-    )
-    assert (
-        "two, k: test accuracy** ([report](../results/x/report.md)): seeds 7; commit c0ffee" in page
-    )
-    assert page.count("| k 1 | FedAvg 60.00 ± 2.00, XCLP 50.00 ± 1.00 |") == 2

@@ -4,13 +4,30 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
-from event_files import read, steps
 from invoking import ROOT
 from small_tracking import ROUNDS, SmallExperiment, Stop, lines
 
 from jaxfed.experiment.tracking import TensorBoard, TrackedRun
+
+
+def read(folder):
+    """Folder's name below `folder` -> TensorBoard's accumulator, for each folder with event files."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = {}
+    for place in sorted({file.parent for file in Path(folder).rglob("*tfevents*")}):
+        accumulator = EventAccumulator(str(place), size_guidance={"scalars": 0, "tensors": 0})
+        accumulator.Reload()
+        found[str(place.relative_to(folder))] = accumulator
+    return found
+
+
+def steps(accumulator, tag):
+    return [event.step for event in accumulator.Scalars(tag)]
+
 
 pytest.importorskip("tensorboard", reason="pip install -r requirements-trackers.txt")
 

@@ -17,7 +17,6 @@ from small_training import (
 
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.audit.surface import surface_of
-from jaxfed.federation.cohort import arranged
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.round.runner import training_places
 
@@ -66,16 +65,6 @@ def test_clients_with_and_without_labels_train_in_their_shares(size, labeled):
         assert np.sum(places % 2 == 0) == labeled
     assert len({tuple(places) for places in drawn}) == 1 or size < 6
     assert {*np.concatenate(drawn).tolist()} == {*range(6)} or size == 1
-
-
-def test_neither_order_nor_padding_changes_who_trains():
-    moved = HALF.cohort([4, 0, 5, 1, 3, 2])
-    padded = arranged(HALF.cohort(), 4)
-    for number in range(10):
-        key = jax.random.key(number)
-        expected = training_places(HALF.cohort(), 3, key)
-        assert sorted(moved.client_id[training_places(moved, 3, key)]) == expected.tolist()
-        assert training_places(padded, 3, key).tolist() == expected.tolist()
 
 
 def test_a_round_is_that_of_the_clients_that_train_on_labels_of_all():
