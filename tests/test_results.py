@@ -1,4 +1,4 @@
-"""Headlines are computed from committed tables, and call level what is level; results name commits that exist.
+"""Headlines are computed from committed tables and call level what is level; results name commits that exist.
 
 The rule is in docs/choosing.md, "What to expect": a difference within two of its standard errors is level.
 """

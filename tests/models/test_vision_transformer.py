@@ -1,6 +1,6 @@
 """Vision Transformers from folders: the numbers of `transformers`, images as it prepares them, bad folders.
 
-`vision_transformers.json` has features by `transformers` of the folders that `hf_encoders` writes. Where it
+`vision_transformers.json` has features by `transformers` of the folders that `write_encoder` writes. Where it
 is installed (requirements-peers.txt), a test computes them again.
 """
 
