@@ -49,10 +49,3 @@ def test_a_changed_byte_anywhere_gives_another_digest(name, tmp_path, monkeypatc
         changed = content.copy()
         changed[place] ^= 1
         assert digest(changed, tmp_path) != expected, place
-
-
-@pytest.mark.parametrize(("content", "crc"), [(b"", "00000000"), (b"123456789", "cbf43926")])
-def test_a_files_checksum_is_the_crc_of_zip_archives(content, crc, tmp_path):
-    """The check value of CRC-32/ISO-HDLC."""
-    (tmp_path / "file").write_bytes(content + b"more")
-    assert storage.file_checksum(tmp_path / "file", len(content)) == f"{len(content)}-{crc}"

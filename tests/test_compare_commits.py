@@ -46,12 +46,6 @@ def test_one_bit_is_noticed_and_times_and_machines_are_not(tmp_path):
     assert len(found["changed"]) == 1
 
 
-def test_missing_and_new_values_are_noticed(tmp_path):
-    less, more = workdir(tmp_path / "a"), workdir(tmp_path / "b", accuracy=1.0)
-    assert noticed(less, more) == {"new": ["metrics/fedavg/0/1/accuracy: 1.0"]}
-    assert noticed(more, less) == {"missing": ["metrics/fedavg/0/1/accuracy: 1.0"]}
-
-
 def test_a_renamed_field_is_no_difference_but_another_content_is(tmp_path):
     old, new = workdir(tmp_path / "a"), workdir(tmp_path / "b", field="params")
     place = "state/states/fedavg-0/10"

@@ -246,8 +246,6 @@ def test_the_text_is_made_of_the_parts(error, text):
     [
         ({"key": "mu", "owner": "fedprox"}, ("mu",), "config.mine.mu"),
         ({"key": "nu", "owner": "fedprox"}, ("mu",), "nu"),
-        ({"key": "config.fedprox.mu"}, ("mu",), "config.fedprox.mu"),
-        ({"key": "number"}, {"number": "num_labeled"}, "config.mine.num_labeled"),
         (
             {"key": "number", "owner": "Labels"},
             {"number": "others", "Labels.number": "num_labeled"},

@@ -8,12 +8,9 @@ from ml_collections import ConfigDict
 from jaxfed.config import check
 from jaxfed.config import file as config_file
 from jaxfed.config.check import check_number_of_clients
-from jaxfed.config.data import simulation as simulations
-from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 
 DIGITS = "ml_collections_configs/xclp_digits.py"
-TRAINING = "ml_collections_configs/fedavg_xclp.py"
 
 
 def digits(*overrides: str) -> ConfigDict:
@@ -56,15 +53,6 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
     assert config.per_client_lp.num_neighbors == config.xclp.num_neighbors == 20
     with pytest.raises(AttributeError):
         config.new_key = 3
-
-
-def test_many_repeats_are_no_reason_to_keep_silent(monkeypatch):
-    """A million of them would be dealt out for hours before the first round."""
-    simulation, dealt = Simulation(digits("num_repeats=1000000")), []
-    deal = simulations.dealt
-    monkeypatch.setattr(simulations, "dealt", lambda *given: dealt.append(1) or deal(*given))
-    simulation.dealt(0)
-    assert 0 < len(dealt) <= 101
 
 
 def test_a_config_file_imports_modules_of_its_folder(tmp_path, monkeypatch):
@@ -122,18 +110,3 @@ def test_a_number_of_clients_that_the_data_tell_is_checked_with_them(overrides, 
     check_number_of_clients(config, enough)
     with pytest.raises(UsageError, match=f"^{line}"):
         check_number_of_clients(config, enough - 1)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "section"),
-    [
-        (["name=mlp"], {"name": "mlp", "hidden": (128,)}),
-        (["hidden=()"], {"name": "mlp", "hidden": ()}),
-        (["hidden=64", "name=cnn", "norm=group"], {"name": "cnn", "hidden": 64, "norm": "group"}),
-        (["name=resnet9", "momentum=0"], {"name": "resnet9", "momentum": 0.0}),
-    ],
-)
-def test_another_network_comes_with_its_own_options(overrides, section):
-    config = config_file.load(TRAINING, [f"model.{text}" for text in overrides])
-    check.check(config)
-    assert config.model.to_dict() == section

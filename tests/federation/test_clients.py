@@ -50,14 +50,6 @@ def test_fully_labeled(federation):
         assert len(known.partition.unlabeled[client]) == 0
 
 
-def test_leave_out_makes_the_client_new_and_drops_the_others_new_points(federation):
-    left = federation.leave_out(0)
-    np.testing.assert_array_equal(left.points(0), [4, 0, 3, 6])
-    assert len(left.partition.labeled[0]) == len(left.partition.unlabeled[0]) == 0
-    np.testing.assert_array_equal(left.points(1), [1, 2, 5])
-    assert (left.cohort([0]).y == -1).all()
-
-
 def test_points_of_unknown_class_stay_unlabeled(federation):
     y = federation.y.copy()
     y[[0, 5]] = -1

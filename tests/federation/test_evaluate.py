@@ -5,7 +5,6 @@ from itertools import pairwise
 import jax
 import numpy as np
 import pytest
-from sklearn.metrics import balanced_accuracy_score
 
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
@@ -63,15 +62,6 @@ def test_one_shot_methods_are_measured_on_each_clients_new_points():
     metrics = evaluate_clients(Transduction(label, np.ones((2, 4), np.float32)), federation)
     assert metrics["worst_client_test_accuracy"] == metrics["mean_client_test_accuracy"] == 0.5
     np.testing.assert_array_equal(metrics["client_test_accuracy"], [0.5, np.nan])
-
-
-def test_balanced_accuracy_is_scikit_learns():
-    rng = np.random.default_rng(0)
-    truth = rng.integers(5, size=200)
-    predicted = np.where(rng.random(200) < 0.6, truth, rng.integers(5, size=200))
-    assert balanced_accuracy(predicted, truth) == pytest.approx(
-        balanced_accuracy_score(truth, predicted)
-    )
 
 
 @pytest.mark.parametrize("num_bits", [64, 1024])

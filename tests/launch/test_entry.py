@@ -58,18 +58,6 @@ def test_a_reader_who_has_gone_is_no_bug(work, monkeypatch):
         assert status_of(work, monkeypatch) == 141
 
 
-def test_another_broken_pipe_is_a_bug(monkeypatch):
-    def main(*_):
-        raise BrokenPipeError("of a worker")
-
-    monkeypatch.setattr(sys, "argv", ["run"])
-    reading, writing = os.pipe()
-    with os.fdopen(reading), os.fdopen(writing, "w") as stream, flagsaver.flagsaver():
-        monkeypatch.setattr(sys, "stdout", stream)
-        with pytest.raises(BrokenPipeError):
-            entry.start(main)
-
-
 def test_what_an_encoding_lacks_is_spelled_out(monkeypatch):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)

@@ -59,8 +59,3 @@ def test_an_epoch_takes_every_example_once_and_the_next_takes_another_order(coun
         assert sorted(epoch) == list(range(count))
     if count == 7:
         assert len({tuple(epoch) for epoch in epochs}) == 3
-
-
-def test_rounds_go_on_where_the_last_one_ended():
-    client = data(7)
-    assert batches(client, 3, [2, 1, 4, 1]) == batches(client, 3, [8])
