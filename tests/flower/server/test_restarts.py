@@ -179,6 +179,7 @@ DAMAGE = {
     "no class_names": (shared(class_names=None), "class_names is missing"),
     "one class": (shared(class_names=["a"]), "class_names=['a']: use a list of names"),
     "a type": (shared(example=["float99", 8]), "example=['float99', 8]: use a list"),
+    "a size": (shared(example=["float32", -8]), "example=['float32', -8]: use a list"),
     "no JSON": (lambda folder: (folder / "shared.json").write_text("{"), "cannot read"),
     "another form": (arrays(x=lambda x: x[:, :3]), "examples are float32[3, 8, 1], all others"),
     "a label beyond": (arrays(y=lambda y: y + 90), "label 9"),
