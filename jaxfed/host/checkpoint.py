@@ -1,4 +1,4 @@
-"""Checkpoints of a server state, with a small record of the run's progress.
+"""Checkpoints of a server state in WORKDIR/checkpoints, with a small record of the run's progress.
 
     STEP.npz    state/PATH.npy, a leaf under its path in the tree (`params.dense.kernel`);
                 record.npy, JSON: the record of progress, and every leaf's dtype

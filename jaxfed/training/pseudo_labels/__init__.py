@@ -1,1 +1,1 @@
-"""Labels that a round trains on: given ones, and pseudo-labels by name."""
+"""Labels that a round trains on: given ones, and pseudo-labels."""

@@ -4,9 +4,9 @@
 
 Labeled examples always keep their label with weight 1. The makers differ in where the other labels
 come from: nowhere (`labeled_only`), the network's own predictions, or propagation
-(`jaxfed.training.pseudo_labels.propagated_labels`). Confidence is 1 - entropy / log C of the label's
-distribution (XCLP, line 16). All computation has the cohort's padded shape, so it compiles once for an
-experiment.
+(`jaxfed.training.pseudo_labels.propagated_labels`); `LabelSources` has their names. Confidence is
+1 - entropy / log C of the label's distribution (XCLP, line 16). All computation has the cohort's padded
+shape, so it compiles once for an experiment.
 
 Graphs, heads and confidences are computed from features by the network that the round starts from:
 
