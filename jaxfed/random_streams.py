@@ -42,6 +42,5 @@ class Stream(IntEnum):
     SUB_CONSENSUS = 0x73756263  # groups of clients whose models RSCFed averages
     SUBSAMPLE = 0x73697A65  # the subsample of a data set
     TEACHER = 0x74636872  # the teacher that stage 1 ends with
-    TRAINING_COHORT = 0x7472636F  # clients of a cohort that train
     UPLOAD_STORE = 0x6D656D6F  # the server's store of uploads
     VIEWS = 0x76696577  # views of images, whose features are computed before training

@@ -37,7 +37,7 @@ from jaxfed.audit.views import (
 )
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import UNLABELED
-from jaxfed.federation.cohort import arranged, chosen
+from jaxfed.federation.cohort import arranged
 from jaxfed.federation.method import checked, plain
 from jaxfed.federation.rounds import Played
 from jaxfed.learners.client_fit import take_turn
@@ -45,7 +45,7 @@ from jaxfed.learners.learner import Learner
 from jaxfed.training.aggregate import Aggregate
 from jaxfed.training.round.parts import Parts
 from jaxfed.training.round.round import one_round, trained
-from jaxfed.training.round.runner import places_of, simulated
+from jaxfed.training.round.runner import simulated
 from jaxfed.training.server_state import ServerState
 from jaxfed.xclp import (
     Parameters,
@@ -120,8 +120,6 @@ def _averaged(parts: Parts) -> Views:
     def views(played: Played) -> list[View]:
         before, after, cohort, key = played.before, played.after, played.cohort, played.key
         received, deltas = one_round(recording, stages(), before, cohort, key)[0].optimizer
-        if parts.training.training_cohort_size:
-            cohort = chosen(cohort, places_of(parts, before, cohort, key))
         ids = arranged(cohort, parts.training.execution.clients_multiple).client_id
         clients = {
             client: row for row, client in enumerate(np.asarray(ids).tolist()) if client >= 0

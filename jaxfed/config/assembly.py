@@ -212,7 +212,6 @@ class Ingredients:
             labels=_label_sources(config, federation.num_classes),
             execution=self._client_execution(),
             labeled_only_rounds=wanted.labeled_only_rounds,
-            training_cohort_size=wanted.training_cohort_size,
             initial_model=start,
         )
 

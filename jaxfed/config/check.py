@@ -180,7 +180,7 @@ def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
         training = methods.with_own_training(config, name).training
         given = {"sums": training.sums, **methods.all_keywords(config, name)}
         in_sums = {training.sums, given["sums"], given.get("prototype_sums", "none")}
-        least = max(training.training_cohort_size, 1 + (in_sums != {"plaintext", "none"}))
+        least = 1 + (in_sums != {"plaintext", "none"})
         if least > size:
             key = "cohort_size" if config.cohort_size else "federation.num_clients"
             raise refused(config, key, f"{name!r} needs {least} clients a round or more")

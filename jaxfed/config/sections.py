@@ -322,7 +322,6 @@ class TrainingSection(Section):
         server_batch_size: largest batch of the server.
         batch_statistics: treatment of BatchNorm's statistics; examples that fill up a last batch count, too.
         labeled_only_rounds: first rounds (stage 1), which train on given labels alone.
-        training_cohort_size: clients of a cohort that train; the others only take part in the labeling.
         initial_model: WORKDIR/states/METHOD-{repeat} (-last: the last state) of a run, or 'pretrained'.
         trainable: part of the network that is trained, sent and stored (`jaxfed.models.trainable`).
         lora_rank: r of the low-rank update A B of each dense layer.
@@ -363,7 +362,6 @@ class TrainingSection(Section):
     server_batch_size: Annotated[int, Ge(0), Note("0 is all that the server has"), _AT_SERVER] = 50
     batch_statistics: BatchStatistics = LocalTraining.batch_statistics
     labeled_only_rounds: CountOrZero = Training.labeled_only_rounds
-    training_cohort_size: Annotated[int, Ge(0), Note("0 is all")] = Training.training_cohort_size
     initial_model: str = ""
     trainable: Trainable = "all"
     lora_rank: Annotated[Count, _LORA] = 8

@@ -41,6 +41,7 @@ GONE: dict[str, Any] = {
     "pseudo_label.safeguard": "none",
     "scaffold.option": "II",
     "selection.folds": 5,
+    "training.training_cohort_size": 0,
     "xclp.mask_partners": 0,
     "xclp.neighbors": "exact",
     "xclp.self_edges": False,

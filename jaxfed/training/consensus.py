@@ -68,7 +68,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -78,11 +78,8 @@ from scipy.special import zeta
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
 from jaxfed.secure.session import channel
-from jaxfed.secure.session.channel import Departure, Stage, presence_of
+from jaxfed.secure.session.channel import Departure, Presence, Stage, presence_of
 from jaxfed.settings import Share
-
-if TYPE_CHECKING:
-    from jaxfed.secure.session.channel import Presence
 
 ABSTAINED = -1
 _ROUNDING = 1e-6  # relative tolerance of shares: 4 of 5 reach 0.8 on every backend

@@ -44,16 +44,8 @@ _OfTheRun = Annotated[
 
 
 def check_private(training: Training, participation: Participation | None, method: str) -> None:
-    """Check that noise covers all that a client sends, and that all clients of a cohort train."""
+    """Check that noise covers all that a client sends."""
     check_value("participation", participation, _OfTheRun | None)
-    if training.training_cohort_size:
-        raise UsageError(
-            "the privacy of this method counts the clients of a cohort, of which all train",
-            key="training_cohort_size",
-            owner="Training",
-            value=training.training_cohort_size,
-            allowed="use 0, and cohorts of as many clients as are to train",
-        )
     model = jax.eval_shape(training.model.init, jax.random.key(0))
     if jax.tree.leaves(nnx.split_state(model, nnx.Param, ...)[1]):
         raise UsageError(

@@ -34,7 +34,7 @@ from jaxfed.federation.execution import ClientExecution, Execution, MapClients
 from jaxfed.federation.method import labels_elsewhere
 from jaxfed.models.model import Model
 from jaxfed.registry import Registry
-from jaxfed.settings import CountOrZero, Described, Ge, Note, check, choose_one_of
+from jaxfed.settings import CountOrZero, Described, check, choose_one_of
 from jaxfed.training.aggregate import WEIGHTINGS, Aggregate, Weighting, by_examples
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
@@ -43,8 +43,6 @@ from jaxfed.training.pseudo_labels import pseudo_label
 from jaxfed.training.pseudo_labels.pseudo_label import Confidence, Embed, PseudoLabel, embedding
 from jaxfed.xclp.settings.parameters import Parameters, Propagation
 
-if TYPE_CHECKING:
-    from jaxfed.models import Model
 if TYPE_CHECKING:
     from jaxfed.federation.clients import Federation
 
@@ -258,8 +256,6 @@ class Training:
             "none", "unlabeled", "network" and "teacher".
         execution: how it is executed.
         labeled_only_rounds: number of rounds of stage 1; pseudo-labels begin after them.
-        training_cohort_size: number of clients of a cohort that train, drawn in every round; the others only
-            take part in the labeling (`jaxfed.training.round.runner`). 0: all train.
         initial_model: the model that training starts from; None: `model.init`.
     """
 
@@ -272,7 +268,6 @@ class Training:
     ] = field(default_factory=LabelSources)
     execution: ClientExecution = field(default_factory=ClientExecution)
     labeled_only_rounds: CountOrZero = 0
-    training_cohort_size: Annotated[int, Ge(0), Note("0 is all")] = 0
     initial_model: (
         Annotated[nnx.State, Described("a state of the model, as `model.init` makes")] | None
     ) = None

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from functools import partial
-from pathlib import Path
 from unittest import mock
 
 import jax.numpy as jnp
@@ -18,14 +17,10 @@ import jaxfed
 from jaxfed import xclp
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.client_knn import client_knn
-from jaxfed.algorithms.dp_fedavg import dp_fedavg
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.fixmatch import fixmatch
 from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.algorithms.scaffold import scaffold
-from jaxfed.config import file
-from jaxfed.config.assembly import make_algorithm
-from jaxfed.config.data.simulation import Simulation
 from jaxfed.experiment.run.simulate import simulate
 from jaxfed.federation.method import method
 from jaxfed.testing.method_checks import SEED, arranged
@@ -220,30 +215,6 @@ SIDES = {
     ),
 }
 
-FEW = dataclasses.replace(PLAIN, training_cohort_size=2)
-
-
-def configured(variant, name, *overrides):
-    config = file.load(str(CONFIGS / variant), overrides)
-    config.training.training_cohort_size = 2
-    federation = Simulation(config).federation(0)
-    make_algorithm(config, name, federation).init(KEY, federation)
-
-
-CONFIGS = Path("ml_collections_configs").resolve()
-at_the_server = partial(
-    configured,
-    "fedavg_xclp.py:smoke",
-    "fedavg_xclp",
-    *("federation.labels_at=server", "baselines=()"),
-)
-COHORTS = {
-    "Training.training_cohort_size=2: the privacy of this": partial(dp_fedavg, training=FEW),
-    "...training_cohort_size=2: on a network all": lambda: fedavg(training=FEW).sides(),
-    "config...=2: the privacy of": partial(configured, "audit.py:dp,smoke", "dp_fedavg"),
-    "...training_cohort_size=2: needs labels at clients": at_the_server,
-}
-
 test_parts = refusals.table(PARTS | CONSENSUSES | VIEWS)
 test_users_own = refusals.table(OWN)
-test_sides_and_cohorts = refusals.table(SIDES | COHORTS)
+test_sides = refusals.table(SIDES)

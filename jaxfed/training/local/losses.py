@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +26,6 @@ from jaxfed.federation.communication import num_bytes_of
 from jaxfed.kernels.blocks import even_size, sum_over_blocks
 from jaxfed.models.model import Model, as_float
 from jaxfed.settings import Described
-
-if TYPE_CHECKING:
-    from jaxfed.models import Model
-
 
 # (key, x [B, ...]) -> x [B, ...]. Bytes may come back as bytes or as floats in [0, 1]; methods see a `view`.
 Augment = Annotated[

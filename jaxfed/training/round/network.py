@@ -596,15 +596,10 @@ def sides_of(parts: Parts, trained: Callable[..., Outcome], one_round: Callable[
     """Return the server's side and a client's, by `trained` and `one_round` of `jaxfed.training.round.round`.
 
     Raises:
-        UsageError: settings that do not run on a network: not all clients of a cohort are to train; at the
-            server, a labeling that needs more than a client's own examples and the model.
+        UsageError: settings that do not run on a network; at the server, a labeling that needs more than a
+            client's own examples and the model.
     """
     training, pseudo_label = parts.training, parts.pseudo_label
-    if number := training.training_cohort_size:
-        wrong, allowed = "on a network all clients of a round train", "set it to 0"
-        raise UsageError(
-            wrong, key="training_cohort_size", owner="training", value=number, allowed=allowed
-        )
     training.local.require_averaged_statistics("on a network")
     if who := training.server.presence:
         wrong = "clients of a network leave by themselves"

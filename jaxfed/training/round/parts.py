@@ -333,14 +333,6 @@ class Parts:
     def checked_state(self, key: jax.Array, federation: Federation) -> ServerState:
         """Return the state before the first round, or raise a UsageError: no training on this federation."""
         given = self.training.server.examples
-        if self.training.training_cohort_size and given is not None:
-            raise UsageError(
-                "needs labels at clients",
-                key="training_cohort_size",
-                owner="training",
-                value=self.training.training_cohort_size,
-                allowed="set it to 0, or federation.labels_at='clients'",
-            )
         if any(map(len, federation.partition.new)):
             raise UsageError(
                 "training a model needs federation.test='central': here clients hold new points"

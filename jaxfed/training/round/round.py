@@ -121,10 +121,6 @@ def one_round(
 
     # Label.
     labels = label(state, cohort, label_key, communication)
-    if training.training_cohort_size:
-        from jaxfed.training.round.runner import divided
-
-        cohort, labels = divided(parts, state, cohort, labels, key, communication)
 
     # Train each client, average, step.
     received = parts.messages.send(state, cohort, communication)

@@ -10,27 +10,18 @@ A cohort is sorted, and padded to a multiple of the devices (`placed`). Of large
 the cohort's rows are arguments of the program, and are written back. If memory is too small for all clients
 at once, the program takes some at a time. On a network each client has these computations as a program of its
 own (`jaxfed.training.round.network`).
-
-With `Training.training_cohort_size` few clients T of a cohort P train (`divided`), with and without labels in
-the same shares as in P; in a round in which clients without labels have nothing to train on, only clients
-with labels. All of P is labeled together: with few labels, a small graph cannot find a class of which it has
-no label, and training costs a client more than labeling. A client outside T receives the model, takes part in
-the labeling, and sends no model. Measured: `results/fedavg_fashion_mnist/choosing/graphs`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
-from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import (
     Array,
@@ -38,11 +29,9 @@ from jaxfed.federation.cohort import (
     Ragged,
     apart,
     arranged,
-    chosen,
     joined,
     on_device,
 )
-from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.federation.execution import (
     ClientExecution,
     MapClients,
@@ -59,7 +48,6 @@ from jaxfed.training.round.client_round import ClientRound, ClientUpdate, Shared
 from jaxfed.training.round.parts import Parts
 from jaxfed.training.server_state import (
     ServerState,
-    client_draws,
     client_keys,
     gather,
     of_cohort,
@@ -257,56 +245,3 @@ def _check_client_state(before: Any, after: Any) -> None:
 
 def _with(examples: Any, data: ClientData) -> ClientData:
     return data._replace(x=joined(examples, data.x))
-
-
-def divided(
-    parts: Parts,
-    state: ServerState,
-    cohort: Cohort,
-    labels: PseudoLabels,
-    key: jax.Array,
-    communication: Communication,
-) -> tuple[Cohort, PseudoLabels]:
-    """Return the clients of a labeled cohort that train, and their labels; counts the others' model."""
-    places = places_of(parts, state, cohort, key)
-    num_others = int(np.sum(np.asarray(cohort.client_id) >= 0)) - len(places)
-    if not num_others:
-        return cohort, labels
-    if labels.metrics:  # a source has labeled them with the model
-        parameters = nnx.split_state(state.model, nnx.Param, ...)[0]
-        communication.down("parameters", num_others * num_bytes_of(parameters))
-    few = placed(chosen(cohort, places), parts.training.execution)
-    room = [(0, len(few.client_id) - len(places)), (0, 0)]
-    return few, labels._replace(
-        label=jnp.pad(labels.label[places], room, constant_values=UNLABELED),
-        weight=jnp.pad(labels.weight[places], room),
-    )
-
-
-def places_of(parts: Parts, state: ServerState, cohort: Cohort, key: jax.Array) -> np.ndarray:
-    """Return the places of the clients that train in the round after a state."""
-    needs_labels = parts.course.needs_labels_in(int(state.round) + 1)
-    size = parts.training.training_cohort_size
-    return training_places(cohort, size, key, needs_labels=needs_labels)
-
-
-def training_places(
-    cohort: Cohort, size: int, key: jax.Array, *, needs_labels: bool = False
-) -> np.ndarray:
-    """Return the places of the clients that train, ascending: `size` or all, at least one with labels.
-
-    The round's key and a client's number decide if it trains, in any order of clients.
-    """
-    ids = jnp.asarray(cohort.client_id)
-    draws = np.asarray(client_draws(jax.random.fold_in(key, Stream.TRAINING_COHORT), ids))
-    is_there, has_labels = np.asarray(ids) >= 0, (np.asarray(cohort.y) >= 0).any(axis=1)
-    labeled, others = (np.flatnonzero(is_there & kind) for kind in (has_labels, ~has_labels))
-    if needs_labels and len(labeled):
-        others = others[:0]
-    size = min(size, len(labeled) + len(others))
-    num_labeled = math.ceil(size * len(labeled) / max(1, len(labeled) + len(others)))
-    drawn = [
-        places[np.argsort(draws[places], kind="stable")[:number]]
-        for places, number in ((labeled, num_labeled), (others, size - num_labeled))
-    ]
-    return np.sort(np.concatenate(drawn))
