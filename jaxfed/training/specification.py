@@ -71,12 +71,7 @@ OWN = (*LABELING_NOTHING, *BY_XCLP, "per_client_lp", "network", "teacher")
 OF_ONE_EXAMPLE = (*LABELING_NOTHING, "network", "teacher")  # label each example independently
 BY_OWN_LABELS = ("per_client_lp", "xclp_prototypes")  # use what each client makes of its own labels
 WITHIN_CLIENTS = ("none", "per_client_lp")  # give a client without labels none
-AT_CLIENTS = (
-    "none",
-    "unlabeled",
-    "network",
-    "per_client_lp",
-)  # need no other client and no teacher
+AT_CLIENTS = ("none", "unlabeled", "network", "per_client_lp")  # need no other client, no teacher
 PSEUDO_LABELS: Registry[Callable[..., PseudoLabel]] = Registry("source of labels", {}, reserved=OWN)
 
 

@@ -392,13 +392,8 @@ def evaluation_by(classifier: Classifier, *, reads_clients: bool = True) -> Eval
         return {f"{name}_{measure}": MEASURES[measure](probability, truth) for measure in measures}
 
     def validate(state: ServerState, federation: Federation) -> Metrics:
-        return quality(
-            "validation",
-            state,
-            federation,
-            federation.validation,
-            ("accuracy", "balanced_accuracy"),
-        )
+        measures = ("accuracy", "balanced_accuracy")
+        return quality("validation", state, federation, federation.validation, measures)
 
     def evaluate(state: ServerState, federation: Federation) -> Metrics:
         return quality("test", state, federation, federation.test, MEASURES)
