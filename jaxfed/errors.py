@@ -102,3 +102,11 @@ def nearest(given: str, known: Iterable[str]) -> list[str]:
 def did_you_mean(names: Sequence[str]) -> str:
     """`, did you mean ...?` for some names; empty for none."""
     return f", did you mean {' or '.join(map(repr, names[:3]))}?" if names else ""
+
+
+class DroppedOut(Exception):
+    """The client of this address has left: messages that it should have sent or received are lost."""
+
+    def __init__(self, client: int) -> None:
+        super().__init__(f"client {client} dropped out")
+        self.client = client

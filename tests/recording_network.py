@@ -6,9 +6,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from jaxfed.errors import ProtocolError
+from jaxfed.errors import DroppedOut, ProtocolError
 from jaxfed.secure.primitives.prg import derived_seed
-from jaxfed.secure.session.channel import DroppedOut
 from jaxfed.secure.session.endpoint import SERVER
 
 

@@ -136,10 +136,10 @@ ConsensusSums = Literal["plaintext", "masked", "masked_resilient"]
 R = TypeVar("R")
 
 STAGES: dict[str, Stage] = {
-    "setup": Stage("receive", "invite", "sums under masks"),
-    "survivors": Stage("receive", "survivors", "sums='masked_resilient'"),
-    "sums": Stage("receive", "sums", "sums under masks"),
-    "upload": Stage("send", "upload", "sums under masks"),
+    "setup": ("receive", "invite", "sums under masks"),
+    "survivors": ("receive", "survivors", "sums='masked_resilient'"),
+    "sums": ("receive", "sums", "sums under masks"),
+    "upload": ("send", "upload", "sums under masks"),
 }
 
 
@@ -217,7 +217,7 @@ def departures_of(entries: Sequence[str], sums: str, key: str, owner: str = "") 
         )
         if not is_there:
             raise UsageError(
-                f"stage {departure.stage!r} needs {STAGES[departure.stage].needs}; sums={sums!r}",
+                f"stage {departure.stage!r} needs {STAGES[departure.stage][2]}; sums={sums!r}",
                 key=key,
                 owner=owner,
                 value=tuple(entries),

@@ -11,7 +11,6 @@ from jaxfed.data.dataset import UNLABELED
 from jaxfed.data.given_examples import examples_of, labels_of
 from jaxfed.errors import UsageError
 from jaxfed.host.parallel import processes
-from jaxfed.secure.session.channel import check_departures
 from jaxfed.xclp.settings.parameters import Parameters
 
 _ROWS_AT_ONCE = 4096
@@ -35,8 +34,11 @@ def checked_run(
             operating system in a run of several processes, where each would draw differently.
     """
     vectors, labels = checked(vectors, labels, p.num_classes)
-    if is_federation:
+    if is_federation and p.presence:
+        from jaxfed.secure.session.channel import check_departures
+
         check_departures(p.departures, len(vectors), "xclp.presence")
+    if is_federation:
         missing = np.setdiff1d(np.arange(p.num_classes), np.concatenate(labels)).tolist()
         if missing and len(missing) < p.num_classes:
             logging.warning(

@@ -36,7 +36,7 @@ from collections.abc import Iterator, Mapping
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfed.errors import ProtocolError
+from jaxfed.errors import DroppedOut, ProtocolError
 from jaxfed.kernels.ring_product import ring_product
 from jaxfed.secure.hamming.pair import pair_kind
 from jaxfed.secure.primitives.blocks import (
@@ -48,7 +48,7 @@ from jaxfed.secure.primitives.blocks import (
 )
 from jaxfed.secure.primitives.prg import Keystream
 from jaxfed.secure.primitives.ring import pack, packed_size, ring_bits, unpack
-from jaxfed.secure.session.channel import DroppedOut, Presence
+from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.key_agreement import RandomBytes
 

@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
-from jaxfed.errors import ProtocolError
+from jaxfed.errors import DroppedOut, ProtocolError
 from jaxfed.kernels import hamming
 from jaxfed.secure.hamming.nearest_others import NearestOthers
 from jaxfed.secure.primitives.blocks import Block, SharesDisagree, checked_distances, ranges
 from jaxfed.secure.primitives.ring import pack, ring_bits, unpack
-from jaxfed.secure.session.channel import DroppedOut, Presence
+from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.key_agreement import RandomBytes
 

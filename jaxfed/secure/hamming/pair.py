@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
+from jaxfed.errors import DroppedOut
 from jaxfed.secure.primitives.ring import ring_bits
-from jaxfed.secure.session.channel import DroppedOut
 from jaxfed.secure.session.endpoint import Endpoint
 
 

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 from absl import logging
 
-from jaxfed.errors import ProtocolError, UsageError
+from jaxfed.errors import DroppedOut, ProtocolError, UsageError
 from jaxfed.federation.communication import Communication
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.endpoint import SERVER
@@ -28,20 +28,8 @@ Action = Literal["send", "receive"]
 _ENTRY = re.compile(r"(\d+)@(\w+)", re.ASCII)
 
 
-class DroppedOut(Exception):
-    """The client of this address has left: messages that it should have sent or received are lost."""
-
-    def __init__(self, client: int) -> None:
-        super().__init__(f"client {client} dropped out")
-        self.client = client
-
-
-class Stage(NamedTuple):
-    """A stage begins when a client is to do `action` with `kind`; `needs` names the settings it requires."""
-
-    action: Action
-    kind: str
-    needs: str
+# A stage begins when a client is to do the action with this kind of message; the settings that it needs.
+Stage = tuple[Action, str, str]
 
 
 class Departure(NamedTuple):

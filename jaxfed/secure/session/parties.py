@@ -10,9 +10,9 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxfed.errors import UsageError
+from jaxfed.errors import DroppedOut, UsageError
 from jaxfed.federation.communication import Communication
-from jaxfed.secure.session.channel import Channel, DroppedOut, Presence
+from jaxfed.secure.session.channel import Channel, Presence
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.neighborhoods import PROMISE, Promise, check_partners

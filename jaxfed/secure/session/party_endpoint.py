@@ -8,8 +8,8 @@ import struct
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 
-from jaxfed.errors import ProtocolError
-from jaxfed.secure.session.channel import Channel, DroppedOut
+from jaxfed.errors import DroppedOut, ProtocolError
+from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import KEY_BYTES, derived_key
 from jaxfed.secure.session.sealed_link import Link

@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from jaxfed.secure.session.channel import DroppedOut, Presence
+from jaxfed.errors import DroppedOut
+from jaxfed.secure.session.channel import Presence
 
 Told = Mapping[int, Sequence[Any]]  # plain arguments of a step, by client
 Stream = Callable[..., Iterator[None]]  # (client, *arguments) -> its messages, one at a time

@@ -31,9 +31,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxfed.errors import ProtocolError
+from jaxfed.errors import DroppedOut, ProtocolError
 from jaxfed.secure.session import framing
-from jaxfed.secure.session.channel import Channel, DroppedOut
+from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.framing import SESSION_BYTES, Header
 from jaxfed.secure.session.key_agreement import (

@@ -23,14 +23,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import index
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import jax
 import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.registry import Place, Registry
-from jaxfed.secure.session.channel import Departure, Stage, departures_of
 from jaxfed.settings import (
     Allowed,
     Count,
@@ -46,6 +45,9 @@ from jaxfed.settings import (
     settings_of,
     when,
 )
+
+if TYPE_CHECKING:
+    from jaxfed.secure.session.channel import Departure, Stage
 
 # (indices, distances) of the nearest points, int32 [n, k], after the clients that take part or have stayed.
 Neighbors = tuple[list[int], np.ndarray, np.ndarray]
@@ -158,11 +160,11 @@ def _refused(value: Any, allowed: str, wrong: str = "") -> UsageError:
 
 
 STAGES: dict[str, Stage] = {
-    "setup": Stage("receive", "invite", "a protocol in xclp.hamming or xclp.row_sums"),
-    "hamming": Stage("send", "own", "a protocol in xclp.hamming"),
-    "influence": Stage("send", "positions", "a protocol, and xclp.influence='columns'"),
-    "row_sums": Stage("send", "upload", "a protocol in xclp.row_sums"),
-    "sums": Stage("receive", "sums", "a protocol in xclp.row_sums"),
+    "setup": ("receive", "invite", "a protocol in xclp.hamming or xclp.row_sums"),
+    "hamming": ("send", "own", "a protocol in xclp.hamming"),
+    "influence": ("send", "positions", "a protocol, and xclp.influence='columns'"),
+    "row_sums": ("send", "upload", "a protocol in xclp.row_sums"),
+    "sums": ("receive", "sums", "a protocol in xclp.row_sums"),
 }
 
 # Smallest alpha of leave-one-out, which subtracts a label's effect at its own point. Below it the rest is
@@ -442,6 +444,10 @@ class Parameters(Propagation):
     @property
     def departures(self) -> list[Departure]:
         """The entries of `presence`."""
+        if not self.presence:
+            return []
+        from jaxfed.secure.session.channel import departures_of
+
         return departures_of(self.presence, STAGES, "presence", "xclp")
 
     def _check_presence(self) -> None:
@@ -455,7 +461,7 @@ class Parameters(Propagation):
         for departure in self.departures:
             if not is_there[departure.stage]:
                 raise UsageError(
-                    f"stage {departure.stage!r} needs {STAGES[departure.stage].needs}",
+                    f"stage {departure.stage!r} needs {STAGES[departure.stage][2]}",
                     key="presence",
                     owner="xclp",
                     value=self.presence,

@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxfed.errors import DroppedOut
 from jaxfed.kernels.devices import padded_to
-from jaxfed.secure.session.channel import DroppedOut
 from jaxfed.xclp.steps.propagation_matrix import Matrix, SolverAccuracy, solved
 
 if TYPE_CHECKING:

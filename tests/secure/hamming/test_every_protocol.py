@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from paillier_pair import codes_of, joined, plain, with_extremes
 from recording_network import Network
 
+from jaxfed.errors import DroppedOut
 from jaxfed.secure.hamming import masked as hamming_masked
 from jaxfed.secure.hamming import paillier_packed, transfer
 from jaxfed.secure.primitives.blocks import bits_of
-from jaxfed.secure.session.channel import DroppedOut
 from jaxfed.secure.session.endpoint import SERVER
 
 PROTOCOLS = ["ot", "masked"]

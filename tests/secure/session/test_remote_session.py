@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from replayed_parties import Replayed
 
-from jaxfed.errors import ProtocolError
+from jaxfed.errors import DroppedOut, ProtocolError
 from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import masked, protocols
 from jaxfed.secure.row_sums import server_sums
-from jaxfed.secure.session.channel import DroppedOut
 from jaxfed.secure.session.neighborhoods import PROMISE
 from jaxfed.secure.session.network import letters
 from jaxfed.secure.session.network.letters import Call, Letter

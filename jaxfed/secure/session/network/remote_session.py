@@ -13,7 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxfed.secure.session.channel import Channel, DroppedOut, OwnChannel, Presence
+from jaxfed.errors import DroppedOut
+from jaxfed.secure.session.channel import Channel, OwnChannel, Presence
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.network import letters
