@@ -37,26 +37,26 @@ def test_definitions_are_read_at_a_glance():
     assert not found, "\n".join(found)
 
 
-# Lines of each room, at most. A change that needs more takes them from another room.
+# Lines of each room, at most. A change that needs more takes them from another room: encoders did from kernels.
 LINES = {
-    ("algorithms",): 8_365,
-    ("training",): 6_758,
-    ("xclp",): 5_153,
-    ("secure",): 6_600,
-    ("kernels",): 4_602,
-    ("learners", "estimators"): 2_008,
-    ("models", "privacy"): 4_120,
+    ("algorithms",): 8_300,
+    ("training",): 6_200,
+    ("xclp",): 4_700,
+    ("secure",): 6_700,
+    ("kernels",): 4_250,
+    ("learners", "estimators"): 2_000,
+    ("models", "privacy"): 3_550,
     ("audit",): 2_300,
-    ("data",): 5_524,
-    ("config", "settings", "registry", "errors"): 4_281,
-    ("experiment",): 3_159,
-    ("reports",): 2_546,
-    ("flower",): 3_667,
-    ("host", "api"): 2_335,
-    ("federation",): 2_511,
+    ("data",): 5_000,
+    ("config", "settings", "registry", "errors"): 3_700,
+    ("experiment",): 2_700,
+    ("reports",): 2_150,
+    ("flower",): 3_000,
+    ("host", "api"): 2_050,
+    ("federation",): 2_300,
     ("testing", "__init__", "paper_costs", "paper_numbers", "random_streams"): 700,
 }
-ALL_LINES, ALL_FILES, LINES_OF_TESTS = 64_560, 391, 64_240
+ALL_LINES, ALL_FILES, LINES_OF_TESTS = 59_600, 348, 48_000
 
 
 def test_no_room_grows():
