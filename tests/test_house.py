@@ -37,7 +37,7 @@ def test_definitions_are_read_at_a_glance():
     assert not found, "\n".join(found)
 
 
-# Lines of each room, at most. A change that needs more takes them from another room: encoders did from kernels.
+# Lines of each room, at most. What needs more takes it from another room, as encoders did from kernels.
 LINES = {
     ("algorithms",): 8_300,
     ("training",): 6_200,
