@@ -23,7 +23,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import base, methods
 from jaxfed.config.keys import flatten
 from jaxfed.config.sections import SECTIONS, TrainingSection
-from jaxfed.config.stored import GONE
+from jaxfed.config.stored import GONE, INSTEAD
 from jaxfed.data import SCHEMES
 from jaxfed.data.loading import READERS
 from jaxfed.errors import UsageError, did_you_mean, nearest
@@ -153,7 +153,8 @@ def unknown_key(key: str, known: Collection[str]) -> UsageError:
     """Return the error for an unknown key; it suggests similar keys of its section, else of any."""
     if key in GONE:
         wrong = f"no longer a setting; runs are as with {GONE[key]!r}"
-        return UsageError(wrong, key=f"config.{key}", allowed="leave it out")
+        allowed = f"use config.{INSTEAD[key]}" if key in INSTEAD else "leave it out"
+        return UsageError(wrong, key=f"config.{key}", allowed=allowed)
     section, _, leaf = key.rpartition(".")
     own = {name.removeprefix(f"{section}.") for name in known if name.startswith(f"{section}.")}
     meant = [f"{section}.{name}" for name in own if leaf in name or [name] == nearest(leaf, own)]

@@ -47,6 +47,11 @@ GONE: dict[str, Any] = {
     "xclp.self_edges": False,
     "xclp_head.mask_partners": 0,
 }
+INSTEAD = {  # keys that do now what some of these did
+    "deployment.nodes": "federation.num_clients",
+    "federation.public_fraction": "federation.public_size",
+    "preprocessing.weights": "dataset.root",
+}
 # Keys that configs of earlier versions lack -> the value of those runs.
 ADDED: dict[str, Any] = {
     "dataset.test_rows": "shared",
