@@ -324,11 +324,12 @@ def change_of(config: ConfigDict, key: str) -> losses.Augment | None:
 
 
 def _check_augmentation(config: ConfigDict, key: str, x: np.ndarray) -> None:
-    """Check that `training.KEY` can augment examples of this shape, x [n, ...]."""
+    """Check that `training.KEY` can augment examples of this shape and range, x [n, ...]."""
     augment = augmentation.compose(config.training[key])
     if augment and not config.preprocessing.views:  # with views, images are augmented before
         examples = jax.ShapeDtypeStruct((1, *x.shape[1:]), jax.numpy.float32)
         with section("config.training", {"augmentation": key}):
+            augmentation.check_levels(augment, x)
             jax.eval_shape(augment, jax.random.key(0), examples)
 
 

@@ -180,6 +180,7 @@ class _Networks:
         model = self.training.model
         form = jax.eval_shape(model.init, key)
         check_classes("the network", num_outputs(model.apply, form, federation), federation)
+        self.training.local.check_examples(federation.x)
         make = partial(self.of_clients, key)
         state: NetworkState = rows_of_clients(federation.num_clients, make)
         return state

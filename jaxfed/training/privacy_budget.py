@@ -14,12 +14,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.rounds import Participation
-from jaxfed.privacy.sampled_gaussian import (
-    MOST_NOISE,
-    Subsampling,
-    epsilon_of,
-    noise_multiplier_of,
-)
+from jaxfed.privacy.sampled_gaussian import MOST_NOISE, Subsampling, epsilon_of, noise_multiplier_of
 from jaxfed.settings import (
     Allowed,
     Ge,
@@ -73,7 +68,6 @@ class Guarantee:
     delta: Probability = 1e-5
 
     def __post_init__(self) -> None:
-        """Check the values, and that they do not give noise twice."""
         check(self)
         if self.noise_multiplier and self.target_epsilon:
             raise UsageError(

@@ -93,8 +93,6 @@ def check_source(name: str, known: Collection[str] | None = None) -> None:
 
 
 class _Sources(Mapping[str, PseudoLabel]):
-    """Sources by name, each of which is made when it is first looked up."""
-
     def __init__(self, names: Sequence[str], make: Callable[[str], PseudoLabel]) -> None:
         self._names, self._make = names, cache(make)
 
@@ -220,7 +218,6 @@ class ServerTraining:
     presence: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the types, and the server's examples by `jaxfed.data.given_examples`."""
         if self.examples is not None:
             pair = pair_of(self.examples, "ServerTraining.examples", is_labeled=True)
             object.__setattr__(self, "examples", pair)
@@ -268,7 +265,6 @@ class Training:
     ) = None
 
     def __post_init__(self) -> None:
-        """Check the parts' types, and give the server the clients' batches if it has none of its own."""
         if not isinstance(self.model, Model):
             raise UsageError(
                 f"Training: model is a {type(self.model).__name__}; from_flax(module, input_shape) makes a "

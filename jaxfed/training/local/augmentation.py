@@ -13,7 +13,9 @@ from typing import Annotated, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from jaxfed.data.mapped_rows import parts
 from jaxfed.errors import UsageError
 from jaxfed.models.model import as_float
 from jaxfed.settings import Ge, Le, allowed_text, choose_one_of, is_allowed
@@ -26,6 +28,7 @@ _Pixels = Annotated[int, Ge(0), Le(_LARGEST)]
 _Degrees = Annotated[float, Ge(0), Le(_LARGEST)]
 _Some = Annotated[int, Ge(1), Le(_LARGEST)]
 _Probability = Annotated[float, Ge(0), Le(1)]
+_LEVEL_DEPENDENT = ("cutout", "randaugment")
 _GRAY = (0.299, 0.587, 0.114)  # ITU-R 601: PIL's weights for the brightness of RGB
 
 
@@ -53,7 +56,20 @@ def compose(names: Sequence[str]) -> Augment | None:
             )
         return jax.vmap(change_all)(jax.random.split(key, len(x)), as_float(x))
 
+    dependent = next((n for n in names if n.partition(":")[0] in _LEVEL_DEPENDENT), None)
+    augment.level_dependent = dependent  # type: ignore[attr-defined]
     return augment
+
+
+def check_levels(augment: Augment | None, x: np.ndarray) -> None:
+    """Check that images are bytes or from 0 to 1, which `cutout` and changes of `randaugment` assume."""
+    text = getattr(augment, "level_dependent", None)
+    if text and x.dtype != np.uint8 and x.size:
+        least, most = (float(of([of(part) for part in parts(x)])) for of in (np.min, np.max))
+        if not 0 <= least <= most <= 1:
+            wrong = f"needs pixels from 0 to 1; these are from {least:g} to {most:g}"
+            allowed = "give images as uint8, or as floats from 0 to 1"
+            raise UsageError(wrong, key="augmentation", value=text, allowed=allowed)
 
 
 def _find(text: str) -> Change:

@@ -114,7 +114,6 @@ class Batches:
     episodes: Episodes | None = None
 
     def __post_init__(self) -> None:
-        """Check the fields, and the size, which episodes have of their own."""
         check(self)
         if self.episodes is None:
             check_value("size", self.size, Count, owner="Batches")

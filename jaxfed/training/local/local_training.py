@@ -25,13 +25,8 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Ragged, by_extent
 from jaxfed.settings import Described, advice, check
-from jaxfed.training.local.batches import (
-    Batches,
-    BatchPlan,
-    ClientData,
-    extent,
-    plan_of,
-)
+from jaxfed.training.local.augmentation import check_levels
+from jaxfed.training.local.batches import Batches, BatchPlan, ClientData, extent, plan_of
 from jaxfed.training.local.losses import (
     Augment,
     Batch,
@@ -223,7 +218,6 @@ class LocalTraining:
     batch_statistics: BatchStatistics = "averaged"
 
     def __post_init__(self) -> None:
-        """Check the types, and use `batches` for rounds on given labels too if these have no other."""
         check(self)
         try:
             jax.eval_shape(self.rate_in, jax.ShapeDtypeStruct((), jnp.int32))
@@ -244,6 +238,11 @@ class LocalTraining:
     @cached_property
     def _rate(self) -> Callable[[int], jax.Array]:
         return jax.jit(self.rate_in)
+
+    def check_examples(self, x: np.ndarray) -> None:
+        """Raise a UsageError if some augmentation assumes other levels of pixels than those of x [n, ...]."""
+        for augment in (self.augment, self.strong_augment):
+            check_levels(augment, x)
 
     def require_two_views(self, method: str) -> None:
         """Raise a UsageError without a strong augmentation, which this method requires."""

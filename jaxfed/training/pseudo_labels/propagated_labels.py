@@ -35,12 +35,7 @@ from jaxfed.federation.execution import HERE, Execution, MapClients, jitted
 from jaxfed.kernels import knn, lsh
 from jaxfed.kernels.conjugate_gradient import Convergence
 from jaxfed.training.pseudo_labels.prototypes import class_means
-from jaxfed.training.pseudo_labels.pseudo_label import (
-    Embed,
-    PseudoLabel,
-    PseudoLabels,
-    completed,
-)
+from jaxfed.training.pseudo_labels.pseudo_label import Embed, PseudoLabel, PseudoLabels, completed
 from jaxfed.training.server_state import ServerState
 from jaxfed.xclp.one_shot.cosine_propagation import label_each, propagate_over_cosines
 from jaxfed.xclp.steps.propagation_matrix import (

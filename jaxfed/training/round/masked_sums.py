@@ -295,7 +295,6 @@ def _times(factor: Any, tree: Any) -> Any:
 
 
 def _over(number: Any, tree: Any) -> Any:
-    """Return sums divided by a sum of weights; zeros where it is 0."""
     return jax.tree.map(lambda leaf: leaf / (number or 1), tree)
 
 

@@ -54,11 +54,7 @@ from jaxfed.settings import choose_one_of
 from jaxfed.training.aggregate import largest_weight
 from jaxfed.training.consensus import fewest_clients
 from jaxfed.training.pseudo_labels.propagated_labels import XclpLabels
-from jaxfed.training.pseudo_labels.pseudo_label import (
-    PseudoLabel,
-    PseudoLabels,
-    completed,
-)
+from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels, completed
 from jaxfed.training.round.client_round import ClientUpdate, Shared
 from jaxfed.training.round.masked_sums import (
     Summand,
@@ -311,7 +307,6 @@ class AskedClients:
         )
 
     def _reply(self, step: str, state: ServerState, received: Any, key: jax.Array) -> Any:
-        """Reply of a client with one example, whose form is that of all replies; traced, not computed."""
         client, stage, x = self.client, self.stage, self.federation.x
         y = jnp.zeros((1, 1), jnp.int32)
         cohort = Cohort(y[0], jnp.zeros((1, 1, *x.shape[1:]), x.dtype), y, y == 0)
@@ -351,7 +346,6 @@ def _own_state(state: ServerState) -> OwnState:
 
 
 def _nobody() -> Cohort:
-    """A cohort of padding: one row without a client and without examples."""
     y = np.zeros((1, 0), np.int32)
     return Cohort(np.full(1, -1, np.int32), y.astype(np.float32), y, y.astype(bool))
 
@@ -467,7 +461,6 @@ class JointlyLabelingClient:
     def _embedded(
         self, own: Mapping[str, Any], request: Request, cohort: Cohort
     ) -> tuple[dict[str, Any], Any]:
-        """Keep the points of the graph, and forget earlier labels."""
         [key] = jax.random.wrap_key_data(jnp.asarray(request.keys))
         state = client_view(request, own["training"])
         entered = self.source.points(state, arranged(cohort), key)
@@ -485,7 +478,6 @@ class JointlyLabelingClient:
         return after, {"points": len(vectors)}
 
     def _labels_of(self, own: Mapping[str, Any], request: Any) -> PseudoLabel | None:
-        """Return the labeling of a round by what the client has kept; None in the first stage."""
         if self.training.parts.stage(int(request.round)) == 1:
             return None
         if own["round"] != int(request.round) + 1 or not own["label"]:

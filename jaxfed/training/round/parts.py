@@ -303,6 +303,7 @@ class Parts:
         A client's optimizer state is there if it is kept; each round sets its learning rate.
         """
         training, local = self.training, self.training.local
+        local.check_examples(federation.x)
         given = training.initial_model
         model = training.model.init(key) if given is None else given
         parameters = nnx.filter_state(model, nnx.Param)

@@ -23,15 +23,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.cohort import (
-    Array,
-    Cohort,
-    Ragged,
-    apart,
-    arranged,
-    joined,
-    on_device,
-)
+from jaxfed.federation.cohort import Array, Cohort, Ragged, apart, arranged, joined, on_device
 from jaxfed.federation.execution import (
     ClientExecution,
     MapClients,
@@ -146,7 +138,6 @@ class CohortClients:
         cohort: Cohort,
         labels: PseudoLabels,
     ) -> None:
-        """If all examples take part, those without a label have a placeholder of weight 0."""
         local = parts.training.local
         if parts.takes_all and stage == 2:
             is_without = jnp.asarray(cohort.mask) & (labels.label < 0)

@@ -17,57 +17,15 @@ from scipy import stats
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import (
     Batches,
-    BatchPlan,
     ClientData,
     Episodes,
     _episodes,
-    after_steps,
     draw,
 )
 from jaxfed.training.local.local_training import train
 from jaxfed.training.local.losses import Batch
 
 KEY = jax.random.key(0)
-MOST = 12
-
-
-@functools.partial(jax.jit, static_argnames="ahead")
-def taken(num_steps, ahead):
-    """Rows, used and beside of each step in its place, and how often it came."""
-
-    def rows(step):
-        drawn = jax.random.randint(jax.random.fold_in(KEY, step), (3,), 0, 1000)
-        return drawn, drawn > 500
-
-    def beside(step, key):
-        return {"key": jax.random.key_data(key), "step": step}
-
-    def step_of(plan):
-        def step(number, carry):
-            index, used = plan.rows(number)
-            beside = plan.beside(number, jax.random.fold_in(KEY, number))
-            now = index, used.astype(jnp.int32), beside, 1
-            return jax.tree.map(lambda all, one: all.at[number].add(one), carry, now)
-
-        return step
-
-    key = jnp.zeros((MOST, 2), jnp.uint32)
-    number = jnp.zeros(MOST, jnp.int32)
-    row = jnp.zeros((MOST, 3), jnp.int32)
-    carry = (row, row, {"key": key, "step": number}, number)
-    return after_steps(BatchPlan(num_steps, rows, beside, ahead), KEY, step_of, carry)
-
-
-def test_clients_of_different_numbers_of_steps_side_by_side():
-    numbers = jnp.array([5, 0, 9], jnp.int32)
-    together = jax.vmap(functools.partial(taken, ahead=4))(numbers)
-    for client, number in enumerate(numbers):
-        np.testing.assert_array_equal(together[3][client], np.arange(MOST) < number)
-        jax.tree.map(
-            lambda all, one, client=client: np.testing.assert_array_equal(all[client], one),
-            together,
-            taken(number, 1),
-        )
 
 
 MOST_STEPS = 64
