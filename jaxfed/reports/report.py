@@ -258,7 +258,7 @@ def _curve_picture(
     there, fixed = [run for run in runs if run is not None], curve.fixed.items()
     title = ", ".join(f"{setting_label(key)} {setting_text(value)}" for key, value in fixed)
     series = {
-        method: [run and run.results.get(method, {}).get(metric) for run in runs]
+        method: [run.results.get(method, {}).get(metric) if run else None for run in runs]
         for method in ordered_methods(there)
     }
     series = {method: found for method, found in series.items() if any(found)}
@@ -270,8 +270,12 @@ def _curve_picture(
         f"{metric_label(metric)} {against}. Mean over repeats; error bars are one sample deviation.",
         partial(
             figures.curve_figure,
-            *(curve.key, values, series, metric),
-            **{"title": title, "methods": methods_of(there)},
+            curve.key,
+            values,
+            series,
+            metric,
+            title=title,
+            methods=methods_of(there),
         ),
     )
 

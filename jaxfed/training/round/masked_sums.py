@@ -264,7 +264,7 @@ class SimulatedSums(SummedClients):
         stacked = jax.tree.map(np.asarray, (shown, trains))
         rows, sums = np.flatnonzero(self.client_id >= 0), self.parts.training.server.sums
         own = [
-            summand_of(*jax.tree.map(lambda leaf, k=k: leaf[k], stacked), {}, 0)
+            summand_of(*jax.tree.map(lambda leaf, k=k: leaf[k], stacked), {}, 0)  # type: ignore[call-arg]
             for k in (rows if len(rows) else [0])
         ]
         vectors, total, summed = [vector_of(each) for each in own], None, list[int]()
