@@ -96,12 +96,12 @@ def client_map(
 
     if strategy == "map":
         return mapped
-    spread = PartitionSpec("clients")
+    along = PartitionSpec("clients")
     return jax.shard_map(
         mapped,
         mesh=Mesh(jax.devices(), ("clients",)) if mesh is None else mesh,
-        in_specs=(PartitionSpec(), spread),
-        out_specs=spread,
+        in_specs=(PartitionSpec(), along),
+        out_specs=along,
         # Loops that start from shared values would need a cast in every client's step.
         check_vma=False,
     )
@@ -111,8 +111,8 @@ def jitted(program: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """`jax.jit` of a program that executes clients; each of several processes receives all results whole."""
     if jax.process_count() == 1:
         return jax.jit(program, **options)
-    everywhere = NamedSharding(Mesh(jax.devices(), ("clients",)), PartitionSpec())
-    return jax.jit(program, out_shardings=everywhere, **options)
+    whole = NamedSharding(Mesh(jax.devices(), ("clients",)), PartitionSpec())
+    return jax.jit(program, out_shardings=whole, **options)
 
 
 def on_first_device(leaf: Any) -> Any:

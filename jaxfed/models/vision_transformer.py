@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -81,6 +81,7 @@ _OF_VIT = """patches=embeddings.patch_embeddings.projection class_token=embeddin
     up=intermediate.dense down=output.dense"""
 _OF_DINOV2 = f"""{_OF_VIT} norm1=norm1 norm2=norm2 up=mlp.fc1 down=mlp.fc2 scale1=layer_scale1.lambda1
     scale2=layer_scale2.lambda1"""
+_OF_SWIGLU = " gate=mlp.weights_in up=mlp.weights_in down=mlp.weights_out"
 _OF_DINOV3 = f"""{_OF_DINOV2} patches=embeddings.patch_embeddings last_norm=norm blocks=layer
     query=attention.q_proj key=attention.k_proj value=attention.v_proj out=attention.o_proj
     gate=mlp.gate_proj up=mlp.up_proj down=mlp.down_proj"""
@@ -104,7 +105,7 @@ class Form(NamedTuple):
     channels: int = 3
     activation: str = "gelu"
     epsilon: float = 1e-6
-    pool: Literal["class", "mean", "attention"] = "class"
+    pool: str = "class"  # or "mean", "attention"
     has_class: bool = True
     registers: int = 0
     rotary: float = 0.0  # base of the frequencies; 0: learned positions
@@ -347,18 +348,15 @@ def read_form(folder: str | Path) -> Form:
         raise UsageError(f"sizes {numbers} and hidden_act={act!r} cannot be read")
     if width % heads or (kind == "dinov3_vit" and width % (4 * heads)) or image < patch:
         raise UsageError(f"{heads} heads, width {width}, patches {patch} of {image} do not fit")
-    is_siglip = "siglip" in kind
-    has_mean = kind == "vit_mae" or is_siglip
+    is_siglip, pool = "siglip" in kind, "mean" if kind == "vit_mae" else "class"
+    if is_siglip:
+        pool = "attention" if own.get("vision_use_head", True) else "mean"
     biases = (own.get(f"{name}_bias", own["qkv_bias"]) for name in _QKV)
     return Form(
         *numbers,
         activation=act,
         epsilon=own["layer_norm_eps"],
-        pool="attention"
-        if is_siglip and own.get("vision_use_head", True)
-        else "mean"
-        if has_mean
-        else "class",
+        pool=pool,
         has_class=not is_siglip,
         registers=own.get("num_register_tokens", 0),
         rotary=own.get("rope_theta", 0.0),
@@ -375,6 +373,8 @@ def names_of(form: Form) -> dict[str, str]:
     table = _OF_DINOV3 if form.rotary else _OF_DINOV2 if form.layer_scale else _OF_VIT
     if form.is_clip or not form.has_class:
         table = _OF_CLIP
+    elif form.is_gated and not form.rotary:
+        table += _OF_SWIGLU
     return dict(entry.split("=") for entry in table.split())
 
 
@@ -387,11 +387,8 @@ def tensor_of(form: Form, leaf: tuple[Any, ...]) -> Tensor:
             return Tensor(f"head.attention.in_proj_{end}", _QKV.index(leaf[1]), 3)
         names |= _OF_POOLING
     name = pytorch_name(leaf, names)
-    if form.is_gated and not form.rotary:  # DINOv2's: gate above up
-        name = name.replace("gate", "mlp.weights_in").replace("mlp.fc1", "mlp.weights_in")
-        name = name.replace("mlp.fc2", "mlp.weights_out")
-        return Tensor(name, int("up" in leaf), 2 if "weights_in" in name else 1)
-    return Tensor(name)
+    is_half = names.get("gate") == names["up"] and not {"gate", "up"}.isdisjoint(leaf)
+    return Tensor(name, int("up" in leaf), 2) if is_half else Tensor(name)  # gate above up
 
 
 def read_state(folder: str | Path, template: nnx.State, *, new_head: bool = False) -> nnx.State:

@@ -373,9 +373,8 @@ def result_cell(
 def _remarks(runs: Sequence[Run], methods: Methods) -> str:
     """Return the footnote on marked methods: of each reason the methods, with the repeats of a single run."""
     found: dict[str, dict[str, None]] = {}
-    for line in (
-        line for run in runs for line in run.told("remarks", ())
-    ):  # METHOD in repeats 1, 3: reason
+    # METHOD in repeats 1, 3: reason
+    for line in (line for run in runs for line in run.told("remarks", ())):
         where, _, reason = line.partition(": ")
         method, _, repeats = where.rpartition(" in ")
         told = methods.name(method) + f" in {repeats}" * (len(runs) == 1)

@@ -60,9 +60,8 @@ class Parts(NamedTuple):
 
     train: np.ndarray
     test: np.ndarray  # the test split of a set that has one of its own
-    is_seen: np.ndarray | slice = slice(
-        None
-    )  # bool [n], outside a drawn test split; for statistics
+    # bool [n], outside a drawn test split; for statistics
+    is_seen: np.ndarray | slice = slice(None)
     gaps: Gaps | None = None  # what filled the gaps of all parts; None if no value is missing
 
     @property

@@ -263,10 +263,12 @@ class SimulatedSums(SummedClients):
         shown = self._updates._replace(client_state=(), optimizer_state=(), sent=())
         stacked = jax.tree.map(np.asarray, (shown, trains))
         rows, sums = np.flatnonzero(self.client_id >= 0), self.parts.training.server.sums
-        own = [
-            summand_of(*jax.tree.map(lambda leaf, k=k: leaf[k], stacked), {}, 0)  # type: ignore[call-arg]
-            for k in (rows if len(rows) else [0])
-        ]
+
+        def summand(row: int) -> Summand:
+            update, is_training = jax.tree.map(lambda leaf: leaf[row], stacked)
+            return summand_of(update, is_training, {}, 0)
+
+        own = [summand(row) for row in rows.tolist() or [0]]
         vectors, total, summed = [vector_of(each) for each in own], None, list[int]()
         if len(rows) >= fewest_clients(sums):
             presence = Attendance(self.client_id[rows], self.departures).presence()

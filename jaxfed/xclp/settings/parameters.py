@@ -14,8 +14,8 @@ imported when a labeling uses it, because only protocols need their packages.
 
     ("3@hamming", "4@row_sums")
 
-Client 3 leaves before it sends anything for SecureHamming, and one client in five before its upload for
-SecureRowSums (`jaxfed.secure.session.channel`).
+Client 3 leaves before it sends anything for SecureHamming, and client 4 before its upload for SecureRowSums
+(`jaxfed.secure.session.channel`).
 """
 
 from __future__ import annotations
