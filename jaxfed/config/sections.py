@@ -20,8 +20,8 @@ from typing import Annotated, Any, Literal
 from ml_collections import ConfigDict
 
 from jaxfed.data import SCHEMES, Classes, Dirichlet, DirichletMixture, Table
-from jaxfed.data.partitioning.partition import Skew
-from jaxfed.data.partitioning.schemes import Rows
+from jaxfed.data.partitioning import Skew
+from jaxfed.data.schemes import Rows
 from jaxfed.errors import UsageError, section
 from jaxfed.federation import evaluate
 from jaxfed.federation.clock import Clock

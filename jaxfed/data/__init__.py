@@ -13,9 +13,8 @@ from jaxfed.registry import imported_on_use
 if TYPE_CHECKING:
     from jaxfed.data.loading import load
     from jaxfed.data.packing import pack
-    from jaxfed.data.partitioning.labeling import Labels
-    from jaxfed.data.partitioning.partition import class_counts, partition
-    from jaxfed.data.partitioning.schemes import (
+    from jaxfed.data.partitioning import Labels, class_counts, partition
+    from jaxfed.data.schemes import (
         FEDMATCH_TABLE,
         SCHEMES,
         Classes,
@@ -54,8 +53,8 @@ __all__ = [
 ]
 # Name -> file, imported when it is asked for.
 _FILES = {
-    **dict.fromkeys(__all__, "partitioning.schemes"),
-    **dict.fromkeys(["class_counts", "partition"], "partitioning.partition"),
-    **{"Labels": "partitioning.labeling", "load": "loading", "pack": "packing"},
+    **dict.fromkeys(__all__, "schemes"),
+    **dict.fromkeys(["Labels", "class_counts", "partition"], "partitioning"),
+    **{"load": "loading", "pack": "packing"},
 }
 __getattr__ = imported_on_use(__name__, _FILES)

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from jaxfed.data.given_examples import Range, as_array, examples_of, labels_of, occurs
-from jaxfed.data.labels import UNLABELED as UNLABELED
-from jaxfed.data.labels import read_labels
+from jaxfed.data.given_examples import UNLABELED as UNLABELED
+from jaxfed.data.given_examples import Range, as_array, examples_of, labels_of, occurs, read_labels
 from jaxfed.errors import UsageError
 
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from jaxfed.data import packing
 from jaxfed.data.dataset import Dataset
-from jaxfed.data.readers import arrays, images, tables, tfds_source
-from jaxfed.data.readers.guard import guarded
+from jaxfed.data.readers import arrays, guarded, images, tables, tfds_source
 from jaxfed.data.readers.named import EMBEDDED, NAMED
 from jaxfed.data.readers.tables import Splits, matching, splits_by_name
 from jaxfed.errors import UsageError, did_you_mean, nearest

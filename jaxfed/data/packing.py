@@ -29,7 +29,7 @@ from jaxfed.data.client_rows import ClientRows, Partition
 from jaxfed.data.dataset import UNLABELED, Dataset
 from jaxfed.data.given_examples import GivenExamples, each_of, num_classes_of
 from jaxfed.data.mapped_rows import mapped
-from jaxfed.data.readers.guard import guarded
+from jaxfed.data.readers import guarded
 from jaxfed.errors import UsageError
 from jaxfed.host import storage
 from jaxfed.host.location import location

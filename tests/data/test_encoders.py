@@ -15,9 +15,8 @@ from PIL import Image
 
 from jaxfed.data import load
 from jaxfed.data.dataset import Dataset
-from jaxfed.data.encoding import RowEncoding, encoder_from, encoder_of
+from jaxfed.data.encoding import RowEncoding, encoder_from, encoder_of, standardization
 from jaxfed.data.mapped_rows import is_mapped
-from jaxfed.data.transforms import standardization
 from jaxfed.errors import UsageError
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from jaxfed import Federation
 from jaxfed.data import load
-from jaxfed.data.labels import read_labels
+from jaxfed.data.given_examples import read_labels
 from jaxfed.errors import UsageError
 
 NOTHING = [

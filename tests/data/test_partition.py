@@ -24,7 +24,7 @@ from jaxfed.data import (
     class_counts,
     partition,
 )
-from jaxfed.data.partitioning.controlled_rounding import (
+from jaxfed.data.controlled_rounding import (
     apportion,
     expected,
     filled,

@@ -5,7 +5,7 @@ import pytest
 
 from jaxfed.config import base
 from jaxfed.config.data.preprocessing import Parts, preprocessed
-from jaxfed.data.transforms import principal_components, standardization
+from jaxfed.data.encoding import principal_components, standardization
 
 RNG = np.random.default_rng(0)
 

@@ -28,7 +28,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.config.keys import refused
 from jaxfed.data import SCHEMES, ClientRows, Dataset, Labels, OwnerScheme, Partition, partition
-from jaxfed.data.partitioning.controlled_rounding import apportion, chosen_of_each, stratified
+from jaxfed.data.controlled_rounding import apportion, chosen_of_each, stratified
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.clients import Federation
 from jaxfed.random_streams import Stream

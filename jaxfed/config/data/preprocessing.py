@@ -29,15 +29,15 @@ from jaxfed.config.assembly import make_algorithm, trained_network, view_rows
 from jaxfed.config.keys import refused
 from jaxfed.data import Partition
 from jaxfed.data.dataset import Gaps
-from jaxfed.data.encoding import flat
-from jaxfed.data.features import pretrained_features
-from jaxfed.data.mapped_rows import adjoined
-from jaxfed.data.transforms import (
+from jaxfed.data.encoding import (
     Projection,
     Standardization,
+    flat,
     principal_components,
     standardization,
 )
+from jaxfed.data.features import pretrained_features
+from jaxfed.data.mapped_rows import adjoined
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, has_diverged
 from jaxfed.federation.clients import Federation

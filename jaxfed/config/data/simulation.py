@@ -37,11 +37,10 @@ from jaxfed.config.data.preprocessing import (
 )
 from jaxfed.config.keys import refused
 from jaxfed.data import SCHEMES, Dataset, class_counts, load
-from jaxfed.data.encoding import RowEncoding, encoder_of
+from jaxfed.data.encoding import Projection, RowEncoding, encoder_of
 from jaxfed.data.features import check_images
 from jaxfed.data.loading import READERS
 from jaxfed.data.mapped_rows import parts as parts_of
-from jaxfed.data.transforms import Projection
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints

@@ -23,8 +23,7 @@ from absl import logging
 from jaxfed.data.dataset import Dataset, dataset_of
 from jaxfed.data.given_examples import integer_images
 from jaxfed.data.mapped_rows import mapped
-from jaxfed.data.readers import tables
-from jaxfed.data.readers.guard import guarded
+from jaxfed.data.readers import guarded, tables
 from jaxfed.data.readers.table_encoder import is_wide
 from jaxfed.errors import UsageError
 
@@ -50,7 +49,7 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
     uint8 [n, h, w] is read as grey images and gets a channel; other dtypes become float32, or float64 if that
     would make whole numbers above 2^24 equal. Names may be in any case, X_train and train_x too. The array
     `client_key`, and `client_key`_test if it is there, replace client_id. Test examples without clients are a
-    test set for all together. `jaxfed.data.labels` defines unlabeled examples of y. Examples or labels of
+    test set for all together. `jaxfed.data.given_examples` defines unlabeled examples. Examples or labels of
     other names are refused.
     """
     arrays = plain_arrays(path)

@@ -28,7 +28,7 @@ from absl import logging
 
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import ArrayEncoder, Dataset
-from jaxfed.data.readers.guard import guarded
+from jaxfed.data.readers import guarded
 from jaxfed.errors import UsageError
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from absl import logging
 
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset
+from jaxfed.data.readers import guarded
 from jaxfed.data.readers.arrays import plain_arrays
-from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.images import Examples, decoded, images_in
 from jaxfed.errors import UsageError
 

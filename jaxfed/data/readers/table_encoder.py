@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxfed.data.labels import is_nothing, plain_text
+from jaxfed.data.given_examples import is_nothing, plain_text
 from jaxfed.errors import UsageError, did_you_mean, nearest
 
 NO_NAME = "(no name)"

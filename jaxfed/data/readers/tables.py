@@ -1,9 +1,9 @@
 """Tables: each row has an example's features, a label and optionally a client.
 
 The label is the column `label_key`. Without `label_key` it is the column named label, class, target or y (in
-any case). `jaxfed.data.labels` defines unlabeled rows. Natural clients are the column `client_key`, without
-it a column named client_id, client or writer. If `client_key` is "file" and no column has this name, each of
-several files is a client, and test files are of all.
+any case). `jaxfed.data.given_examples` defines unlabeled rows. Natural clients are the column `client_key`,
+without it a column named client_id, client or writer. If `client_key` is "file" and no column has this name,
+each of several files is a client, and test files are of all.
 
 All other columns are features. Numbers (`jaxfed.data.readers.table_encoder`) are one feature each, NaN where
 a cell is missing (`Dataset.has_gaps`). Dates are days since 1970, of UTC. A column of texts is encoded
@@ -48,9 +48,9 @@ from absl import logging
 
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset, Encoder, dataset_of, has_gaps
-from jaxfed.data.labels import is_nothing, plain_text
+from jaxfed.data.given_examples import is_nothing, plain_text
 from jaxfed.data.mapped_rows import parts
-from jaxfed.data.readers.guard import guarded
+from jaxfed.data.readers import guarded
 from jaxfed.data.readers.images import (
     TEST_NAMES,
     TRAIN_NAMES,

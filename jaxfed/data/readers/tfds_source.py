@@ -20,7 +20,7 @@ import numpy as np
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import UNLABELED, Dataset, dataset_of
 from jaxfed.data.given_examples import integer_images
-from jaxfed.data.readers.guard import guarded
+from jaxfed.data.readers import guarded
 from jaxfed.errors import UsageError
 from jaxfed.host.safe_files import content_of
 

@@ -9,8 +9,7 @@ import pytest
 from jaxfed.config import check, file
 from jaxfed.config.data.dealing import KEYS
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.data import SCHEMES, Labels, OwnerScheme
-from jaxfed.data.partitioning import schemes
+from jaxfed.data import SCHEMES, Labels, OwnerScheme, schemes
 
 CONFIG = """
 

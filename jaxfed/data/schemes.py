@@ -41,14 +41,14 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from jaxfed.data.dataset import UNLABELED
-from jaxfed.data.partitioning.controlled_rounding import (
+from jaxfed.data.controlled_rounding import (
     apportion,
     expected,
     owners_of,
     round_at_random,
     split_at_random,
 )
+from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import UsageError
 from jaxfed.registry import Registry
 from jaxfed.settings import Allowed, Count, Positive, check

@@ -1,1 +1,0 @@
-"""The partition of examples among clients; `partition` is its entry."""
