@@ -39,16 +39,17 @@ import numpy as np
 from jaxfed.audit.views import CLIENT, COALITION, OF_ALL, View
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.execution import HERE, Execution
+from jaxfed.kernels.conjugate_gradient import PropagationMatrix
+from jaxfed.kernels.graph import Graph
 from jaxfed.privacy import randomized_response
 from jaxfed.random_streams import Stream
 from jaxfed.xclp.heads import ClientSums
 from jaxfed.xclp.one_shot.transduction import as_vectors
-from jaxfed.xclp.settings.parameters import PROJECTIONS, Parameters
+from jaxfed.xclp.settings.parameters import PROJECTIONS, Parameters, Propagation
 from jaxfed.xclp.steps.class_scores import Rows, scores
 from jaxfed.xclp.steps.codes import client_codes, randomized, setup
 from jaxfed.xclp.steps.knn_graph import KnnGraphs, one_hot_labels
 from jaxfed.xclp.steps.propagation_matrix import (
-    PropagationMatrix,
     SolverAccuracy,
     accuracy_of,
     label_counts,
@@ -163,8 +164,8 @@ def simulated_scores(
             labels.ravel(), draw, p.num_classes, p.label_epsilon
         )
         labels = answered.reshape(labels.shape)
-    m = KnnGraphs(codes, nobody, p, None, execution).matrix(p)
-    return scores_of_labelings(m, labels, rows, label_epsilon=p.label_epsilon)
+    graph = KnnGraphs(codes, nobody, p, None, execution).graph(p)
+    return scores_of_labelings(graph, labels, rows, p, label_epsilon=p.label_epsilon)
 
 
 def simulated_codes(
@@ -182,21 +183,23 @@ def simulated_codes(
 
 
 def scores_of_labelings(
-    m: PropagationMatrix, labels: np.ndarray, rows: slice, *, label_epsilon: float = 0.0
+    graph: Graph, labels: np.ndarray, rows: slice, p: Propagation, *, label_epsilon: float = 0.0
 ) -> np.ndarray:
     """Scores of some points in every labeling, float32 [R, n', C].
 
     Args:
-        m: S of n points, with padding.
+        graph: of n points, with padding.
         labels: int [R, n''], of the first n'' points; -1 = unlabeled, as all others are.
         rows: the n' points whose scores are returned.
+        p: the settings.
         label_epsilon: labels are randomized with this epsilon, and the bias is corrected; 0: they are exact.
             The points' client has no labels, so a client prior has no effect.
 
     Cost: (steps) n k R C operations with the steps of the slowest column; a few times n R C floats, in blocks
     of as many labelings as fit into 128 MiB.
     """
-    num_classes, n = m.p.num_classes, m.num_points
+    m = PropagationMatrix(graph, p.alpha, p.tolerance, p.max_steps)
+    num_classes, n = p.num_classes, m.num_points
     most = max(1, _ENTRIES // (n * num_classes))
     worst, found = SolverAccuracy(), []
     for start in range(0, len(labels), most):
@@ -205,7 +208,7 @@ def scores_of_labelings(
         y[: labels.shape[1]] = np.moveaxis(one_hot_labels(some, num_classes), 0, 1)
         columns = y.reshape(n, -1)
         values, info = m.solved(columns)
-        worst = worst.worst(accuracy_of(info, m.p.max_steps))
+        worst = worst.worst(accuracy_of(info, m.max_steps))
         solved = values, label_counts(columns), label_masses(m, columns)
         parts = (np.asarray(each)[rows] for each in solved)
         inputs = [np.moveaxis(each.reshape(-1, *y.shape[1:]), 0, 1) for each in parts]
@@ -214,7 +217,7 @@ def scores_of_labelings(
                 randomized_response.unbiased(each, num_classes, label_epsilon) for each in inputs
             ]
         for own in map(Rows, *inputs):
-            z = scores(m.p.label_matrix, own)
+            z = scores(p.label_matrix, own)
             found.append(np.asarray(z, np.float32))
-    warn_of_solution(worst, SolverAccuracy(), m.p)
+    warn_of_solution(worst, SolverAccuracy(), p)
     return np.stack(found)

@@ -266,8 +266,8 @@ def _pooled_lp(given: Any, played: Played) -> list[View]:
     sizes = list(map(len, vectors))
 
     def simulate(points: Sequence[np.ndarray], labelings: np.ndarray, rows: slice) -> np.ndarray:
-        matrix = matrix_over_cosines(points, settings())
-        return extra_client.scores_of_labelings(matrix, labelings, rows)
+        graph = matrix_over_cosines(points, settings()).graph
+        return extra_client.scores_of_labelings(graph, labelings, rows, settings())
 
     @cache
     def settings() -> Propagation:

@@ -70,7 +70,7 @@ from jax.typing import ArrayLike
 from jaxfed.errors import UsageError
 from jaxfed.kernels.arrays import as_float32
 from jaxfed.kernels.components import Components, reachable, without_leading
-from jaxfed.kernels.devices import ROWS, SAME, SpreadRows, by_rows, mesh_of, spread
+from jaxfed.kernels.devices import ROWS, SAME, SpreadRows, by_rows, everywhere, mesh_of, spread
 from jaxfed.kernels.graph import (
     GRAPH_ROWS,
     Graph,
@@ -460,6 +460,33 @@ def propagate(
     _check("alpha", alpha, "in (0, 1) as float32", lambda value: 0 < float(np.float32(value)) < 1)
     is_small = not isinstance(alpha, jax.core.Tracer) and bool(np.asarray(alpha) < SERIES_BELOW)
     return _solved(graph, y, alpha, tolerance, max_steps, None, is_small=is_small)
+
+
+class PropagationMatrix(NamedTuple):
+    """S = (I - alpha W)^-1, n by n, which is never formed: `solved` multiplies it with columns.
+
+    The graph's rows may be spread over a mesh; all other arrays are on one device.
+    """
+
+    graph: Graph
+    alpha: float
+    tolerance: float = 1e-6
+    max_steps: int = 1000
+
+    @property
+    def num_points(self) -> int:
+        """n, with padding."""
+        return len(self.graph.neighbors)
+
+    @property
+    def root_degrees(self) -> Array:
+        """D^1/2, float32 [n]."""
+        return everywhere(self.graph.root_degrees)
+
+    def solved(self, y: ArrayLike) -> tuple[Array, Convergence]:
+        """S Y for Y float32 [n, C], and the convergence of each column."""
+        graph, alpha, tolerance, max_steps = self
+        return everywhere(propagate(graph, y, alpha, tolerance=tolerance, max_steps=max_steps))
 
 
 def propagate_centered(

@@ -41,6 +41,7 @@ import numpy as np
 
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution import HERE, Execution, require
+from jaxfed.kernels.conjugate_gradient import PropagationMatrix
 from jaxfed.xclp.heads import ClientSums, smoothed
 from jaxfed.xclp.inputs import checked_run
 from jaxfed.xclp.result import Result, artifacts_of, communication_of, without_labels
@@ -106,8 +107,9 @@ def cross_client_label_propagation(
         return without_labels(vectors, p, session)
     # 8-SS   W = B + B^T
     # 9-SS   W <- D^-1/2 W D^-1/2
+    graph = graphs.graph(p)
     # 10-SS  S <- (I - alpha W)^-1, not formed: a linear system for each column that is needed
-    matrix = graphs.matrix(p)
+    matrix = PropagationMatrix(graph, p.alpha, p.tolerance, p.max_steps)
     # 11-CS  for client j in P in parallel do
     # 12-CS    S_L^(j) <- labeled columns of S
     # 13-CS    Zbar^(j) <- S_L^(j) Y_L^(j)

@@ -24,17 +24,17 @@ scale of confidences. lambda is for n weights of mean 1.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution import Execution, require
+from jaxfed.kernels.conjugate_gradient import PropagationMatrix
 from jaxfed.xclp.settings.parameters import INFLUENCE, ROW_SUMS, Parameters
 from jaxfed.xclp.steps.knn_graph import GraphPoints, answers_of, one_hot_labels
 from jaxfed.xclp.steps.prediction import Prediction
-from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix, SolverAccuracy
+from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy
 from jaxfed.xclp.steps.row_sums import Scores
 
 if TYPE_CHECKING:
@@ -270,8 +270,8 @@ def smoothed(
         y = points.labels[j]
         own = np.where(y.any(axis=1, keepdims=True), y, head.answers(z[j]))
         answers[j] = own.astype(np.float32)
-    again = PropagationMatrix(matrix.graph, replace(p, alpha=p.head_alpha))
-    contributions = INFLUENCE[p.influence](again, answers, points.rows, session)
+    of_head = matrix._replace(alpha=p.head_alpha)
+    contributions = INFLUENCE[p.influence](of_head, answers, points.rows, session)
     nothing = {j: np.zeros((0, p.num_classes), np.float32) for j in points.rows}
     rows = ROW_SUMS[p.row_sums](contributions, nothing, points.rows, session, execution)
     _count_answers(sums.communication, num_points, len(clients), p)

@@ -44,6 +44,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution import Execution
+from jaxfed.kernels.conjugate_gradient import PropagationMatrix
 from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import masked, matrix
 from jaxfed.secure.primitives import projection
@@ -274,7 +275,8 @@ def _exchanged(
     p = replace(p, num_neighbors=largest.num_neighbors)
     if not len(points.indices):
         return SolverAccuracy()
-    contributions = contributions_by_columns(graphs.matrix(p), points.labels, points.rows, session)
+    columns = PropagationMatrix(graphs.graph(p), p.alpha, p.tolerance, p.max_steps)
+    contributions = contributions_by_columns(columns, points.labels, points.rows, session)
     counts = class_counts(np.zeros((0, p.num_classes), np.float32), are_needed=p.needs_class_counts)
     cross_steps.sums_and_totals(
         session,

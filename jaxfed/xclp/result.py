@@ -12,12 +12,12 @@ import jax
 import numpy as np
 
 from jaxfed.federation.communication import Communication
+from jaxfed.kernels.conjugate_gradient import PropagationMatrix
 from jaxfed.xclp.heads import Head
 from jaxfed.xclp.selection.choice import PRIOR_LABELS, Choice, fits_prior, settings_of
 from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.knn_graph import GraphPoints
 from jaxfed.xclp.steps.prediction import SHARPNESS, Prediction, predicted
-from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix
 from jaxfed.xclp.steps.row_sums import Scores
 
 if TYPE_CHECKING:

@@ -33,13 +33,12 @@ from jaxfed.federation.cohort import Cohort, Ragged, own_examples
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution import HERE, Execution, MapClients, jitted
 from jaxfed.kernels import knn, lsh
-from jaxfed.kernels.conjugate_gradient import Convergence
+from jaxfed.kernels.conjugate_gradient import Convergence, PropagationMatrix
 from jaxfed.training.pseudo_labels.prototypes import class_means
 from jaxfed.training.pseudo_labels.pseudo_label import Embed, PseudoLabel, PseudoLabels, completed
 from jaxfed.training.server_state import ServerState
 from jaxfed.xclp.one_shot.cosine_propagation import label_each, propagate_over_cosines
 from jaxfed.xclp.steps.propagation_matrix import (
-    PropagationMatrix,
     SolverAccuracy,
     accuracy_of,
     scores_of,
@@ -179,7 +178,8 @@ class _InOneProgram:
         graph = xclp.server_graph(*found, p)
         y = jnp.pad(y, (0, len(codes) - num_points), constant_values=UNLABELED)
         one_hot = jax.nn.one_hot(y, p.num_classes, dtype=jnp.float32)
-        z, info = scores_of(PropagationMatrix(graph, p), one_hot)
+        matrix = PropagationMatrix(graph, p.alpha, p.tolerance, p.max_steps)
+        z, info = scores_of(matrix, one_hot, p.label_matrix)
         label, confidence = xclp.predict(z[:num_points])
         if p.relative_confidence:
             confidence = xclp.relative(confidence)

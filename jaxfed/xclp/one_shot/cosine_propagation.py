@@ -18,6 +18,7 @@ import numpy as np
 from jaxfed.data.dataset import UNLABELED
 from jaxfed.federation.execution import HERE, Execution, size_buckets
 from jaxfed.kernels import knn
+from jaxfed.kernels.conjugate_gradient import PropagationMatrix
 from jaxfed.kernels.devices import padded_rows, padded_to
 from jaxfed.kernels.graph import normalized_graph
 from jaxfed.xclp.selection.choice import Choice, select, settings_of
@@ -27,7 +28,6 @@ from jaxfed.xclp.steps.class_scores import weighed_by_prior
 from jaxfed.xclp.steps.knn_graph import answers_of, one_hot_labels, positive_power
 from jaxfed.xclp.steps.prediction import calibrated, predict, relative
 from jaxfed.xclp.steps.propagation_matrix import (
-    PropagationMatrix,
     SolverAccuracy,
     accuracy_of,
     scores_of,
@@ -54,7 +54,7 @@ def propagate_over_cosines(
     Cost: n^2 d operations; memory O(n (d + k + C)).
     """
     neighbors = knn.cosine_knn(vectors, p.num_neighbors, valid=valid)
-    return _predicted(scores_of(_matrix(neighbors, p), y)[0], p)
+    return _predicted(scores_of(_matrix(neighbors, p), y, p.label_matrix)[0], p)
 
 
 def label_over_cosines(
@@ -92,7 +92,7 @@ def label_over_cosines(
 
         choice = select(p, evidence)
     own = choice.p if choice else p
-    z, info = scores_of(_matrix(near, own), y)
+    z, info = scores_of(_matrix(near, own), y, own.label_matrix)
     warn_of_solution(
         accuracy_of(info, own.max_steps), choice.systems if choice else SolverAccuracy(), own
     )
@@ -167,6 +167,5 @@ def _predicted(
 
 def _matrix(near: tuple[jax.Array, jax.Array], p: Propagation) -> PropagationMatrix:
     indices, cosines = (values[:, : p.num_neighbors] for values in near)
-    return PropagationMatrix(
-        normalized_graph(indices, positive_power(cosines, p.similarity_power)), p
-    )
+    graph = normalized_graph(indices, positive_power(cosines, p.similarity_power))
+    return PropagationMatrix(graph, p.alpha, p.tolerance, p.max_steps)

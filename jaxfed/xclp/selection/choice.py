@@ -64,6 +64,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from jaxfed.federation.communication import Communication
+from jaxfed.kernels.conjugate_gradient import PropagationMatrix
 from jaxfed.kernels.devices import padded_to
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp.heads import ClientSums, summed_moments, unit_rows
@@ -366,7 +367,8 @@ def with_head(
 
 
 def _joint(s: Parameters, graphs: KnnGraphs) -> Labeled:
-    matrix, points = graphs.matrix(s), graphs.points(s.num_bits)
+    matrix = PropagationMatrix(graphs.graph(s), s.alpha, s.tolerance, s.max_steps)
+    points = graphs.points(s.num_bits)
     y = np.concatenate(list(points.labels.values()))
     answers = answers_of(y)
     owner = np.concatenate([np.full(r.stop - r.start, j) for j, r in points.rows.items()])

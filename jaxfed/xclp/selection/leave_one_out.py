@@ -27,12 +27,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.kernels.components import components
-from jaxfed.kernels.conjugate_gradient import propagate_centered
+from jaxfed.kernels.conjugate_gradient import PropagationMatrix, propagate_centered
 from jaxfed.kernels.devices import everywhere
 from jaxfed.xclp.settings.parameters import Propagation
 from jaxfed.xclp.steps.class_scores import Rows, scores, weighed_by_prior, without_own
 from jaxfed.xclp.steps.propagation_matrix import (
-    PropagationMatrix,
     SolverAccuracy,
     accuracy_of,
     label_counts,
@@ -180,11 +179,10 @@ def _centered(
 
     v = D^1/2 on the component K of each point. Also returns the accuracy of the linear systems.
     """
-    p, found = matrix.p, everywhere(components(matrix.graph))
+    graph, alpha, tolerance, max_steps = matrix
+    parts = everywhere(components(graph))
     z, info = everywhere(
-        propagate_centered(
-            matrix.graph, found, y, p.alpha, tolerance=p.tolerance, max_steps=p.max_steps
-        )
+        propagate_centered(graph, parts, y, alpha, tolerance=tolerance, max_steps=max_steps)
     )
-    v, volume = matrix.root_degrees, jnp.where(found.volume > 0, found.volume, 1.0)
-    return z, v / ((1 - p.alpha) * volume) * v, accuracy_of(info, p.max_steps)
+    v, volume = matrix.root_degrees, jnp.where(parts.volume > 0, parts.volume, 1.0)
+    return z, v / ((1 - alpha) * volume) * v, accuracy_of(info, max_steps)

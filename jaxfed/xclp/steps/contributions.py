@@ -1,6 +1,6 @@
 """Lines 10 to 13 of Algorithm 1: every client's contribution Z^(j) = S_L^(j) Y_L^(j), in two ways.
 
-S = (I - alpha W)^-1 (`jaxfed.xclp.steps.propagation_matrix`) is never formed. Conjugate gradients solve
+S = (I - alpha W)^-1 (`jaxfed.kernels.conjugate_gradient`) is never formed. Conjugate gradients solve
 either (I - alpha W) S_L^(j) = E_L^(j) for the columns of client j's labeled points, E_L^(j) being their unit
 vectors, or (I - alpha W) Z = Y at once.
 
@@ -21,8 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.errors import DroppedOut
+from jaxfed.kernels.conjugate_gradient import PropagationMatrix
 from jaxfed.kernels.devices import padded_to
-from jaxfed.xclp.steps.propagation_matrix import Matrix, SolverAccuracy, solved
+from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy, solved
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.endpoint import Endpoint
@@ -167,7 +168,7 @@ class Sent:
 
 
 def contributions_by_labels(
-    matrix: Matrix, labels: Labels, rows: RowsOf, session: Session | None
+    matrix: PropagationMatrix, labels: Labels, rows: RowsOf, session: Session | None
 ) -> Contributions:
     """Contributions without columns for the clients, all in one sum."""
     del session
@@ -177,7 +178,7 @@ def contributions_by_labels(
 
 
 def contributions_by_columns(
-    matrix: Matrix, labels: Labels, rows: RowsOf, session: Session | None
+    matrix: PropagationMatrix, labels: Labels, rows: RowsOf, session: Session | None
 ) -> Contributions:
     """Contributions by columns for the clients, through the session if there is one."""
     num_points = max(own.stop for own in rows.values())
@@ -195,7 +196,7 @@ def contributions_by_columns(
 
 
 def _multiplied(
-    matrix: Matrix, rows: RowsOf, multiplications: Mapping[int, InTheClear | Sent]
+    matrix: PropagationMatrix, rows: RowsOf, multiplications: Mapping[int, InTheClear | Sent]
 ) -> Contributions:
     """S_L^(j) Y_L^(j), a client and a block of columns at a time; dropped clients contribute nothing."""
     result = Contributions({}, SolverAccuracy())

@@ -21,7 +21,6 @@ from jaxfed.privacy import randomized_response
 from jaxfed.xclp.settings.parameters import HAMMING, Parameters
 from jaxfed.xclp.steps.codes import rows_of_clients
 from jaxfed.xclp.steps.hamming import pair_choices
-from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix
 
 if TYPE_CHECKING:
     from jaxfed.secure.cross_steps import ChoosePairs
@@ -90,12 +89,12 @@ class KnnGraphs:
             self._points[num_bits] = GraphPoints(labels, rows, indices, distances)
         return self._points[num_bits]
 
-    def matrix(self, p: Parameters) -> PropagationMatrix:
-        """Lines 6 to 10, SS: S of the graph for these settings."""
+    def graph(self, p: Parameters) -> Graph:
+        """Lines 6 to 9, SS: W for these settings."""
         key = p.num_bits, p.num_neighbors, p.similarity_power
         if key not in self._graphs:
             self._graphs[key] = graph_of(self.points(p.num_bits), p, self._execution)
-        return PropagationMatrix(self._graphs[key], p)
+        return self._graphs[key]
 
 
 def graph_of(points: GraphPoints, p: Parameters, execution: Execution) -> Graph:

@@ -1,22 +1,20 @@
-"""Line 10 of Algorithm 1: the propagation matrix S = (I - alpha W)^-1, which multiplies one-hot labels.
+"""Products of line 10's matrix S = (I - alpha W)^-1 with labels, and the accuracy of their solutions.
 
-S depends on the graph alone, and the server computes it. It is never formed: conjugate gradients solve
-(I - alpha W) Z = Y. `jaxfed.xclp.steps.class_scores` turns S Y into scores.
+`jaxfed.kernels.conjugate_gradient.PropagationMatrix` is S, which the server has: it depends on the graph and
+alpha alone. `jaxfed.xclp.steps.class_scores` turns S Y into scores.
 """
 
 from __future__ import annotations
 
 import warnings
 from functools import reduce
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfed.kernels.conjugate_gradient import Convergence, propagate
-from jaxfed.kernels.devices import everywhere
-from jaxfed.kernels.graph import Graph
+from jaxfed.kernels.conjugate_gradient import Convergence, PropagationMatrix
 from jaxfed.xclp.settings.parameters import Propagation
 from jaxfed.xclp.steps.class_scores import Rows, scores
 
@@ -44,50 +42,6 @@ class SolverAccuracy(NamedTuple):
         )
 
 
-class Matrix(Protocol):
-    """The server's matrix S, n by n (`PropagationMatrix`), or a part of it, or other rows."""
-
-    @property
-    def num_points(self) -> int:
-        """n, with padding."""
-
-    @property
-    def p(self) -> Propagation:
-        """The settings of the solver."""
-
-    def solved(self, y: np.ndarray) -> tuple[jax.Array, Convergence]:
-        """S Y for Y float32 [n, C]."""
-
-
-class PropagationMatrix(NamedTuple):
-    """S of one labeling. The graph's rows may be spread over a mesh; all other arrays are on one device."""
-
-    graph: Graph
-    p: Propagation
-
-    @property
-    def num_points(self) -> int:
-        """n, with padding."""
-        return len(self.graph.neighbors)
-
-    @property
-    def root_degrees(self) -> jax.Array:
-        """D^1/2, float32 [n]."""
-        return everywhere(self.graph.root_degrees)
-
-    def solved(self, y: Array) -> tuple[jax.Array, Convergence]:
-        """S Y for Y float32 [n, C], n the graph's points, and the convergence of each column."""
-        return everywhere(
-            propagate(
-                self.graph,
-                jnp.asarray(y),
-                self.p.alpha,
-                tolerance=self.p.tolerance,
-                max_steps=self.p.max_steps,
-            )
-        )
-
-
 def label_counts(y: Array) -> jax.Array:
     """N, float32 [n, C]: the numbers of labels of each class in Y [n, C], repeated for every point."""
     y = jnp.asarray(y)
@@ -99,18 +53,18 @@ def label_masses(m: PropagationMatrix, y: Array) -> jax.Array:
     return label_counts(m.root_degrees[:, None] * jnp.asarray(y))
 
 
-def scores_of(m: PropagationMatrix, y: Array) -> tuple[jax.Array, Convergence]:
+def scores_of(m: PropagationMatrix, y: Array, label_matrix: str) -> tuple[jax.Array, Convergence]:
     """Z, float32 [n, C], if one party has S and labels Y [n, C], one-hot or zero; may be traced."""
     y = jnp.asarray(y)
     values, info = m.solved(y)
-    z = scores(m.p.label_matrix, Rows(values, label_counts(y), label_masses(m, y)))
+    z = scores(label_matrix, Rows(values, label_counts(y), label_masses(m, y)))
     return jnp.asarray(z), info
 
 
-def solved(matrix: Matrix, y: np.ndarray) -> tuple[jax.Array, SolverAccuracy]:
+def solved(matrix: PropagationMatrix, y: np.ndarray) -> tuple[jax.Array, SolverAccuracy]:
     """S Y, and the accuracy of its columns."""
     z, info = matrix.solved(y)
-    return z, accuracy_of(info, matrix.p.max_steps)
+    return z, accuracy_of(info, matrix.max_steps)
 
 
 def accuracy_of(info: Convergence, max_steps: int) -> SolverAccuracy:

@@ -7,6 +7,7 @@ from dense_xclp import dense_scores
 from sklearn.datasets import load_digits
 
 from jaxfed.kernels import knn
+from jaxfed.kernels.conjugate_gradient import PropagationMatrix
 from jaxfed.kernels.graph import normalized_graph
 from jaxfed.xclp import Propagation, one_hot_labels
 from jaxfed.xclp.selection import leave_one_out
@@ -19,7 +20,7 @@ from jaxfed.xclp.selection.leave_one_out import (
 from jaxfed.xclp.settings.parameters import LABEL_MATRICES
 from jaxfed.xclp.steps.class_scores import weighed_by_prior
 from jaxfed.xclp.steps.prediction import probabilities
-from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix, scores_of
+from jaxfed.xclp.steps.propagation_matrix import scores_of
 
 NUM_CLASSES = 3
 
@@ -70,7 +71,7 @@ def test_nothing_is_left_where_no_other_label_reaches(kind):
     """Two solves leave their tolerance, and any of it would be a hit or a class without a doubt."""
     graph, y, answers = lone_labels()
     p = Propagation(NUM_CLASSES, label_matrix=kind)
-    points = labeled_rows(PropagationMatrix(graph, p), y, np.zeros(len(y), int), answers)
+    points = labeled_rows(PropagationMatrix(graph, p.alpha), y, np.zeros(len(y), int), answers)
     left_out = left_out_scores(points, p)
     np.testing.assert_array_equal(left_out[9:], 0)
     assert np.all(left_out[:9].max(axis=1) > 0)
@@ -108,7 +109,7 @@ def test_a_prior_however_strong_leaves_finite_scores(array, beta):
 def test_is_what_is_found_without_each_label(kind, beta):
     graph, dense, y, owner, answers = case()
     p = Propagation(NUM_CLASSES, alpha=0.9, label_matrix=kind, client_prior=beta)
-    points = labeled_rows(PropagationMatrix(graph, p), y, owner, answers)
+    points = labeled_rows(PropagationMatrix(graph, p.alpha), y, owner, answers)
     ours = left_out_scores(points, p)
     expected = []
     for i in np.flatnonzero(answers >= 0):
@@ -130,7 +131,7 @@ def test_is_what_is_found_without_each_label(kind, beta):
 def test_scores_are_those_of_the_definition(kind):
     graph, dense, y, _, _ = case()
     p = Propagation(NUM_CLASSES, alpha=0.9, label_matrix=kind)
-    z, _ = scores_of(PropagationMatrix(graph, p), y)
+    z, _ = scores_of(PropagationMatrix(graph, p.alpha), y, kind)
     expected = dense_scores(dense, y.astype(float), p)
     np.testing.assert_allclose(z, expected, atol=3e-5 * np.abs(expected).max())
 
@@ -141,7 +142,7 @@ def test_estimated_diagonals_are_near_and_exact_with_a_column_a_label(monkeypatc
     indices = rng.integers(400, size=(400, 5)).astype(np.int32)
     indices[:, 0] = (np.arange(400) + 1) % 400
     graph = normalized_graph(indices, np.ones(indices.shape, np.float32))
-    matrix = PropagationMatrix(graph, Propagation(NUM_CLASSES, alpha=0.9))
+    matrix = PropagationMatrix(graph, alpha=0.9)
     points = np.arange(0, 400, 2)
     exact, _ = diagonal(matrix, points)
     monkeypatch.setattr(leave_one_out, "EXACT_UP_TO", 0)
@@ -162,7 +163,7 @@ def test_estimated_diagonals_hardly_change_a_hit(monkeypatch):
     answers = np.where(np.random.default_rng(0).random(n) < 0.3, classes, -1)
     y = one_hot_labels(answers, 10)
     p = Propagation(10)
-    matrix = PropagationMatrix(normalized_graph(*nearest), p)
+    matrix = PropagationMatrix(normalized_graph(*nearest), p.alpha)
     estimated = labeled_rows(matrix, y, np.zeros(n, int), answers)
     monkeypatch.setattr(leave_one_out, "EXACT_UP_TO", n)
     exact, _ = diagonal(matrix, np.flatnonzero(answers >= 0))
@@ -199,7 +200,7 @@ def test_leave_one_out_is_exact(alpha):
     p = Propagation(NUM_CLASSES, alpha=alpha, confidence="calibrated")
     graph, dense, y, owner, answers = case(labeled=0.2)
     points = np.flatnonzero(answers >= 0)
-    found = left_out_scores(labeled_rows(PropagationMatrix(graph, p), y, owner, answers), p)
+    found = left_out_scores(labeled_rows(PropagationMatrix(graph, p.alpha), y, owner, answers), p)
     for place, point in enumerate(points):
         without = y.copy()
         without[point] = 0

@@ -8,13 +8,10 @@ from secure_labels import digits
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.federation.clients import Federation
+from jaxfed.kernels.conjugate_gradient import PropagationMatrix
 from jaxfed.xclp import Parameters, Propagation, cross_client_label_propagation
 from jaxfed.xclp.one_shot.cosine_propagation import label_over_cosines
-from jaxfed.xclp.steps.propagation_matrix import (
-    PropagationMatrix,
-    SolverAccuracy,
-    warn_of_solution,
-)
+from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy, warn_of_solution
 
 SOLVED, CUT_SHORT = SolverAccuracy(9, 1e-7), SolverAccuracy(4, 1e-2, cut_short=True)
 
@@ -82,7 +79,7 @@ def test_every_solve_that_is_cut_short_is_told(run, monkeypatch):
         z, info = solve(matrix, y)
         if numbers[-1] == bad:
             info = info._replace(
-                steps=jnp.full_like(info.steps, matrix.p.max_steps),
+                steps=jnp.full_like(info.steps, matrix.max_steps),
                 converged=jnp.zeros_like(info.converged),
             )
         return z, info
