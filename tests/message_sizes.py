@@ -1,9 +1,9 @@
 """Payload bytes by kind of message, by the tables of the protocols' docstrings."""
 
+from jaxfed.secure import vote_sums
 from jaxfed.secure.hamming import transfer
 from jaxfed.secure.hamming.masked import BLOCK_POINTS
-from jaxfed.secure.primitives import packed_counts
-from jaxfed.secure.primitives.blocks import ranges
+from jaxfed.secure.hamming.pair import ranges
 from jaxfed.secure.primitives.packing import Packing
 from jaxfed.secure.primitives.ring import packed_size, ring_bits
 
@@ -65,7 +65,7 @@ def class_means(num_clients, num_classes, dim):
 
 def votes(num_clients, num_examples, num_classes, *, is_resilient=False):
     """`vote_sums`."""
-    elements = packed_counts.num_elements(num_examples * num_classes, num_clients)
+    elements = vote_sums.num_elements(num_examples * num_classes, num_clients)
     rows = [0] * num_clients
     one = double_masks(rows, 1, range(num_clients)) if is_resilient else single_masks(rows, 1)
     return {**one, "upload": ENTRY * num_clients * elements}

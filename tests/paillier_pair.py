@@ -6,8 +6,8 @@ Keys are of 256 bits where nothing is said, which hide nothing and follow the sa
 import numpy as np
 
 from jaxfed.secure.hamming import paillier_packed
+from jaxfed.secure.hamming.pair import bits_of
 from jaxfed.secure.primitives import paillier
-from jaxfed.secure.primitives.blocks import bits_of
 from jaxfed.secure.session.endpoint import SERVER
 
 BITS = 256

@@ -1,20 +1,19 @@
 """Sessions over letters whose clients are replayed: a new object for each letter, from its past alone.
 
-The network of `jaxfed.secure.session.network`, in one process: a client stores 32 bytes and the letters that
-it has answered.
+The network of `jaxfed.secure.session.remote_session`, in one process: a client stores 32 bytes and the
+letters that it has answered.
 """
 
 from collections import defaultdict
 
 from jaxfed.errors import ProtocolError
 from jaxfed.secure.primitives.prg import derived_seed, replayable_bytes
-from jaxfed.secure.session import framing
+from jaxfed.secure.session import framing, remote_calls
 from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER
-from jaxfed.secure.session.network import letters
-from jaxfed.secure.session.network.remote_session import RemoteSession
-from jaxfed.secure.session.network.replayed_party import ReplayedParty, Role
 from jaxfed.secure.session.parties import Session
+from jaxfed.secure.session.remote_session import RemoteSession
+from jaxfed.secure.session.replayed_party import ReplayedParty, Role
 
 
 def seed_of(party):
@@ -61,11 +60,11 @@ class Remote:
         """The client as it is after its letters."""
         party = self._made()
         for letter, sent in zip(self.letters, self.sent, strict=True):
-            assert letters.parsed(party.play(letter)) == sent  # nothing is sealed in two ways
+            assert remote_calls.parsed(party.play(letter)) == sent  # nothing is sealed in two ways
         return party
 
     def answer(self, letter):
-        sent = letters.parsed(self.party().play(letter))
+        sent = remote_calls.parsed(self.party().play(letter))
         self.letters.append(letter)
         self.sent.append(sent)
         return sent
@@ -117,7 +116,7 @@ class Replayed(RemoteSession):
             except ProtocolError:
                 continue
             if frames is not None:
-                answers[client] = letters.packed(frames)
+                answers[client] = remote_calls.packed(frames)
         return answers
 
     def results(self, step):

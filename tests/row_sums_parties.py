@@ -3,7 +3,7 @@
 import numpy as np
 from recording_network import Network
 
-from jaxfed.secure.primitives.fixed_point import FixedPoint
+from jaxfed.secure.primitives.ring import FixedPoint
 from jaxfed.secure.row_sums import double_masks, masked
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.phases import InProcess

@@ -3,7 +3,7 @@
 import numpy as np
 from sklearn.datasets import load_digits
 
-from jaxfed.secure.primitives.fixed_point import FixedPoint
+from jaxfed.secure.primitives.ring import FixedPoint
 
 
 def digits(num_clients, num_points, labeled=0.2, seed=0):

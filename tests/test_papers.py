@@ -10,8 +10,7 @@ from jaxfed.errors import UsageError
 from jaxfed.kernels.devices import operations
 from jaxfed.models import MODELS
 from jaxfed.models.layers import by_definition
-from jaxfed.paper_costs import PAPER_COSTS, CostSetting
-from jaxfed.paper_numbers import PAPER_TABLES, paper_table
+from jaxfed.paper_numbers import PAPER_COSTS, PAPER_TABLES, CostSetting, paper_table
 from jaxfed.reports import tables
 
 

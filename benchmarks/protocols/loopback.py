@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxfed.secure.primitives.blocks import Block, bits_of
+from jaxfed.secure.hamming.pair import Block, bits_of
 from jaxfed.secure.primitives.prg import derived_seed
 
 

@@ -20,10 +20,10 @@ import numpy as np
 
 from benchmarks.protocols.loopback import Loopback
 from benchmarks.timing.contest import Contest
-from jaxfed.secure.primitives.fixed_point import FixedPoint
+from jaxfed.secure.primitives.ring import FixedPoint
 from jaxfed.secure.row_sums import double_masks, masked
-from jaxfed.secure.row_sums.mask_streams import masked_rows, pair_masks
 from jaxfed.secure.row_sums.masked import RowSums
+from jaxfed.secure.row_sums.masked_rows import masked_rows, pair_masks
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.phases import InProcess
 

@@ -27,7 +27,7 @@ from benchmarks.protocols.loopback import (
 )
 from benchmarks.timing.contest import Contest
 from jaxfed.secure.hamming import masked, transfer
-from jaxfed.secure.primitives import transfer_extension
+from jaxfed.secure.primitives import oblivious_transfer
 from jaxfed.secure.primitives.oblivious_transfer import TransferReceiver, transfer_keys
 from jaxfed.secure.session.endpoint import SERVER
 
@@ -50,7 +50,7 @@ def distances(with_peers: bool) -> Iterator[Contest]:
     """
     yield Contest(
         task="base oblivious transfers",
-        case={"transfers": transfer_extension.NUM_BASE},
+        case={"transfers": oblivious_transfer.NUM_BASE},
         ours=_base_transfers,
         figures=lambda _, seconds: {"ms": 1e3 * seconds},
         at_most={"ms": 40},
@@ -82,7 +82,7 @@ def distances(with_peers: bool) -> Iterator[Contest]:
 
 
 def _base_transfers() -> list[bytes]:
-    choices = [number % 2 for number in range(transfer_extension.NUM_BASE)]
+    choices = [number % 2 for number in range(oblivious_transfer.NUM_BASE)]
     receiver = TransferReceiver(choices, b"benchmark")
     response, _ = transfer_keys(receiver.request, len(choices), b"benchmark")
     return receiver.keys(response)

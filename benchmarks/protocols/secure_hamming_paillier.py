@@ -20,9 +20,9 @@ from benchmarks import inputs
 from benchmarks.protocols.loopback import Loopback, Run, a_pair, joined, promised
 from benchmarks.timing.contest import Contest
 from jaxfed.secure.hamming import paillier_packed
-from jaxfed.secure.primitives.blocks import bits_of, ranges
+from jaxfed.secure.hamming.pair import bits_of, ranges
 from jaxfed.secure.primitives.paillier import Encryption, PrivateKey, generate_key
-from jaxfed.secure.primitives.subset_products import product
+from jaxfed.secure.primitives.products import product
 from jaxfed.secure.session.endpoint import SERVER
 
 N, M, NUM_BITS = 500, 500, 4096

@@ -22,8 +22,8 @@ import numpy as np
 
 from benchmarks.timing.contest import Contest, optional_peer, peak_memory_figure
 from jaxfed.federation.communication import Communication
-from jaxfed.secure.primitives.fixed_point import FixedPoint
-from jaxfed.secure.row_sums.mask_streams import masked_rows, pair_masks
+from jaxfed.secure.primitives.ring import FixedPoint
+from jaxfed.secure.row_sums.masked_rows import masked_rows, pair_masks
 from jaxfed.secure.row_sums.server_sums import server_sums
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.neighborhoods import neighborhood

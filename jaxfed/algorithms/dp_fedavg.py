@@ -16,7 +16,7 @@ It covers one client with all its data: it compares a run with the same run wher
                        has been in R sums: R releases of what moves a sum by S at most, exactly composed.
     epsilon_sampled    where each round draws K of M clients (`sampling` "uniform") and nobody knows whom: of
                        one client in place of another, which moves a sum by 2 S. (The paper's accountant takes
-                       clients to be drawn independently, ours what runs: `jaxfed.privacy.sampled_gaussian`.)
+                       clients to be drawn independently, ours what runs: `jaxfed.privacy.composition`.)
 
 Both are at `delta`. The paper stops when the delta of a given epsilon is spent. Here the number of rounds is
 fixed, and `target_epsilon` chooses z so that the last round spends `epsilon`.
@@ -39,7 +39,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.method import method
 from jaxfed.federation.rounds import Participation
-from jaxfed.privacy.sampled_gaussian import (
+from jaxfed.privacy.composition import (
     EVERYTHING,
     WithoutReplacement,
     accounting,

@@ -13,7 +13,7 @@ one example of one client, against the server and everybody else. They may see a
 even the model after every local step, and know in which rounds it takes part. Hiding that would lower
 epsilon; the paper's guarantee against third parties assumes it, this one does not. `epsilon`, at `delta`, is
 that of an example at the client that took part most often so far, in R rounds. These are R J releases that
-one example more or less moves, composed by privacy loss distributions (`jaxfed.privacy.sampled_gaussian`).
+one example more or less moves, composed by privacy loss distributions (`jaxfed.privacy.composition`).
 n_k, and who has labels, are no secrets. The paper draws floor(s n_k) examples in each step, and its sigma_g
 is for one example in place of another, which moves the sum by 2 C: z = 2 sigma_g.
 
@@ -39,7 +39,7 @@ from flax import nnx
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.federation.rounds import Participation
-from jaxfed.privacy.sampled_gaussian import EVERYTHING, Poisson, Subsampling, accounting
+from jaxfed.privacy.composition import EVERYTHING, Poisson, Subsampling, accounting
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Ge, Le
 from jaxfed.training.aggregate import noisy, norm, scaled, shrinking, uniformly, weighted_sum

@@ -30,7 +30,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import num_bytes_of
 from jaxfed.kernels.devices import operations
 from jaxfed.models.layers import by_definition
-from jaxfed.paper_costs import PAPER_COSTS, CostSetting
+from jaxfed.paper_numbers import PAPER_COSTS, CostSetting
 from jaxfed.training.pseudo_labels.prototypes import embedding_size
 from jaxfed.training.round.counted_round import CountingClients, RoundCosts, round_costs
 

@@ -9,7 +9,7 @@ turns of a loop and counts every body once. So here
 
 with the turns of a `scan` from the program, and those of a `while` from the caller. XLA's convolution omits
 the taps that fall on the padding. The same convolution as a matrix product
-(`jaxfed.kernels.convolution.conv`) includes them, as does the count that papers make by hand.
+(`jaxfed.kernels.conv`) includes them, as does the count that papers make by hand.
 
 Host arrays are padded to few lengths (`padded_length`). A program is compiled for fixed shapes, and if the
 number of points differs from call to call (groups of clients, several methods, sweeps over the number of

@@ -153,9 +153,7 @@ class TileKernel(NamedTuple):
     distances: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
     width: int  # points a side
     sequential: bool  # under vmap, process one element of the batch after another
-    pairs_once: (
-        bool  # among points, count each distance once (`jaxfed.kernels.neighbors.symmetric_knn`)
-    )
+    pairs_once: bool  # among points, count each distance once (`jaxfed.kernels.symmetric_knn`)
 
 
 # popcount: 1024 x 1024 keeps both operands' words of a pass and the sums in a core's L2 cache, and

@@ -16,13 +16,18 @@ from jax.custom_batching import sequential_vmap
 from jax.sharding import Mesh
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels import hamming
+from jaxfed.kernels import hamming, nearest, symmetric_knn
 from jaxfed.kernels.arrays import as_float32
 from jaxfed.kernels.devices import SpreadRows, by_rows, mesh_of, spread
-from jaxfed.kernels.neighbors import cosines, nearest, symmetric_knn
-from jaxfed.kernels.neighbors.cosines import COSINES
-from jaxfed.kernels.neighbors.distances import can_number, hamming_distances, no_distance
-from jaxfed.kernels.neighbors.nearest import Nearer, Nearest
+from jaxfed.kernels.distances import (
+    COSINES,
+    can_number,
+    cosines_of_tiles,
+    directions,
+    hamming_distances,
+    no_distance,
+)
+from jaxfed.kernels.nearest import Nearer, Nearest
 
 # First id of queries that are not points; no point has such an id.
 _NO_POINT = -(2**30)
@@ -55,7 +60,7 @@ def hamming_knn(
 
     Cost: n^2 W word operations, and k minima over n / s + k s values a point with s about
     sqrt(n / k), at most 32: little beside the distances for k = 10, as much for k = 100. By popcount,
-    for more than 2048 points and k up to n / 128, half of it (`jaxfed.kernels.neighbors.symmetric_knn`).
+    for more than 2048 points and k up to n / 128, half of it (`jaxfed.kernels.symmetric_knn`).
     Memory: three copies of the codes, the result, and 64 MiB of minima, or distances of 1024 x 16384 pairs
     (32 MiB; matmul 4096 x 16384). Over p devices each has 1 / p of the work, its rows of the result, and four
     parts of the codes. Under `jax.vmap` popcount searches one client after another in that memory; matmul
@@ -121,7 +126,7 @@ def cosine_knn(
 
     Cost: n^2 d multiply-adds, and memory of two copies of the vectors, the result, and a tile of 64 MiB.
     On a CPU, for more than 2048 points and k up to n / 128, half of the operations
-    (`jaxfed.kernels.neighbors.symmetric_knn`), two copies and 52 MiB of minima. Cosines of neighbors are then
+    (`jaxfed.kernels.symmetric_knn`), two copies and 52 MiB of minima. Cosines of neighbors are then
     summed once more, so if two differ by float32's rounding, either may be the k-th.
     """
     vectors = as_float32("vectors", vectors)
@@ -231,7 +236,7 @@ def _cosine_knn(
         def once(points: jax.Array, valid: jax.Array) -> Nearest:
             return symmetric_knn.neighbors(COSINES, points, valid, k, rows)
 
-        nearer = functools.partial(nearest.nearer, cosines.of_tiles, COSINES.width)
+        nearer = functools.partial(nearest.nearer, cosines_of_tiles, COSINES.width)
         twice = _ring(nearer, k, COSINES.missing, COSINES.dtype, rows)
 
         def search(points: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -245,7 +250,7 @@ def _cosine_knn(
 
         return search
 
-    indices, distances = by_rows(found_by, mesh)(cosines.directions(vectors), valid)
+    indices, distances = by_rows(found_by, mesh)(directions(vectors), valid)
     return indices, -distances
 
 

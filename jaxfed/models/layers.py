@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels.convolution.conv import matmul_conv
-from jaxfed.kernels.convolution.winograd import winograd_conv
+from jaxfed.kernels.conv import matmul_conv
+from jaxfed.kernels.winograd import winograd_conv
 
 Norm = Literal["batch", "group", "none"]
 Activation = Callable[[jax.Array], jax.Array]
@@ -66,7 +66,7 @@ def by_definition() -> Iterator[None]:
 
 
 def _convolve(*operands: Any, **options: Any) -> jax.Array:
-    """XLA's convolution; on a CPU the fastest for each shape (`jaxfed.kernels.convolution.winograd`)."""
+    """XLA's convolution; on a CPU the fastest for each shape (`jaxfed.kernels.winograd`)."""
     on_cpu = jax.default_backend() == "cpu"
     return (_CPU_ALONE.get() if on_cpu else jax.lax.conv_general_dilated)(*operands, **options)
 

@@ -10,7 +10,7 @@ gets no mean, since its sum would be that client's prototype. Clients leave such
 it. The server reads n_k, and s_k if it is a sum over two clients or more. Exception: if clients leave
 between the two sums, s_k may be that of a single one (docs/threat-model.md).
 
-Numbers are fixed point (`jaxfed.secure.primitives.fixed_point`), f = 40: a mean differs from the exact one
+Numbers are fixed point (`jaxfed.secure.primitives.ring`), f = 40: a mean differs from the exact one
 by at most 2^-41 plus float64's rounding; sums modulo 2^64 are exact. Coordinates are limited to 2^23 / p.
 """
 

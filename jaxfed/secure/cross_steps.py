@@ -15,10 +15,10 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.secure.hamming import matrix
-from jaxfed.secure.hamming.nearest_others import NearestOthers
+from jaxfed.secure.hamming.matrix import NearestOthers
+from jaxfed.secure.hamming.pair import Block
 from jaxfed.secure.hamming.protocols import Codes, Protocol
-from jaxfed.secure.primitives import projection
-from jaxfed.secure.primitives.blocks import Block
+from jaxfed.secure.primitives import prg
 from jaxfed.secure.row_sums import masked as masked_row_sums
 from jaxfed.secure.row_sums.server_sums import RowClient, row_client, summed
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
@@ -44,7 +44,7 @@ class Neighbors(NamedTuple):
 def hyperplanes(session: Session, num_bits: int, dim: int) -> np.ndarray:
     """Pi as every client of the session draws it from the group secret: float32 [num_bits, dim]."""
     anybody = next(end for address, end in session.endpoints.items() if address != SERVER)
-    return projection.hyperplanes(anybody.group_seed("xclp/projection"), num_bits, dim)
+    return prg.hyperplanes(anybody.group_seed("xclp/projection"), num_bits, dim)
 
 
 def nearest_others(

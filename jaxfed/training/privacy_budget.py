@@ -14,7 +14,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.rounds import Participation
-from jaxfed.privacy.sampled_gaussian import MOST_NOISE, Subsampling, epsilon_of, noise_multiplier_of
+from jaxfed.privacy.composition import MOST_NOISE, Subsampling, epsilon_of, noise_multiplier_of
 from jaxfed.settings import (
     Allowed,
     Ge,

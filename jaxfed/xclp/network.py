@@ -14,7 +14,7 @@ the protocols do not read.
     end                 nothing                                         masked sums
 
 That is six exchanges with `row_sums="masked"`; double masks take three or four more. The session is that of
-`jaxfed.secure.session.network.exchanges`; its terms have the seed of Pi besides, and a reply the number of
+`jaxfed.secure.session.exchanges`; its terms have the seed of Pi besides, and a reply the number of
 the client's points. A client's party answers a letter by
 
     client, kept, frames = take_part(p, step, own, request, vectors, labels)
@@ -47,13 +47,13 @@ from jaxfed.federation.execution import Execution
 from jaxfed.kernels.conjugate_gradient import PropagationMatrix
 from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import masked, matrix
-from jaxfed.secure.primitives import projection
-from jaxfed.secure.primitives.fixed_point import FixedPoint
+from jaxfed.secure.primitives import prg
+from jaxfed.secure.primitives.ring import FixedPoint
 from jaxfed.secure.row_sums.server_sums import CLIENT_STEPS
+from jaxfed.secure.session import exchanges
 from jaxfed.secure.session.key_agreement import RandomBytes
-from jaxfed.secure.session.network import exchanges
-from jaxfed.secure.session.network.remote_session import Carry, RemoteSession
-from jaxfed.secure.session.network.replayed_party import ReplayedParty, Role
+from jaxfed.secure.session.remote_session import Carry, RemoteSession
+from jaxfed.secure.session.replayed_party import ReplayedParty, Role
 from jaxfed.xclp.inputs import checked
 from jaxfed.xclp.one_shot.transduction import client_arrays
 from jaxfed.xclp.selection.choice import largest_settings
@@ -123,7 +123,7 @@ class LabelingClient:
         if p.projection == "group_secret":
             assert self.party.endpoint is not None
             secret = self.party.endpoint.group_seed("xclp/projection")
-            planes = jnp.asarray(projection.hyperplanes(secret, p.num_bits, dim))
+            planes = jnp.asarray(prg.hyperplanes(secret, p.num_bits, dim))
         else:
             planes = projection_of_seed(p.seed, p.num_bits, dim, None)
         return client_codes([self._vectors], planes)[0]

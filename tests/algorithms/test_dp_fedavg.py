@@ -20,7 +20,7 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment.run.simulate import simulate
 from jaxfed.federation.rounds import Sampling, participation, sample_clients
 from jaxfed.models.mlp import mlp
-from jaxfed.privacy.sampled_gaussian import EVERYTHING, Poisson, WithoutReplacement, epsilon_of
+from jaxfed.privacy.composition import EVERYTHING, Poisson, WithoutReplacement, epsilon_of
 from jaxfed.training.aggregate import clipped_mean
 from jaxfed.training.local.batches import Batches, ClientData
 from jaxfed.training.local.losses import weighted_loss

@@ -9,8 +9,7 @@ import reference_kernels as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxfed.kernels import knn, lsh
-from jaxfed.kernels.neighbors import nearest
+from jaxfed.kernels import knn, lsh, nearest
 
 BACKENDS = ["popcount", "matmul"]
 

@@ -11,12 +11,12 @@ import refusals
 from jaxfed.kernels import edges, hamming, knn, lsh
 from jaxfed.kernels.components import components
 from jaxfed.kernels.conjugate_gradient import propagate, propagate_centered
-from jaxfed.kernels.convolution.conv import matmul_conv
-from jaxfed.kernels.convolution.direct_conv import direct_conv
-from jaxfed.kernels.convolution.winograd import winograd_conv
+from jaxfed.kernels.conv import matmul_conv
 from jaxfed.kernels.devices import points_mesh
+from jaxfed.kernels.direct_conv import direct_conv
 from jaxfed.kernels.graph import normalized_graph
 from jaxfed.kernels.ring_product import ring_product
+from jaxfed.kernels.winograd import winograd_conv
 
 CODES, KEY = np.ones((3, 2), np.uint32), jax.random.key(0)
 COMPLEX, SHORT = np.ones((2, 3), np.complex64), np.zeros((2, 3), np.uint16)

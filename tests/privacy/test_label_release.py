@@ -10,8 +10,8 @@ from scipy import stats
 from threat_model import table
 
 from jaxfed.privacy import composition
-from jaxfed.privacy import label_sensitivity as sensitivity
 from jaxfed.privacy import randomized_response as rr
+from jaxfed.privacy import xor_mechanism as sensitivity
 from jaxfed.privacy import xor_mechanism as xor
 
 

@@ -9,16 +9,16 @@ import numpy as np
 import refusals
 
 from jaxfed import xclp
+from jaxfed.privacy import composition
 from jaxfed.privacy import randomized_response as rr
-from jaxfed.privacy import sampled_gaussian
 from jaxfed.privacy import xor_mechanism as xor
-from jaxfed.privacy.sampled_gaussian import EVERYTHING, Poisson, noise_multiplier_of
+from jaxfed.privacy.composition import EVERYTHING, Poisson, noise_multiplier_of
 
 
 def without_dp_accounting():
     with mock.patch.dict(sys.modules, dp_accounting=None):
-        sampled_gaussian.epsilon_of(1e-5, 1.0, 1, EVERYTHING)
-        sampled_gaussian.accounting()
+        composition.epsilon_of(1e-5, 1.0, 1, EVERYTHING)
+        composition.accounting()
 
 
 NOISE = {
@@ -29,8 +29,8 @@ NOISE = {
     "xclp.bit_epsilon=-0.5": partial(xclp.Parameters, num_classes=2, bit_epsilon=-0.5),
     "xclp.label_epsilon=inf": partial(xclp.Parameters, num_classes=2, label_epsilon=math.inf),
     "xclp.seed=-1": partial(xclp.Parameters, num_classes=2, seed=-1),
-    "...delta=1.0": partial(sampled_gaussian.epsilon_of, 1.0, 1.0, 1, EVERYTHING),
-    "...noise_multiplier=0.0": partial(sampled_gaussian.epsilon_of, 1e-5, 0.0, 1, Poisson(0.1)),
+    "...delta=1.0": partial(composition.epsilon_of, 1.0, 1.0, 1, EVERYTHING),
+    "...noise_multiplier=0.0": partial(composition.epsilon_of, 1e-5, 0.0, 1, Poisson(0.1)),
     "epsilon=0.0, releases=1: use": partial(noise_multiplier_of, 0.0, 1e-5, 1, EVERYTHING),
     "...releases=0": partial(noise_multiplier_of, 1.0, 1e-5, 0, EVERYTHING),
     "...target_epsilon=1e-09: no noise": partial(noise_multiplier_of, 1e-9, 1e-12, 99, EVERYTHING),

@@ -11,13 +11,15 @@ from dp_accounting.rdp import RdpAccountant
 from scipy import integrate, stats
 from scipy.special import logsumexp
 
-from jaxfed.privacy import composition, sampled_gaussian
-from jaxfed.privacy.composition import gaussian_delta, gaussian_epsilon, mean_sensitivity
-from jaxfed.privacy.sampled_gaussian import (
+from jaxfed.privacy import composition
+from jaxfed.privacy.composition import (
     EVERYTHING,
     Poisson,
     WithoutReplacement,
     epsilon_of,
+    gaussian_delta,
+    gaussian_epsilon,
+    mean_sensitivity,
     noise_multiplier_of,
     renyi_epsilon_of,
 )
@@ -71,9 +73,7 @@ def test_one_poisson_release_has_its_closed_form():
 
 def test_draws_without_replacement_are_accounted_by_the_librarys_renyi():
     """One in place of another moves the sum by twice the bound."""
-    accountant = RdpAccountant(
-        sampled_gaussian._ORDERS, dp_accounting.NeighboringRelation.REPLACE_ONE
-    )
+    accountant = RdpAccountant(composition._ORDERS, dp_accounting.NeighboringRelation.REPLACE_ONE)
     accountant.compose(
         dp_accounting.SampledWithoutReplacementDpEvent(100, 5, dp_accounting.GaussianDpEvent(2.0)),
         300,

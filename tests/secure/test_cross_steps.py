@@ -10,8 +10,8 @@ from jaxfed import xclp
 from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import matrix as hamming_matrix
 from jaxfed.secure.hamming import protocols
-from jaxfed.secure.hamming.nearest_others import NearestOthers
-from jaxfed.secure.primitives.blocks import Block, ranges
+from jaxfed.secure.hamming.matrix import NearestOthers
+from jaxfed.secure.hamming.pair import Block, ranges
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.parties import Session
 

@@ -28,14 +28,14 @@ from jaxfed.secure.primitives.oblivious_transfer import TransferReceiver, transf
 from jaxfed.secure.primitives.paillier import HIDING_BITS
 from jaxfed.secure.row_sums import double_masks
 from jaxfed.secure.row_sums.signed_survivors import Signer
+from jaxfed.secure.session import exchanges
 from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import KeyPair
 from jaxfed.secure.session.neighborhoods import Promise
-from jaxfed.secure.session.network import exchanges
-from jaxfed.secure.session.network.letters import SETUP, Call, Letter
-from jaxfed.secure.session.network.remote_session import RemoteSession
-from jaxfed.secure.session.network.replayed_party import ReplayedParty
+from jaxfed.secure.session.remote_calls import SETUP, Call, Letter
+from jaxfed.secure.session.remote_session import RemoteSession
+from jaxfed.secure.session.replayed_party import ReplayedParty
 from jaxfed.secure.session.setup import ServerSetup, agree
 
 MANY = 64  # bytes of a draw up to which each is tried
@@ -265,8 +265,8 @@ def test_the_table_names_every_place_that_draws():
         "row_sums/signed_survivors.py",
         "session/key_agreement.py",
         "session/neighborhoods.py",  # the server's graph, which is no secret
-        "session/network/exchanges.py",
-        "session/network/remote_session.py",
+        "session/exchanges.py",
+        "session/remote_session.py",
         "session/parties.py",
         "session/setup.py",
     }

@@ -10,11 +10,11 @@ from jaxfed.errors import ProtocolError
 from jaxfed.secure import class_means, vote_sums
 from jaxfed.secure import influence_columns as columns
 from jaxfed.secure.hamming import matrix
-from jaxfed.secure.primitives import oblivious_transfer, packed_counts, paillier, ring, shamir
-from jaxfed.secure.primitives import transfer_extension as extension
-from jaxfed.secure.primitives.fixed_point import FixedPoint
+from jaxfed.secure.primitives import oblivious_transfer, paillier, ring, shamir
+from jaxfed.secure.primitives import oblivious_transfer as extension
 from jaxfed.secure.primitives.packing import Packing
 from jaxfed.secure.primitives.prg import Keystream
+from jaxfed.secure.primitives.ring import FixedPoint
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import KeyPair
 from jaxfed.secure.session.neighborhoods import Promise, neighborhood
@@ -67,7 +67,7 @@ PARAMETERS = {
     "no graph of 50 clients withstands 50%": lambda: neighborhood(50, 0, Promise(0.5, 0.5)),
     "leaving=1.0: use shares from 0 to below 1": lambda: neighborhood(50, 0, Promise(0.1, 1.0)),
     "...num_clients=0": partial(Session, 0),
-    "...num_terms=0": partial(packed_counts.slots, 0),
+    "...num_terms=0": partial(vote_sums.slots, 0),
     "...client 1: use marks 0 and 1": lambda: vote_sums.vote_histogram(Session(2), MARKS),
 }
 
@@ -151,10 +151,10 @@ def distances(payload):
 
 
 def counted(elements, count):
-    return lambda: packed_counts.unpack(elements, count, 5)
+    return lambda: vote_sums.unpack_counts(elements, count, 5)
 
 
-FIVE = packed_counts.pack(np.ones(5, bool), 5)
+FIVE = vote_sums.pack_marks(np.ones(5, bool), 5)
 PACKED = ring.packed_size(4, 6)
 MESSAGES = {
     **{f"...small order  {u}": agreed(u.to_bytes(32, "little")) for u in SMALL_ORDER},

@@ -25,25 +25,19 @@ from jaxfed.errors import ProtocolError
 from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import protocols
 from jaxfed.secure.primitives import shamir
-from jaxfed.secure.primitives.correlation_hash import CorrelationHash
-from jaxfed.secure.primitives.fixed_point import FixedPoint
+from jaxfed.secure.primitives.oblivious_transfer import CorrelationHash
 from jaxfed.secure.primitives.prg import Keystream
-from jaxfed.secure.primitives.ring import unpack
-from jaxfed.secure.row_sums import (
-    double_masks,
-    mask_streams,
-    masked,
-    server_sums,
-)
-from jaxfed.secure.session import framing, party_endpoint, sealed_link
+from jaxfed.secure.primitives.ring import FixedPoint, unpack
+from jaxfed.secure.row_sums import double_masks, masked, masked_rows, server_sums
+from jaxfed.secure.session import framing, party_endpoint
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.framing import Link
 from jaxfed.secure.session.key_agreement import derived_key
 from jaxfed.secure.session.neighborhoods import Neighborhood, Promise, neighborhood
 from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.party_endpoint import PartyEndpoint
 from jaxfed.secure.session.phases import InProcess
-from jaxfed.secure.session.sealed_link import Link
 
 # === sessions =======================================================================================
 
@@ -112,12 +106,12 @@ def no_session_in_keys(monkeypatch):
 
 
 def no_session_in_routes(monkeypatch):
-    check = sealed_link.check_route
+    check = framing.check_route
 
     def without(header, session, sender, receiver, *, is_sealed):
         check(header, header.session, sender, receiver, is_sealed=is_sealed)
 
-    monkeypatch.setattr(sealed_link, "check_route", without)
+    monkeypatch.setattr(framing, "check_route", without)
 
 
 def no_session_anywhere(monkeypatch):
@@ -169,15 +163,15 @@ def no_associated_data(monkeypatch):
         def authenticate_additional_data(self, header):
             pass
 
-    opening = sealed_link.AESGCM
+    opening = framing.AESGCM
 
     def bare_opening(key):
         return SimpleNamespace(
             decrypt=lambda nonce, body, header: opening(key).decrypt(nonce, body, None)
         )
 
-    monkeypatch.setattr(sealed_link, "Cipher", Bare)
-    monkeypatch.setattr(sealed_link, "AESGCM", bare_opening)
+    monkeypatch.setattr(framing, "Cipher", Bare)
+    monkeypatch.setattr(framing, "AESGCM", bare_opening)
 
 
 def check_rosters():
@@ -276,7 +270,7 @@ def streams(protocol, session, first_round):
         return Keystream(seed, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mask_streams, "Keystream", counted)
+        patch.setattr(masked_rows, "Keystream", counted)
         run(protocol, session, VALUES, ROWS, first_round=first_round)
     return seeds
 
@@ -466,7 +460,7 @@ def streams_among_neighbors(session, number):
 
     clients, server, _ = parties_of(session)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mask_streams, "Keystream", counted)
+        patch.setattr(masked_rows, "Keystream", counted)
         double_masks.run(InProcess(clients), server, first_round=number)
     return seeds
 
@@ -508,8 +502,8 @@ def check_own_seed_hides():
     clients, _, _ = up_to_uploads(session)
     upload = next(message for sender, message in heard if sender == 1 and len(message) == 48)
     left = np.frombuffer(upload, "<u8").reshape(PART.shape).copy()
-    masks = mask_streams.pair_masks(1, {j: clients[1]._pair_seeds[j] for j in clients[1]._held})
-    mask_streams.add_masks(left, mask_streams.removed(masks))
+    masks = masked_rows.pair_masks(1, {j: clients[1]._pair_seeds[j] for j in clients[1]._held})
+    masked_rows.add_masks(left, masked_rows.removed(masks))
     assert not np.any(left == PART)
 
 

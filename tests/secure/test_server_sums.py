@@ -13,7 +13,6 @@ from server_owned_sums import RESILIENT, assert_noise_of_three, recorded_uploads
 from jaxfed.errors import ProtocolError
 from jaxfed.secure import class_means, vote_sums
 from jaxfed.secure.class_means import Shown
-from jaxfed.secure.primitives import packed_counts
 from jaxfed.secure.row_sums import double_masks, masked
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER
@@ -184,20 +183,20 @@ def test_a_class_of_one_that_is_left_between_the_sums_has_no_mean(is_resilient):
 @pytest.mark.parametrize("num_terms", [1, 2, 7, 1000, 2**31, 2**63 - 1])
 def test_a_modulus_of_one_more_than_the_clients_is_enough_and_needed(num_terms):
     """Sums in which every count is the largest: no digit carries; in a smaller one it would."""
-    size = packed_counts.slots(num_terms)
+    size = vote_sums.slots(num_terms)
     assert (num_terms + 1) ** size <= 2**64 < (num_terms + 1) ** (size + 1)
     count = 2 * size + 1
-    ones = packed_counts.pack(np.ones(count, bool), num_terms)
-    assert ones.size == packed_counts.num_elements(count, num_terms) == 3
+    ones = vote_sums.pack_marks(np.ones(count, bool), num_terms)
+    assert ones.size == vote_sums.num_elements(count, num_terms) == 3
     largest = ones * np.uint64(num_terms)
     np.testing.assert_array_equal(
-        packed_counts.unpack(largest, count, num_terms), np.full(count, num_terms)
+        vote_sums.unpack_counts(largest, count, num_terms), np.full(count, num_terms)
     )
     if num_terms > 1:  # modulo K a vote of all is a vote of nobody, and of the next class
         fewer = num_terms - 1
-        everybody = packed_counts.pack(np.ones(1, bool), fewer) * np.uint64(num_terms)
+        everybody = vote_sums.pack_marks(np.ones(1, bool), fewer) * np.uint64(num_terms)
         with pytest.raises(ProtocolError, match="no votes have"):
-            packed_counts.unpack(everybody, 1, fewer)
+            vote_sums.unpack_counts(everybody, 1, fewer)
 
 
 # --- the parties of any such sum -----------------------------------------------------------------
@@ -206,7 +205,7 @@ RNG = np.random.default_rng(0)
 PARTS = {  # of three clients
     "numbers": RNG.normal(size=(3, 4, 6)),
     "votes": np.stack(
-        [packed_counts.pack(marks, 3)[:, None] for marks in RNG.integers(0, 2, (3, 20, 3))]
+        [vote_sums.pack_marks(marks, 3)[:, None] for marks in RNG.integers(0, 2, (3, 20, 3))]
     ),
 }
 

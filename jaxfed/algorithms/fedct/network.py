@@ -2,7 +2,7 @@
 
     step     the server sends                    client j replies
     "turn"   `turn_form`: L, weights, r, key     `reply_form`: its answers, unless they are summed under masks
-    others   messages of a masked sum            its replies (`jaxfed.secure.session.network.exchanges`)
+    others   messages of a masked sum            its replies (`jaxfed.secure.session.exchanges`)
 
 Answers are labels, or the bits of the XOR mechanism (`jaxfed.algorithms.fedct.round.packed`). A client also
 reports whether it has answers, whether its learner failed, and the metrics of its fit.
@@ -49,9 +49,9 @@ from jaxfed.learners.learner import State, Taught
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.secure import vote_sums
 from jaxfed.secure.row_sums import server_sums
-from jaxfed.secure.session.network import exchanges
-from jaxfed.secure.session.network.remote_session import RemoteSession
-from jaxfed.secure.session.network.replayed_party import ReplayedParty
+from jaxfed.secure.session import exchanges
+from jaxfed.secure.session.remote_session import RemoteSession
+from jaxfed.secure.session.replayed_party import ReplayedParty
 from jaxfed.training.consensus import Attendance
 
 TURN = "turn"

@@ -36,8 +36,7 @@ from jaxfed.learners.client_fit import (
 )
 from jaxfed.learners.learner import Learner, State, Taught
 from jaxfed.privacy import randomized_response as rr
-from jaxfed.privacy.label_sensitivity import estimate
-from jaxfed.privacy.xor_mechanism import one_hot
+from jaxfed.privacy.xor_mechanism import estimate, one_hot
 from jaxfed.training.consensus import Agreed, Attendance, fewest_clients, largest_share
 
 if TYPE_CHECKING:
@@ -314,7 +313,7 @@ def estimated_rows(
 
         r_i = max over n neighbors D' of #{u in U : A(D' u P, h)(u) != h_i(u)},        r = max_i r_i
 
-    It is no bound (`jaxfed.privacy.label_sensitivity`): the next neighbor may change more, and h stays the
+    It is no bound (`jaxfed.privacy.xor_mechanism`): the next neighbor may change more, and h stays the
     same although it has seen the example in earlier rounds. Nor is r itself private. A client with one
     example has r_i = |U|, and so has a client whose learner fails on a neighbor. r is 1 or more; 0 if no
     client has an example of its own.

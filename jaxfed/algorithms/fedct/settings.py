@@ -8,7 +8,7 @@ In a simulation noise is drawn from a key, so runs can be repeated. This measure
 protects nobody from those who know the seed. On a network each client draws from its operating system.
 
 A client's noise spends eps on r labels, the number that one private example changes. The source of r
-determines the name of the eps of R releases (`jaxfed.privacy.label_sensitivity`):
+determines the name of the eps of R releases (`jaxfed.privacy.xor_mechanism`):
 
     rows        r is given, or |U|, the bound that always holds         epsilon
     stability   r by FedCT's Proposition 2 (arXiv 2310.05696)           epsilon_if_stable
@@ -33,8 +33,7 @@ from jaxfed.errors import UsageError
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy import xor_mechanism
 from jaxfed.privacy.composition import approximate, basic
-from jaxfed.privacy.label_sensitivity import BITS_A_ROW, stability_bound
-from jaxfed.privacy.xor_mechanism import Condition
+from jaxfed.privacy.xor_mechanism import BITS_A_ROW, Condition, stability_bound
 from jaxfed.secure.session.channel import Departure
 from jaxfed.settings import Count, Ge, Gt, Le, Note, Positive, Probability, Share, check, when
 from jaxfed.training.consensus import ConsensusSums, departures_of

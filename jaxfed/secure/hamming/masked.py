@@ -38,12 +38,12 @@ import numpy as np
 
 from jaxfed.errors import DroppedOut, ProtocolError
 from jaxfed.kernels.ring_product import ring_product
-from jaxfed.secure.hamming.pair import pair_kind
-from jaxfed.secure.primitives.blocks import (
+from jaxfed.secure.hamming.pair import (
     Block,
     SharesDisagree,
     bits_of,
     checked_distances,
+    pair_kind,
     ranges,
 )
 from jaxfed.secure.primitives.prg import Keystream

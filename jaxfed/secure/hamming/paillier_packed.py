@@ -62,9 +62,7 @@ import numpy as np
 from gmpy2 import mpz
 
 from jaxfed.errors import ProtocolError
-from jaxfed.secure.hamming.pair import PairServer, pair_kind
-from jaxfed.secure.primitives.blocks import Block, bits_of, ranges
-from jaxfed.secure.primitives.fixed_base import FixedBase
+from jaxfed.secure.hamming.pair import Block, PairServer, bits_of, pair_kind, ranges
 from jaxfed.secure.primitives.packing import Packing, balanced
 from jaxfed.secure.primitives.paillier import (
     HIDING_BITS,
@@ -79,7 +77,7 @@ from jaxfed.secure.primitives.paillier import (
     uniform_below,
 )
 from jaxfed.secure.primitives.prg import SEED_BYTES, Keystream, derived_seed
-from jaxfed.secure.primitives.subset_products import product, subset_products
+from jaxfed.secure.primitives.products import FixedBase, product, subset_products
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 
 RandomBytes = Callable[[int], bytes]

@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxfed.secure.hamming import masked as masked_codes
 from jaxfed.secure.hamming import matrix, transfer
-from jaxfed.secure.primitives.blocks import Block
+from jaxfed.secure.hamming.pair import Block
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
 

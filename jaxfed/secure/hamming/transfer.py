@@ -14,7 +14,7 @@ Two corrections of the printed text are in these steps:
 
 This module does the same with extended transfers. Client `first` is j with points x_i, and it sends. Client
 `second` is k with points y_m, and it receives. Message by message, with kappa = 128 (`oblivious_transfer`,
-`transfer_extension`):
+`oblivious_transfer`):
 
     request     first -> second    PK_0 of 128 base transfers                    32 kappa bytes
     response    second -> first    r G                                           32 bytes
@@ -32,7 +32,7 @@ variant against others was broken by Kiraz, Genc and Kardas, 2015.)
 
 The algebra is SHADE's (Bringer, Chabanne, Patey, 2013) on extended transfers. The receiver has vectors y, the
 sender points x_i, all of L bits. Transfer l of a vector, with the pads H(q_l), H(q_l xor s) and H(t_l) of
-`transfer_extension` as long as the list of points (correlated transfers: Asharov, Lindell, Schneider, Zohner,
+`oblivious_transfer` as long as the list of points (correlated transfers: Asharov, Lindell, Schneider, Zohner,
 CCS 2013), gives the two sides, modulo 2^16,
 
     sender:    r_{l,i} = H(q_l)_i - x_{i,l}
@@ -54,13 +54,23 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from jaxfed.errors import ProtocolError
-from jaxfed.secure.hamming.pair import PairServer, pair_kind
-from jaxfed.secure.primitives import transfer_extension
-from jaxfed.secure.primitives.blocks import Block, bits_of, checked_distances, ranges
-from jaxfed.secure.primitives.correlation_hash import VALUES_PER_BLOCK, CorrelationHash
-from jaxfed.secure.primitives.oblivious_transfer import TransferReceiver, transfer_keys
+from jaxfed.secure.hamming.pair import (
+    Block,
+    PairServer,
+    bits_of,
+    checked_distances,
+    pair_kind,
+    ranges,
+)
+from jaxfed.secure.primitives import oblivious_transfer
+from jaxfed.secure.primitives.oblivious_transfer import (
+    VALUES_PER_BLOCK,
+    CorrelationHash,
+    TransferReceiver,
+    TransferRows,
+    transfer_keys,
+)
 from jaxfed.secure.primitives.ring import ring_bits
-from jaxfed.secure.primitives.transfer_extension import TransferRows
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 
 RandomBytes = Callable[[int], bytes]
@@ -88,7 +98,7 @@ class First:
         self._endpoint, self._second = endpoint, second
         self._num_points, self._num_bits = len(codes), 32 * codes.shape[1]
         ring_bits(self._num_bits)  # refuses an L that 2^16 does not hold
-        packed = random_bytes(transfer_extension.NUM_BASE // 8)
+        packed = random_bytes(oblivious_transfer.NUM_BASE // 8)
         self._choices = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little").tolist()
         self._base = TransferReceiver(
             self._choices,
@@ -107,7 +117,7 @@ class First:
     def finish_setup(self) -> None:
         """Receive the chosen seeds."""
         keys = self._base.keys(self._endpoint.receive(self._second, "response"))
-        self._extension = transfer_extension.ExtensionSender(keys, self._choices)
+        self._extension = oblivious_transfer.ExtensionSender(keys, self._choices)
 
     def extend(self, num_vectors: int) -> None:
         """Receive the correction for the next vectors."""
@@ -154,11 +164,11 @@ class Second:
         """Answer the base transfers."""
         response, pairs = transfer_keys(
             self._endpoint.receive(self._first, "request"),
-            transfer_extension.NUM_BASE,
+            oblivious_transfer.NUM_BASE,
             self._context,
             random_bytes=self._random_bytes,
         )
-        self._extension = transfer_extension.ExtensionReceiver(pairs)
+        self._extension = oblivious_transfer.ExtensionReceiver(pairs)
         self._endpoint.send(self._first, "response", response)
 
     def choose(self, vectors: range) -> None:

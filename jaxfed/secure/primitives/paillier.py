@@ -28,7 +28,7 @@ from gmpy2 import mpz
 from phe.paillier import PaillierPrivateKey, PaillierPublicKey
 
 from jaxfed.errors import ProtocolError, UsageError
-from jaxfed.secure.primitives.fixed_base import FixedBase
+from jaxfed.secure.primitives.products import FixedBase
 
 RandomBytes = Callable[[int], bytes]
 

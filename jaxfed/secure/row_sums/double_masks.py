@@ -75,16 +75,19 @@ from absl import logging
 
 from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.secure.primitives import shamir
-from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import SEED_BYTES, derived_seed
+from jaxfed.secure.primitives.ring import FixedPoint
 from jaxfed.secure.row_sums import masked, signed_survivors
-from jaxfed.secure.row_sums.mask_streams import add_masks, masked_rows, pair_masks, removed
-from jaxfed.secure.row_sums.participants import (
+from jaxfed.secure.row_sums.masked_rows import (
     ParticipatingRows,
     RowsOf,
+    add_masks,
     least_participants,
+    masked_rows,
     num_clients,
+    pair_masks,
     parsed_rows,
+    removed,
 )
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.key_agreement import KEY_BYTES, KeyPair, RandomBytes

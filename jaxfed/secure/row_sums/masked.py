@@ -8,7 +8,7 @@ Z[R_j], Z = sum_j Z^(j), and the server learns nothing. Per round, with p partic
     sums     server -> each    hat Z[R_j], the uploads summed there           8 n_j C bytes
 
 and client j adds Z^(j)[R_j] + M^(j)[R_j], which it never sent. Numbers are fixed point in Z_{2^64}
-(`fixed_point` states range and error), masks come from pairwise seeds (`mask_streams`) of this round.
+(`ring` states range and error), masks come from pairwise seeds (`masked_rows`) of this round.
 The server sees p - 1 masked matrices on each client's rows: uniform and independent. A client learns
 the sum, and so with p = 2 the other's contribution; any protocol for this task reveals that.
 
@@ -40,12 +40,13 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from jaxfed.errors import ProtocolError
-from jaxfed.secure.primitives.fixed_point import FixedPoint
-from jaxfed.secure.row_sums.mask_streams import masked_rows, pair_masks
-from jaxfed.secure.row_sums.participants import (
+from jaxfed.secure.primitives.ring import FixedPoint
+from jaxfed.secure.row_sums.masked_rows import (
     ParticipatingRows,
     RowsOf,
     least_participants,
+    masked_rows,
+    pair_masks,
     parsed_rows,
 )
 from jaxfed.secure.session.endpoint import SERVER, Endpoint

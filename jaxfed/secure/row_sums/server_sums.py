@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from jaxfed.errors import ProtocolError, UsageError
-from jaxfed.secure.primitives.fixed_point import FixedPoint
+from jaxfed.secure.primitives.ring import FixedPoint
 from jaxfed.secure.row_sums import double_masks, masked
-from jaxfed.secure.row_sums.participants import RowsOf
+from jaxfed.secure.row_sums.masked_rows import RowsOf
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.neighborhoods import PROMISE, Graph, Promise
-from jaxfed.secure.session.network.replayed_party import Role
 from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.phases import Parties
+from jaxfed.secure.session.replayed_party import Role
 
 RowClient = masked.Client | double_masks.Client
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from jaxfed.errors import DroppedOut, ProtocolError
 from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.framing import Link
 from jaxfed.secure.session.key_agreement import KEY_BYTES, derived_key
-from jaxfed.secure.session.sealed_link import Link
 
 
 class PartyEndpoint:

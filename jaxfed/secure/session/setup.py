@@ -35,7 +35,7 @@ from jaxfed.errors import DroppedOut, ProtocolError
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER
-from jaxfed.secure.session.framing import SESSION_BYTES, Header
+from jaxfed.secure.session.framing import SESSION_BYTES, Header, check_route
 from jaxfed.secure.session.key_agreement import (
     KEY_BYTES,
     Agreements,
@@ -52,7 +52,6 @@ from jaxfed.secure.session.neighborhoods import (
 )
 from jaxfed.secure.session.party_endpoint import PartyEndpoint
 from jaxfed.secure.session.phases import InProcess, Parties
-from jaxfed.secure.session.sealed_link import check_route
 
 _ENTRY = struct.Struct(f">i{KEY_BYTES}s")
 

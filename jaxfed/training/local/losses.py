@@ -23,7 +23,7 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Ragged
 from jaxfed.federation.communication import num_bytes_of
-from jaxfed.kernels.blocks import even_size, sum_over_blocks
+from jaxfed.kernels.arrays import even_size, sum_over_blocks
 from jaxfed.models.model import Model, as_float
 from jaxfed.settings import Described
 

@@ -46,10 +46,10 @@ from jaxfed.federation.cohort import Array, Cohort, arranged, own_examples
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution import client_map
 from jaxfed.secure.row_sums import server_sums
+from jaxfed.secure.session import exchanges
 from jaxfed.secure.session.neighborhoods import enough_partners
-from jaxfed.secure.session.network import exchanges
-from jaxfed.secure.session.network.remote_session import RemoteSession
-from jaxfed.secure.session.network.replayed_party import ReplayedParty
+from jaxfed.secure.session.remote_session import RemoteSession
+from jaxfed.secure.session.replayed_party import ReplayedParty
 from jaxfed.settings import choose_one_of
 from jaxfed.training.aggregate import largest_weight
 from jaxfed.training.consensus import fewest_clients

@@ -29,7 +29,7 @@ import numpy as np
 from jaxfed.federation.execution import Execution
 from jaxfed.kernels import knn
 from jaxfed.kernels.devices import everywhere, in_batches, padded_rows
-from jaxfed.kernels.neighbors.distances import no_distance
+from jaxfed.kernels.distances import no_distance
 from jaxfed.random_streams import Stream
 from jaxfed.xclp.settings.parameters import Neighbors
 from jaxfed.xclp.steps.codes import rows_of

@@ -15,7 +15,7 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS
 from jaxfed.privacy.composition import approximate
-from jaxfed.privacy.label_sensitivity import stability_bound
+from jaxfed.privacy.xor_mechanism import stability_bound
 from jaxfed.reports.names import metric_label
 from jaxfed.testing.method_checks import assert_equal, padded
 

@@ -17,7 +17,7 @@ from network_deployment import Deployment, config_of, state_of
 from jaxfed.flower.client import client_run, client_step
 from jaxfed.flower.messages import setup
 from jaxfed.flower.messages.steps import failure_of
-from jaxfed.secure.session.network.letters import Call, Letter, parsed_letter
+from jaxfed.secure.session.remote_calls import Call, Letter, parsed_letter
 
 XCLP = (
     *("xclp.hamming=masked", "xclp.influence=columns", "xclp.num_bits=64", "xclp.row_sums=masked"),

@@ -12,7 +12,7 @@ from on_demand import on_demand
 from jaxfed.errors import UsageError
 from jaxfed.flower.client import client_data, client_run
 from jaxfed.flower.server.exchange import TooFewClients
-from jaxfed.secure.primitives.blocks import bits_of
+from jaxfed.secure.hamming.pair import bits_of
 from jaxfed.xclp import network
 
 AT_ONCE = ("fedavg",)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from convolutions import assert_agrees_with_xla, assert_clients_need_no_convolution
 
-from jaxfed.kernels.blocks import even_size
-from jaxfed.kernels.convolution import conv
-from jaxfed.kernels.convolution.conv import matmul_conv
+from jaxfed.kernels import conv
+from jaxfed.kernels.arrays import even_size
+from jaxfed.kernels.conv import matmul_conv
 
 CASES = [  # image, window, strides, padding, in, out, groups
     ((7, 9), (1, 1), (1, 1), "SAME", 5, 4, 1),

@@ -5,8 +5,8 @@ import pytest
 from convolutions import LAYOUT, assert_agrees_with_xla, assert_clients_need_no_convolution
 from jax import lax
 
-from jaxfed.kernels.convolution import direct_conv as module
-from jaxfed.kernels.convolution.direct_conv import direct_conv
+from jaxfed.kernels import direct_conv as module
+from jaxfed.kernels.direct_conv import direct_conv
 
 CASES = [  # images, image, window, padding, in, out
     (3, (6, 8), (3, 3), "SAME", 9, 4),

@@ -5,8 +5,8 @@ import pytest
 from convolutions import LAYOUT, assert_agrees_with_xla, assert_clients_need_no_convolution
 from jax import lax
 
-from jaxfed.kernels.convolution import winograd
-from jaxfed.kernels.convolution.winograd import winograd_conv
+from jaxfed.kernels import winograd
+from jaxfed.kernels.winograd import winograd_conv
 
 SIDES = ((6, 8), (4, 4))
 PADDINGS = ("SAME", "VALID", ((0, 2), (2, 0)), ((1, 1), (0, 0)))

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxfed.kernels.convolution.conv import matmul_conv
+from jaxfed.kernels.conv import matmul_conv
 from jaxfed.kernels.devices import operations
 
 N, SIDE, INTO, OUT = 5, 8, 3, 16

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxfed.kernels import knn
+from jaxfed.kernels import knn, nearest
 from jaxfed.kernels.devices import (
     AXIS,
     ROWS,
@@ -25,7 +25,6 @@ from jaxfed.kernels.devices import (
     points_mesh,
     spread,
 )
-from jaxfed.kernels.neighbors import nearest
 
 DEVICES = [
     pytest.param(count, id=f"{count}_devices") for count in (1, 2, 4) if count <= jax.device_count()

@@ -2,7 +2,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxfed.kernels.neighbors import column_minima
+from jaxfed.kernels import column_minima
 
 FIRST, NUMBERED = (
     jax.jit(function, static_argnums=1)

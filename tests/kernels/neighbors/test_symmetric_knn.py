@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 import reference_kernels as reference
 
-from jaxfed.kernels import hamming
+from jaxfed.kernels import hamming, nearest, symmetric_knn
 from jaxfed.kernels.devices import by_rows, everywhere, points_mesh, spread
-from jaxfed.kernels.neighbors import nearest, symmetric_knn
-from jaxfed.kernels.neighbors.cosines import COSINES, directions
-from jaxfed.kernels.neighbors.distances import can_number, hamming_distances
+from jaxfed.kernels.distances import COSINES, can_number, directions, hamming_distances
 
 KERNEL = hamming._KERNELS["popcount"]
 DEVICES = [

@@ -12,7 +12,7 @@ from recording_network import Network
 from jaxfed.errors import DroppedOut
 from jaxfed.secure.hamming import masked as hamming_masked
 from jaxfed.secure.hamming import paillier_packed, transfer
-from jaxfed.secure.primitives.blocks import bits_of
+from jaxfed.secure.hamming.pair import bits_of
 from jaxfed.secure.session.endpoint import SERVER
 
 PROTOCOLS = ["ot", "masked"]

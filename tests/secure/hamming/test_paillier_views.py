@@ -22,8 +22,8 @@ from recording_network import Network
 from scipy import stats
 
 from jaxfed.secure.hamming import paillier_packed
+from jaxfed.secure.hamming.pair import bits_of
 from jaxfed.secure.primitives import paillier
-from jaxfed.secure.primitives.blocks import bits_of
 from jaxfed.secure.primitives.packing import Packing
 from jaxfed.secure.session.endpoint import SERVER
 

@@ -14,7 +14,7 @@ from recording_network import Network
 from scipy import stats
 
 from jaxfed.secure.hamming import transfer
-from jaxfed.secure.primitives.blocks import bits_of
+from jaxfed.secure.hamming.pair import bits_of
 from jaxfed.secure.session.endpoint import SERVER
 
 

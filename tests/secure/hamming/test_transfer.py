@@ -11,8 +11,8 @@ from scipy import stats
 from jaxfed.secure.hamming import transfer
 from jaxfed.secure.hamming.transfer import ReceiverSums, SenderPoints, vectors_per_block
 from jaxfed.secure.primitives import oblivious_transfer as base
-from jaxfed.secure.primitives import transfer_extension as extension
-from jaxfed.secure.primitives.correlation_hash import MAX_BLOCKS, CorrelationHash
+from jaxfed.secure.primitives import oblivious_transfer as extension
+from jaxfed.secure.primitives.oblivious_transfer import MAX_BLOCKS, CorrelationHash
 from jaxfed.secure.primitives.prg import Keystream
 
 

@@ -11,9 +11,9 @@ from recording_network import Network
 
 from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.secure.hamming import paillier_packed
-from jaxfed.secure.primitives import paillier, subset_products
-from jaxfed.secure.primitives.fixed_base import FixedBase
+from jaxfed.secure.primitives import paillier, products
 from jaxfed.secure.primitives.packing import Packing
+from jaxfed.secure.primitives.products import FixedBase
 
 
 @given(st.integers(0, 2**64), st.integers(1, 12), st.integers(1, 2000), st.integers(0, 2**96 - 1))
@@ -31,10 +31,10 @@ def test_subset_products(num_rows, num_columns, seed):
     rows = rng.integers(0, 2, (num_rows, num_columns), dtype=np.uint8)
     numbers = [mpz(int(value)) for value in rng.integers(0, 10007, num_columns)]
     expected = [
-        subset_products.product([c for bit, c in zip(row, numbers, strict=True) if bit], 10007)
+        products.product([c for bit, c in zip(row, numbers, strict=True) if bit], 10007)
         for row in rows
     ]
-    assert subset_products.subset_products(rows, numbers, mpz(10007)) == expected
+    assert products.subset_products(rows, numbers, mpz(10007)) == expected
 
 
 @given(st.integers(1, 4096), st.integers(0, 2**31))

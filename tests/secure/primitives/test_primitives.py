@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from jaxfed.secure.primitives import prg, ring, shamir
-from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import Keystream, derived_seed
+from jaxfed.secure.primitives.ring import FixedPoint
 
 
 def replayed(seed):

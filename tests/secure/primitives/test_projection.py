@@ -11,7 +11,7 @@ from secure_labels import digits, disagreement
 from jaxfed import xclp
 from jaxfed.errors import ProtocolError
 from jaxfed.secure import cross_steps
-from jaxfed.secure.primitives import projection
+from jaxfed.secure.primitives import prg
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
 from jaxfed.xclp.settings.parameters import PROJECTIONS
@@ -25,7 +25,7 @@ def test_entries_are_normal_quantiles_of_aes(dim):
     """By another AES mode and another quantile function, word by word."""
     encryptor = Cipher(algorithms.AES(SEED), modes.ECB()).encryptor()
     blocks = -(-dim // 2)
-    planes = projection.hyperplanes(SEED, 32, dim)
+    planes = prg.hyperplanes(SEED, 32, dim)
     for row in (0, 1, 31):
         counters = range(row * blocks, (row + 1) * blocks)
         stream = b"".join(encryptor.update(number.to_bytes(16, "big")) for number in counters)
@@ -36,31 +36,31 @@ def test_entries_are_normal_quantiles_of_aes(dim):
 
 
 def test_entries_are_independent_normals():
-    planes = projection.hyperplanes(SEED, 512, 65)
+    planes = prg.hyperplanes(SEED, 512, 65)
     assert planes.dtype == np.float32
     assert stats.kstest(planes.ravel().astype(np.float64), "norm").pvalue > 1e-4
     for axis in (0, 1):
         products = (planes * np.roll(planes, 1, axis)).mean()
         assert abs(products) < 5 / np.sqrt(planes.size)
-    other = projection.hyperplanes(bytes(32), 512, 65)
+    other = prg.hyperplanes(bytes(32), 512, 65)
     assert abs((planes * other).mean()) < 5 / np.sqrt(planes.size)
 
 
 def test_rows_stay_when_there_are_more():
-    planes = projection.hyperplanes(SEED, 1024, 3)
-    np.testing.assert_array_equal(planes[:320], projection.hyperplanes(SEED, 320, 3))
+    planes = prg.hyperplanes(SEED, 1024, 3)
+    np.testing.assert_array_equal(planes[:320], prg.hyperplanes(SEED, 320, 3))
 
 
 def test_all_bits_of_the_seed_count():
     """Each of the 256 alone gives another first row; a seed that is shorter is none."""
-    rows = {projection.hyperplanes(SEED, 1, 2).tobytes()}
+    rows = {prg.hyperplanes(SEED, 1, 2).tobytes()}
     for bit in range(256):
         changed = bytearray(SEED)
         changed[bit // 8] ^= 1 << bit % 8
-        rows.add(projection.hyperplanes(bytes(changed), 1, 2).tobytes())
+        rows.add(prg.hyperplanes(bytes(changed), 1, 2).tobytes())
     assert len(rows) == 257
     with pytest.raises(ValueError, match="32 bytes"):
-        projection.hyperplanes(SEED[:16], 32, 2)
+        prg.hyperplanes(SEED[:16], 32, 2)
 
 
 def test_clients_draw_the_same_and_the_server_cannot():
@@ -68,7 +68,7 @@ def test_clients_draw_the_same_and_the_server_cannot():
     planes = cross_steps.hyperplanes(session, 64, 3)
     for client in range(3):
         seed = session.endpoints[client].group_seed("xclp/projection")
-        np.testing.assert_array_equal(projection.hyperplanes(seed, 64, 3), planes)
+        np.testing.assert_array_equal(prg.hyperplanes(seed, 64, 3), planes)
     with pytest.raises(ProtocolError, match="no group secret"):
         session.endpoints[SERVER].group_seed("xclp/projection")
     assert not np.array_equal(cross_steps.hyperplanes(other, 64, 3), planes)

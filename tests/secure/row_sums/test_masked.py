@@ -9,9 +9,9 @@ from recording_network import Network
 from row_sums_parties import PROTOCOLS, exact, matrices, parties, run, uploads
 
 from jaxfed.errors import ProtocolError, UsageError
-from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import Keystream
-from jaxfed.secure.row_sums import double_masks, mask_streams
+from jaxfed.secure.primitives.ring import FixedPoint
+from jaxfed.secure.row_sums import double_masks, masked_rows
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.phases import InProcess
 
@@ -37,7 +37,7 @@ def test_masked_rows_by_hand():
     """Over several blocks."""
     values = np.random.default_rng(0).normal(size=(5000, 5))
     seeds = [b"a" * 32, b"b" * 32]
-    masked = mask_streams.masked_rows(values, FixedPoint(1), [(seeds[0], 1), (seeds[1], -1)])
+    masked = masked_rows.masked_rows(values, FixedPoint(1), [(seeds[0], 1), (seeds[1], -1)])
     streams = [Keystream(seed).words(values.size).reshape(5000, 5) for seed in seeds]
     np.testing.assert_array_equal(masked, FixedPoint(1).encode(values) + streams[0] - streams[1])
 

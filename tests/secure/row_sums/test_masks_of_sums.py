@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxfed.secure.cross_steps import sums_of_rows
-from jaxfed.secure.row_sums import double_masks, mask_streams, masked, server_sums
+from jaxfed.secure.row_sums import double_masks, masked, masked_rows, server_sums
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.parties import Session
 
@@ -30,14 +30,14 @@ def at_the_clients(session, is_resilient):
 def seeds_of_uploads(monkeypatch):
     """Client -> the seeds of each of its uploads, those that the upload is masked by."""
     found, current = defaultdict(list), []
-    expand = mask_streams._streams
+    expand = masked_rows._streams
 
     def recording(masks, first):
         if current:
             found[current[-1]][-1].update(seed for seed, _ in masks)
         return expand(masks, first)
 
-    monkeypatch.setattr(mask_streams, "_streams", recording)
+    monkeypatch.setattr(masked_rows, "_streams", recording)
     for module in (masked, double_masks):
         upload = module.Client.upload
 

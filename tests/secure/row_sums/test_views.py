@@ -6,7 +6,7 @@ from recording_network import Network
 from row_sums_parties import PROTOCOLS, exact, matrices, parties, run, uploads
 from scipy import stats
 
-from jaxfed.secure.primitives.fixed_point import FixedPoint
+from jaxfed.secure.primitives.ring import FixedPoint
 from jaxfed.secure.row_sums import double_masks
 from jaxfed.secure.row_sums import masked as row_sums
 from jaxfed.secure.session.endpoint import SERVER

@@ -12,7 +12,7 @@ from jaxfed.kernels import knn
 from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import protocols
 from jaxfed.secure.primitives import paillier
-from jaxfed.secure.primitives.fixed_point import FixedPoint
+from jaxfed.secure.primitives.ring import FixedPoint
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.parties import Session
 from jaxfed.xclp.settings.parameters import HAMMING

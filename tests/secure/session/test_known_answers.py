@@ -11,8 +11,8 @@ from session_parties import (
 )
 
 from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.framing import Link
 from jaxfed.secure.session.key_agreement import derived_key
-from jaxfed.secure.session.sealed_link import Link
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from jaxfed.errors import ProtocolError
 from jaxfed.secure.hamming import masked as hamming_masked
 from jaxfed.secure.hamming import masked as masked_hamming
 from jaxfed.secure.primitives import shamir
-from jaxfed.secure.primitives.fixed_point import FixedPoint
-from jaxfed.secure.row_sums import double_masks, mask_streams, masked, signed_survivors
-from jaxfed.secure.row_sums.participants import ParticipatingRows
+from jaxfed.secure.primitives.ring import FixedPoint
+from jaxfed.secure.row_sums import double_masks, masked, masked_rows, signed_survivors
+from jaxfed.secure.row_sums.masked_rows import ParticipatingRows
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
 
@@ -102,10 +102,10 @@ class Lie:
                 if k not in alive or (j in keys and k != j):
                     one, other = (k, j) if k in keys else (j, k)
                     seeds[k] = double_masks.agreed_seed(keys[one], self.server._keys[other], 0)
-            masks = [(self.secret(j, "b"), 1), *mask_streams.pair_masks(j, seeds)]
-            mask_streams.add_masks(part, mask_streams.removed(masks), first=3 * rows.start)
+            masks = [(self.secret(j, "b"), 1), *masked_rows.pair_masks(j, seeds)]
+            masked_rows.add_masks(part, masked_rows.removed(masks), first=3 * rows.start)
             covered = [(self.clients[owner]._owner_seed(j, owner), 1)]
-            mask_streams.add_masks(part, mask_streams.removed(covered))
+            masked_rows.add_masks(part, masked_rows.removed(covered))
             total += part
         return total
 

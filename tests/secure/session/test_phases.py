@@ -10,7 +10,7 @@ from jaxfed.errors import ProtocolError
 from jaxfed.kernels import knn
 from jaxfed.secure import class_means, cross_steps, influence_columns, vote_sums
 from jaxfed.secure.hamming import protocols
-from jaxfed.secure.primitives.fixed_point import FixedPoint
+from jaxfed.secure.primitives.ring import FixedPoint
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER

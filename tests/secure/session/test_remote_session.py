@@ -8,10 +8,10 @@ from jaxfed.errors import DroppedOut, ProtocolError
 from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import masked, protocols
 from jaxfed.secure.row_sums import server_sums
+from jaxfed.secure.session import remote_calls
 from jaxfed.secure.session.neighborhoods import PROMISE
-from jaxfed.secure.session.network import letters
-from jaxfed.secure.session.network.letters import Call, Letter
 from jaxfed.secure.session.parties import Session
+from jaxfed.secure.session.remote_calls import Call, Letter
 
 RNG = np.random.default_rng(0)
 SIZES = (3, 1, 0, 2)
@@ -30,10 +30,10 @@ def test_malformed_letters_are_refused():
     for letter in (
         b"",
         b"\0" * 7,
-        letters.packed([b"[]"]) + b"\0",
-        letters.packed([b"{"]),
-        letters.packed([b"[[1]]"]),
-        letters.packed([b'[[1,"setup",{"slice":[1]},"join",[]]]']),
+        remote_calls.packed([b"[]"]) + b"\0",
+        remote_calls.packed([b"{"]),
+        remote_calls.packed([b"[[1]]"]),
+        remote_calls.packed([b'[[1,"setup",{"slice":[1]},"join",[]]]']),
         Letter([Call(1, "setup", {}, "__init__", [])], []).to_bytes(),
         Letter([Call(1, "codes", {"sizes": {0: 3}, "run": 0}, "send_points", [])], []).to_bytes(),
         Letter([Call(1, "unknown", {}, "join", [])], []).to_bytes(),

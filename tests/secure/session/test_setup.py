@@ -20,9 +20,9 @@ from jaxfed.federation.communication import Communication
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Channel, Presence
 from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.framing import Link
 from jaxfed.secure.session.key_agreement import derived_key
 from jaxfed.secure.session.parties import Session
-from jaxfed.secure.session.sealed_link import Link
 from jaxfed.secure.session.setup import ClientSetup, ServerSetup, agree
 
 

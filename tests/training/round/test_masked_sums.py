@@ -16,8 +16,8 @@ from jaxfed.audit.surface import surface_of
 from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.federation.algorithm import Unusable
 from jaxfed.federation.rounds import Played
-from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import replayable_bytes
+from jaxfed.secure.primitives.ring import FixedPoint
 from jaxfed.secure.session.parties import Session
 from jaxfed.testing.method_checks import SEED, arranged
 from jaxfed.training.round import masked_sums, network

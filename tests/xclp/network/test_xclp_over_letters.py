@@ -10,11 +10,11 @@ from jaxfed.errors import ProtocolError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution import HERE
 from jaxfed.secure import influence_columns as columns
-from jaxfed.secure.primitives.fixed_point import FixedPoint
+from jaxfed.secure.primitives.ring import FixedPoint
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER
-from jaxfed.secure.session.network.letters import Call, Letter
+from jaxfed.secure.session.remote_calls import Call, Letter
 from jaxfed.xclp import Parameters, cross_client_label_propagation, network
 from jaxfed.xclp.network import LabelingClient, labeled_by_clients
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxfed.kernels.neighbors.nearest import Nearest
+from jaxfed.kernels.nearest import Nearest
 
 # Rows scanned in one vectorized loop.
 _ROWS_PER_PASS = 32

@@ -28,8 +28,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxfed.kernels.blocks import block_by_block, even_size, sum_over_blocks
-from jaxfed.kernels.convolution.direct_conv import (
+from jaxfed.kernels.arrays import block_by_block, even_size, sum_over_blocks
+from jaxfed.kernels.direct_conv import (
     Pads,
     direct_conv,
     is_plain,

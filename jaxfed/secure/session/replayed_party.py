@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from jaxfed.errors import ProtocolError
 from jaxfed.secure.primitives.prg import replayable_bytes
+from jaxfed.secure.session import remote_calls
 from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER
-from jaxfed.secure.session.network import letters
-from jaxfed.secure.session.network.letters import SETUP, Call
 from jaxfed.secure.session.party_endpoint import PartyEndpoint
+from jaxfed.secure.session.remote_calls import SETUP, Call
 from jaxfed.secure.session.setup import ClientSetup
 
 _SETUP_STEPS = ("join", "agree", "give_group_secret", "finished")
@@ -77,11 +77,11 @@ class ReplayedParty:
         Raises:
             ProtocolError: a malformed letter, an unknown role or step, or an unexpected message.
         """
-        calls, frames = letters.parsed_letter(letter)
+        calls, frames = remote_calls.parsed_letter(letter)
         self._channel.feed(frames)
         for call in calls:
             self._take(call)
-        return letters.packed(self._channel.emptied())
+        return remote_calls.packed(self._channel.emptied())
 
     def _take(self, call: Call) -> None:
         if call.number not in self._objects:

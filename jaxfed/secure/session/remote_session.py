@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxfed.errors import DroppedOut
+from jaxfed.secure.session import remote_calls
 from jaxfed.secure.session.channel import Channel, OwnChannel, Presence
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import RandomBytes
-from jaxfed.secure.session.network import letters
-from jaxfed.secure.session.network.letters import Call, Letter
 from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.phases import Parties, Stream, Told
+from jaxfed.secure.session.remote_calls import Call, Letter
 
 # (name of the exchange, letter of each client) -> packed frames of each client that answers
 Carry = Callable[[str, Mapping[int, bytes]], Mapping[int, bytes]]
@@ -88,7 +88,7 @@ class RemoteSession(Session):
         for client in self.presence.staying(present):
             try:
                 with self.presence.losing(client):
-                    self.channel.feed(letters.parsed(answers[client]), sender=client)
+                    self.channel.feed(remote_calls.parsed(answers[client]), sender=client)
             except DroppedOut:
                 continue
 
@@ -111,7 +111,7 @@ class RemoteSession(Session):
 
     def _joining(self, clients: Sequence[int]) -> Parties:
         self._pending.clear()
-        return self._remote(letters.SETUP, clients, {})
+        return self._remote(remote_calls.SETUP, clients, {})
 
     def _remote(self, role: str, clients: Sequence[int], plan: dict[str, Any]) -> Parties:
         self._number += 1

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxfed.kernels.blocks import block_by_block, even_size, sum_over_blocks
+from jaxfed.kernels.arrays import block_by_block, even_size, sum_over_blocks
 
 _BLOCK_BYTES = 2**22  # of im2col's columns at a time, to stay in a core's cache
 # Smallest block; with fewer rows, reading the kernel for every block would take as long as the product.

@@ -1,7 +1,7 @@
 """Exchanges of a session as requests of `jaxfed.federation.algorithm`, and what a client keeps between them.
 
     request   terms     JSON: {"address": of the client in the session, "round", and what the method adds}
-              letter    bytes of `jaxfed.secure.session.network.letters`
+              letter    bytes of `jaxfed.secure.session.remote_calls`
     reply     frames    its packed frames, and what the method adds
 
 The first exchange is "join": the client draws 32 bytes from its operating system. A state in between serves
@@ -19,10 +19,10 @@ from typing import Any
 
 from jaxfed.errors import ProtocolError
 from jaxfed.federation.algorithm import Ask
+from jaxfed.secure.session import remote_calls
 from jaxfed.secure.session.key_agreement import RandomBytes
-from jaxfed.secure.session.network import letters
-from jaxfed.secure.session.network.remote_session import Carry
-from jaxfed.secure.session.network.replayed_party import ReplayedParty
+from jaxfed.secure.session.remote_session import Carry
+from jaxfed.secure.session.replayed_party import ReplayedParty
 
 JOIN, END = "join", "end"
 REQUEST, REPLY = {"terms": "", "letter": b""}, {"frames": b""}
@@ -100,7 +100,7 @@ def answered(
         ProtocolError: the client has not joined a session, or the letter or its terms do not belong to it.
     """
     terms, letter = request["terms"], request["letter"]
-    seed, past = own["seed"], letters.parsed(own["past"])
+    seed, past = own["seed"], remote_calls.parsed(own["past"])
     if past and terms != own["terms"]:
         raise ProtocolError("other terms than those of the session")
     if step == JOIN and not past:
@@ -116,7 +116,7 @@ def answered(
     kept = {
         "once": True,
         "seed": seed,
-        "past": letters.packed([*past, letter]),
+        "past": remote_calls.packed([*past, letter]),
         "terms": terms,
     }
     return kept, frames

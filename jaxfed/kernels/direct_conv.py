@@ -26,8 +26,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
 
-from jaxfed.kernels.blocks import even_size, sum_over_blocks
-from jaxfed.kernels.convolution.conv import matmul_conv
+from jaxfed.kernels.arrays import even_size, sum_over_blocks
+from jaxfed.kernels.conv import matmul_conv
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
 

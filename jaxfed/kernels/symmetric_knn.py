@@ -36,11 +36,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxfed.kernels import hamming
+from jaxfed.kernels import column_minima, hamming, nearest
 from jaxfed.kernels.devices import SpreadRows
-from jaxfed.kernels.neighbors import column_minima, nearest
-from jaxfed.kernels.neighbors.distances import Distances, Tile
-from jaxfed.kernels.neighbors.nearest import Nearest
+from jaxfed.kernels.distances import Distances, Tile
+from jaxfed.kernels.nearest import Nearest
 
 _STRIP = 16  # consecutive points, and vector lanes of 32 bits
 _PLACES_PER_PASS = 4  # points of every strip that one vectorized loop scans

@@ -1,1 +1,0 @@
-"""Convolutions without XLA's convolution operation; `conv` is their entry."""

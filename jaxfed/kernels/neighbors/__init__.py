@@ -1,1 +1,0 @@
-"""Parts of exact nearest-neighbor search; `jaxfed.kernels.knn` is its entry."""
