@@ -16,17 +16,17 @@ from absl import flags
 
 from jaxfed.host.interruption import Interruption
 
-from . import entry, one_experiment
+from . import entry, run
 
 if TYPE_CHECKING:
     from jaxfed.audit.audit import Audit
 
-flags.adopt_module_key_flags(one_experiment)
+flags.adopt_module_key_flags(run)
 
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
     """Run the experiment and its audit."""
-    return one_experiment.conducted(arguments, overrides, interruption, attachment=_audit)
+    return run.main(arguments, overrides, interruption, attachment=_audit)
 
 
 def _audit() -> type[Audit]:

@@ -73,13 +73,14 @@ def _try(overrides: list[str], interruption: Interruption) -> int:
 
     def simulate(config: ConfigDict, place: Path) -> None:
         from jaxfed.api.run import conduct
+        from jaxfed.config.assembly import make_algorithm
         from jaxfed.experiment.run.progress import RunProgress
         from jaxfed.experiment.store import workdir
 
         settings = config.to_dict()
         if not workdir.is_finished(place, settings):
             with RunProgress(settings) as progress:
-                conduct(config, place, progress, interruption)
+                conduct(config, place, progress, interruption, make_algorithm)
 
     if _NODES.value:
         overrides.append(f"federation.num_clients={_NODES.value}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from jaxfed.api.result import Result
+from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.check import opened
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.methods import check_tested_alike
@@ -30,14 +31,13 @@ from jaxfed.config.overrides import as_text
 from jaxfed.config.stored import restored
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run import environment
-from jaxfed.experiment.run.loop import Experiment, first_repeat
+from jaxfed.experiment.run.loop import Experiment, Make, first_repeat
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import compilation_cache
 from jaxfed.experiment.store import workdir as workdirs
 from jaxfed.experiment.store.records import Run, read_json, read_run
 from jaxfed.experiment.store.workdir import Workdir, finished_config, open_for_all
 from jaxfed.experiment.tracking import Tracker, Tracking, chosen
-from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import location, path_text
@@ -54,10 +54,10 @@ def conduct(
     place: Path,
     progress: RunProgress,
     interruption: Interruption,
+    make: Make,
     *,
     overwrite: bool = False,
     attach: type[Audit] | None = None,
-    make: Callable[..., FederatedAlgorithm] | None = None,
     trackers: Sequence[Tracker] = (),
 ) -> dict[str, Any]:
     """Prepare, then make the workdir, then run: a mistake leaves nothing behind. Returns the summary.
@@ -69,9 +69,9 @@ def conduct(
         place: the workdir.
         progress: entered; receives all that happens.
         interruption: signals, or the lack of them.
+        make: makes a method's algorithm: `jaxfed.config.assembly.make_algorithm`.
         overwrite: delete what an earlier experiment left in `place`.
         attach: the audit (`jaxfed.audit.audit.Audit`), which observes rounds and adds its results.
-        make: makes a method's algorithm, as `make_algorithm`, which is the default.
         trackers: receivers of each round's numbers (`jaxfed.experiment.tracking.chosen`).
 
     Raises:
@@ -102,7 +102,7 @@ def conduct(
             if overwrite or not Checkpoints(files.checkpoints).steps():
                 progress.working_on("preparing data")
                 experiment.first.update(
-                    first_repeat(config, simulation, experiment.maker, progress.prepared)
+                    first_repeat(config, simulation, experiment.make_shown, progress.prepared)
                 )
         directory = stack.enter_context(open_for_all(place, settings, overwrite=overwrite))
         tracking = stack.enter_context(Tracking(trackers, settings, directory.path, progress.note))
@@ -192,7 +192,7 @@ def run(
             console = None if progress else Console(quiet=True)
             with RunProgress(settings.to_dict(), console) as shown:
                 conduct(
-                    *(settings, place, shown, Interruption()),
+                    *(settings, place, shown, Interruption(), make_algorithm),
                     overwrite=overwrite,
                     trackers=receivers,
                 )

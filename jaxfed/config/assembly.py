@@ -32,6 +32,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
 from jaxfed.config.keys import refused
 from jaxfed.config.sections import MIXED, WITH_MOMENTUM, TrainingSection, section_of
@@ -90,10 +91,14 @@ def make_algorithm(
 ) -> FederatedAlgorithm:
     """Build the method of this name for clients such as the federation's.
 
+    The factory is that of the method's file in `jaxfed.algorithms`. Its keywords are the ingredients that its
+    declaration names, and the keys of the method's section of the config.
+
     `progress` is called within its rounds. Clients are executed by `map_clients` if given, else according to
     `config.execution`. `call` calls the factory with ingredients and settings.
     """
-    factory, own = methods.factory_of(config, name), methods.keywords(config, name)
+    factory = ALGORITHMS[methods.algorithm_of(config, name)]
+    own = methods.keywords(config, name)  # config.NAME, such as {"alpha": 0.9}
     needed, seen = methods.needs(config, name), methods.with_own_training(config, name)
     execution = Execution(
         config.execution.workers,

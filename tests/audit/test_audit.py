@@ -15,6 +15,7 @@ from jaxfed.audit.audit import Audit
 from jaxfed.audit.shadows import AuditShadows
 from jaxfed.config import check
 from jaxfed.config import file as config_file
+from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.progress import RunProgress
@@ -46,7 +47,7 @@ def config_of(*settings):
 
 def run(config, place, **how):
     with RunProgress(config.to_dict(), Console(quiet=True)) as progress:
-        return conduct(config, place, progress, Interruption(), **how)
+        return conduct(config, place, progress, Interruption(), make_algorithm, **how)
 
 
 @pytest.fixture(scope="module")

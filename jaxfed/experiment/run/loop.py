@@ -66,6 +66,9 @@ from jaxfed.host.checkpoint import Checkpoint, Checkpoints, CheckpointWriter
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.parallel import processes
 
+# (config, name, federation, repeat, ...) -> the method's algorithm, as `make_algorithm`
+Make = Callable[..., FederatedAlgorithm]
+
 
 class Observed(NamedTuple):
     """Argument of an observer of rounds: the method, its clients, the round and the last round's number."""
@@ -92,7 +95,7 @@ def made(
     name: str,
     federation: Federation,
     repeat: int = 0,
-    make: Callable[..., FederatedAlgorithm] = make_algorithm,
+    make: Make = make_algorithm,
 ) -> Made:
     """Make a method for the clients of a repeat, or refuse a value or these examples."""
     seen = methods.with_own_training(config, name)
@@ -113,20 +116,19 @@ def made(
 def first_repeat(
     config: ConfigDict,
     simulation: Simulation,
-    maker: Callable[[str], Callable[..., FederatedAlgorithm]] = lambda name: make_algorithm,
+    make: Make = make_algorithm,
     report: Report = lambda done, total: None,
 ) -> dict[str, Made]:
     """Make the clients and the methods of the first repeat, before a run makes its workdir, or refuse them.
 
     With `preprocessing.kind="federated_features"` only the model that computes features is made here, as
-    methods need the features. `maker` maps the name of a method to a function like `make_algorithm`; `report`
-    receives the progress of preprocessing.
+    methods need the features. `report` receives the progress of preprocessing.
     """
     if config.preprocessing.kind == "federated_features":
         simulation.feature_training(config.seed)
         return {}
     federation = simulation.federation(config.seed, report)
-    return {name: made(config, name, federation, 0, maker(name)) for name in methods.chosen(config)}
+    return {name: made(config, name, federation, 0, make) for name in methods.chosen(config)}
 
 
 class Leg(NamedTuple):
@@ -155,7 +157,7 @@ class Experiment:
         simulation: a `Simulation`, or what has its `federation`, `numbers`, `names`, `data_checksums` and
             `class_counts`.
         observe: called with every round that has not diverged, before the round counts as finished.
-        make: makes a method's algorithm, as `make_algorithm`.
+        make: makes a method's algorithm.
         track: called with every line that has been added to metrics.jsonl.
         first: the methods of the first repeat that are made already (`first_repeat`).
     """
@@ -166,7 +168,7 @@ class Experiment:
     progress: RunProgress
     interruption: Interruption
     observe: Callable[[Observed], None] = lambda observed: None
-    make: Callable[..., FederatedAlgorithm] | None = None
+    make: Make = make_algorithm
     track: Callable[[Record], None] = lambda record: None
     first: dict[str, Made] = field(default_factory=dict)
 
@@ -200,9 +202,10 @@ class Experiment:
                     self._run_leg(leg, federation, saved, saves)
         return summarize(self.config, self.workdir.read_metrics())
 
-    def maker(self, name: str) -> Callable[..., FederatedAlgorithm]:
-        """Return the function that makes the algorithm of the method `name`, with the arguments of `make`."""
-        return partial(self.make or make_algorithm, progress=self.progress.within)
+    @property
+    def make_shown(self) -> Make:
+        """`make` of algorithms that show their progress within a round."""
+        return partial(self.make, progress=self.progress.within)
 
     def _run_leg(
         self,
@@ -215,7 +218,7 @@ class Experiment:
         self.progress.working_on(f"repeat {leg.repeat + 1}/{self.config.num_repeats} {leg.name}")
         ready = self.first.pop(leg.name, None) if leg.repeat == 0 else None
         config, federation, algorithm, schedule = ready or made(
-            self.config, leg.name, federation, leg.repeat, self.maker(leg.name)
+            self.config, leg.name, federation, leg.repeat, self.make_shown
         )
         rounds, whose = config.rounds, (leg.repeat, leg.name)
         very_last = legs(self.config)[-1].last_step
