@@ -26,7 +26,7 @@ import numpy as np
 from jaxfed.data.dataset import ArrayEncoder, Dataset, Encoder, Gaps
 from jaxfed.data.mapped_rows import is_mapped, parts
 from jaxfed.data.readers.images import ImageEncoder
-from jaxfed.data.readers.table_encoder import Column, TableEncoder
+from jaxfed.data.readers.tables import Column, TableEncoder
 from jaxfed.host.safe_files import typed
 
 

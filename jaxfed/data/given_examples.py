@@ -19,9 +19,9 @@ Examples are finite numbers [n, ...] of one shape. Their kinds do not mix:
 Labels of examples whose classes are known are whole numbers from -1 (unlabeled) to C - 1. One rule
 (`read_labels`) is that of tables and of arrays in files, too.
 
-An example is unlabeled where its label is masked, NaN, None, -1 (also "-1" and "-1.0"), empty, or one of the
-words NA, N/A, <NA>, NaN, None, null and ?, in any case. Exception: if -1 and one other number are the only
-labels, and no class has a name, they are two classes, as in many binary sets.
+An example is unlabeled where its label is masked, NaN, None, -1 (also "-1" and "-1.0"), empty, or a word for
+a missing value: ?, or one of pandas' (NA, N/A, NaN, None, null and others), in any case. Exception: if -1 and
+one other number are the only labels, and no class has a name, they are two classes, as in many binary sets.
 
 All other labels are integers or names. Whole numbers written as floats (3.0) are integers; other spellings of
 integers (01, -0, +1) are names, so no two labels are merged. Numbers with fractions, or integers that
@@ -47,7 +47,10 @@ from jaxfed.settings import Ge, check_value
 Each = TypeVar("Each")
 
 UNLABELED = -1
-NOTHING = frozenset({"", "na", "n/a", "<na>", "nan", "none", "null", "?"})
+NOTHING = frozenset(  # those of pandas, and ?
+    {"", "?", "na", "n/a", "<na>", "#na", "#n/a", "#n/a n/a", "nan", "-nan", "none", "null"}
+    | {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
+)
 
 _INTEGER = re.compile(r"(0|-?[1-9][0-9]{0,17})(\.0*)?")  # of 64 bits, written in one way
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")

@@ -14,9 +14,17 @@ from typing import Any
 
 from jaxfed.data import packing
 from jaxfed.data.dataset import Dataset
-from jaxfed.data.readers import arrays, guarded, images, tables, tfds_source
+from jaxfed.data.readers import (
+    Splits,
+    arrays,
+    guarded,
+    images,
+    matching,
+    splits_by_name,
+    tables,
+    tfds_source,
+)
 from jaxfed.data.readers.named import EMBEDDED, NAMED
-from jaxfed.data.readers.tables import Splits, matching, splits_by_name
 from jaxfed.errors import UsageError, did_you_mean, nearest
 from jaxfed.host.location import location, path_text
 from jaxfed.registry import Registry
@@ -108,8 +116,8 @@ def _load(name: str, root: str | Path | None, given: dict[str, Any]) -> Dataset:
         return packing.read(folder)
     if published is None and arrays.recognizes(files := arrays.files_in(folder)):
         return arrays.read_beside_table(folder, files, **given)
-    if (splits := tables.splits_of(folder)).train:
-        return tables.read(folder, splits, *only(*_TABLE_OPTIONS))
+    if files := matching(folder / "*.parquet") or matching(folder / "*/*.parquet"):
+        return tables.read(folder, splits_by_name(files, folder), *only(*_TABLE_OPTIONS))
     if name and (prepared := tfds_source.version_directory(place, name)):
         return tfds_source.read(name, prepared, *only("label_key"))
     if not name or not folder.is_dir():

@@ -200,6 +200,7 @@ def table(folder):
         file.write(f"f,day,kind,label\n{rows}")
     frame = pandas.read_csv(folder / "a.csv")
     frame.to_feather(folder / "c.feather")
+    frame.to_feather(folder / "e.arrow", compression="uncompressed")
     frame.to_json(folder / "d.jsonl", orient="records", lines=True)
     return folder
 
@@ -211,7 +212,7 @@ def parquet(folder):
     return folder
 
 
-TABLES = ("a.csv", "b.csv.gz", "c.feather", "d.jsonl")
+TABLES = ("a.csv", "b.csv.gz", "c.feather", "d.jsonl", "e.arrow")
 SOURCES = {  # makes a folder; what is loaded, and with which root
     "npz": (arrays, lambda folder: [(folder / "a.npz", None)]),
     "table": (table, lambda folder: [(folder / name, None) for name in TABLES]),

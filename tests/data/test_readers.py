@@ -24,6 +24,10 @@ from jaxfed.data.readers import named
 from jaxfed.errors import UsageError
 
 NAN = np.nan
+NA_VALUES = [  # of pandas
+    *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN", "-NaN", "-nan"),
+    *("<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
+]
 PUBLISHED = named.PUBLISHED
 
 
@@ -647,6 +651,35 @@ def test_gaps_become_medians_of_rows_to_train_on_and_indicators(tmp_path, caplog
     np.testing.assert_array_equal(gaps.filled(data.x), expected)
     with pytest.raises(UsageError, match="feature 2 has no value in the rows to train on"):
         data.gaps(np.array([False, False, True, False, True]))
+
+
+ODD = {  # columns of numbers, and files around them, that pandas reads as numbers
+    "round trips": lines("f,label", "0.1,a", "0.30000000000000004,b", "1e-45,a", "5e-324,b"),
+    "quotes": lines('"f","g, h",label', '"1.5","-2",a', '"2.5","3",b'),
+    "a delimiter in quotes": lines("f,note,label", '1,"x,y",a', '2,"say ""hi""",b'),
+    "a line break in quotes": lines("f,note,label", '1,"x', 'y",a', "2,z,b"),
+    "spaces": lines("f,label", " 1.5 ,a", "2 ,b"),
+    "spellings of numbers": lines("f,label", "+1,a", "1.e2,b", ".5,a", "-1E-3,b", "007,a", "-0,b"),
+    "missing": lines("f,label", "1,a", ",b", *(f"{word},a" for word in NA_VALUES), "2,b"),
+    "seconds": lines("f,label", *(f"{1_700_000_000 + s},{'ab'[s % 2]}" for s in range(60))),
+    "integers of 64 bits": lines("f,label", f"{2**63 - 1},a", f"{-(2**63)},b", f"{2**64},a"),
+    "empty lines": "\nf,label\n\n1,a\n\n2,b\n\n",
+    "no last line end": "f,label\n1,a\n2,b",
+    "line ends of Windows": "f,label\r\n1,a\r\n2,b\r\n",
+    "old line ends": "f,label\r1,a\r2,b\r",
+    "a mark of byte order": "\ufefff,label\n1,a\n2,b\n",
+    "an index": pandas.DataFrame({"f": [1, 2], "label": ["a", "b"]}).to_csv(),
+    "columns without a value": "f,g,label,,\n1,,a,,\n2,,b,,\n",
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_numbers_of_an_odd_file_are_those_of_pandas(name, tmp_path):
+    (tmp_path / "a.csv").write_bytes(ODD[name].encode())
+    data = load(tmp_path / "a.csv")
+    frame = pandas.read_csv(tmp_path / "a.csv")
+    place = data.names["features"].index("f")
+    np.testing.assert_array_equal(data.x[:, place], frame["f"].astype(float).astype(data.x.dtype))
 
 
 SPLIT = "fed_isic2019/train_test_split"

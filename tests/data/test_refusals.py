@@ -90,6 +90,20 @@ TABLES = {
     "client_key='file': no such column in ...; the columns are": lines(F, "1,a", client_key="file"),
     "drop='g': no such column in ...; the columns are f, label": lines(F, "1,a", "2,b", drop=["g"]),
     "...column 'f', line 3: 'red' is not a number": lines(F, "1,a", "red,b"),
+    **{
+        f"...column 'f', line 3: '{cells[1]}' is not a number; write numbers with a decimal": lines(
+            "f;label", *(f"{cell};{row % 2}" for row, cell in enumerate(cells))
+        )
+        for cells in (
+            *(
+                ("", "1,5", "2,5"),
+                ("2", "1,500", "3"),
+                ("NA", "-1.234,5", "1,0"),
+                ("", "3 %", "10%"),
+            ),
+            *(("", "0x1F", "0x10"), ("", "31.01.2024", "01.02.2024"), ("", "01/31/2024", "2/1/24")),
+        )
+    },
     "...'name' has 101 different texts; up to 100": lines("name,label", *NAMES),
     "...1 of 2 examples...nan or infinite...(the first": lines("g,f,label", "1,2,0", "3,inf,1"),
     "...'label': labels are a quantity, 1.37 has a fraction": lines(F, *FRACTIONS),

@@ -1,15 +1,22 @@
-"""Readers of data sets in files, and the guard around them: damaged or hostile files become one line."""
+"""Readers of data sets in files, and what they share: names of splits, and a guard against damaged files."""
 
 from __future__ import annotations
 
+import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from glob import glob
 from pathlib import Path
+from typing import NamedTuple
+
+from absl import logging
 
 from jaxfed.errors import UsageError
 from jaxfed.host import storage
 
+TRAIN_NAMES = ("train", "training")
+TEST_NAMES = ("test", "testing", "val", "valid", "validation")
 _ROOT = Path(__file__).parents[2]
 
 
@@ -51,3 +58,41 @@ def _words(error: BaseException) -> str:
     ]
     place = f", {Path(ours[-1].filename).name} line {ours[-1].lineno}" if ours else ""
     return f"{type(error).__name__}: {text}{place}"
+
+
+class Splits(NamedTuple):
+    """Files of a table, in the order of their rows; `test` may be empty."""
+
+    train: list[Path]
+    test: list[Path]
+
+
+def matching(pattern: Path) -> list[Path]:
+    """The files that a pattern matches, sorted; a path without `*` is itself."""
+    found = map(Path, glob(str(pattern))) if "*" in str(pattern) else [pattern]
+    return sorted(file for file in found if file.is_file())
+
+
+def splits_by_name(files: Sequence[Path], folder: Path | None = None) -> Splits:
+    """Files train* (training*) and test* are splits; without the first all files are for training.
+
+    The first of test, testing, val, valid and validation that exists is the test split. Other files are not
+    read, and a line names them. Below a `folder`, folders of these names are splits, too.
+    """
+
+    def called(file: Path) -> str:
+        place = file.parent.name.lower()
+        is_split = folder not in (None, file.parent) and place in (*TRAIN_NAMES, *TEST_NAMES)
+        return place if is_split else file.name.lower()
+
+    def named(*names: str) -> list[Path]:
+        split = re.compile(rf"({'|'.join(names)})([^a-z]|$)")
+        return [file for file in files if split.match(called(file))]
+
+    if not (train := named(*TRAIN_NAMES)):
+        return Splits(list(files), [])
+    found = Splits(train, next(filter(None, map(named, TEST_NAMES)), []))
+    if others := [str(file) for file in files if file not in found.train + found.test]:
+        text = "%s: files of no split are not read: %s"
+        logging.warning(text, files[0].parent, ", ".join(others))
+    return found

@@ -23,8 +23,8 @@ from absl import logging
 from jaxfed.data.dataset import Dataset, dataset_of
 from jaxfed.data.given_examples import integer_images
 from jaxfed.data.mapped_rows import mapped
-from jaxfed.data.readers import guarded, tables
-from jaxfed.data.readers.table_encoder import is_wide
+from jaxfed.data.readers import guarded, splits_by_name, tables
+from jaxfed.data.readers.tables import is_wide
 from jaxfed.errors import UsageError
 
 _NAMES = {  # role -> its spellings, in any case
@@ -156,7 +156,7 @@ def _arrays_and_tables(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 def read_beside_table(path: Path, files: Sequence[Path], **options: Any) -> Dataset:
     """Read arrays and a table out of these files; `options` are those of `tables.read`."""
-    arrays, labels = map(tables.splits_by_name, _arrays_and_tables(files))
+    arrays, labels = map(splits_by_name, _arrays_and_tables(files))
     train = [_array(file) for file in arrays.train]
     test = [_array(file) for file in arrays.test] or [train[0][:0]]
     if len(types := {str(part.dtype) for part in (*train, *test)}) > 1:

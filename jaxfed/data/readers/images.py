@@ -28,7 +28,7 @@ from absl import logging
 
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import ArrayEncoder, Dataset
-from jaxfed.data.readers import guarded
+from jaxfed.data.readers import TEST_NAMES, TRAIN_NAMES, guarded
 from jaxfed.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ ENDINGS = (
 _ORIENTATION = 0x0112  # EXIF's tag; from 5 on width and height change places
 _AT_A_TIME = 1024  # files between two waits for the threads
 
-TRAIN_NAMES = ("train", "training")
-TEST_NAMES = ("test", "testing", "val", "valid", "validation")
 _FORMAT = 4  # raise it whenever the same files give other images
 _HIDDEN = (".", "__")  # prefixes of folders that hold no class: .ipynb_checkpoints, __MACOSX
 

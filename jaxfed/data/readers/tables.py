@@ -1,34 +1,29 @@
-"""Tables: each row has an example's features, a label and optionally a client.
-
-The label is the column `label_key`. Without `label_key` it is the column named label, class, target or y (in
-any case). `jaxfed.data.given_examples` defines unlabeled rows. Natural clients are the column `client_key`,
-without it a column named client_id, client or writer. If `client_key` is "file" and no column has this name,
-each of several files is a client, and test files are of all.
-
-All other columns are features. Numbers (`jaxfed.data.readers.table_encoder`) are one feature each, NaN where
-a cell is missing (`Dataset.has_gaps`). Dates are days since 1970, of UTC. A column of texts is encoded
-one-hot, in the order of the sorted texts; all spellings of a missing value are one text. More than 100 texts,
-or texts among numbers, are refused. x is float32. If whole numbers above 2^24 or dates would become equal in
-it, x is float64, in which `preprocessing.kind='standardized'` computes.
-
-Three kinds of columns are left out, and the log names them: columns without any value, row identifiers, and
-the index as pandas writes it. A row identifier is named id, row number or the like, and has a different value
-in each row.
-
-The files are
+"""Tables: each row has an example's features, a label and optionally a client. pyarrow reads all formats.
 
     A.csv, A.csv.gz, A.tsv, A.data, A.parquet, A.feather, A.arrow, A.jsonl
     'FOLDER/*.csv', 'FOLDER/*.parquet'               a pattern; files train*, test* and val* are the splits
     FOLDER/*.parquet, FOLDER/data/*.parquet          the same, as on Hugging Face: train-00000-of-....parquet
     FOLDER/{train,test}/*.parquet                    in any case, and as training, testing, val
 
-All files have the same columns. Cells of a CSV file are texts, named in its first line. All formats give the
-same arrays for the same values. A column of images (bytes, or a struct with them) is the example by itself;
-other columns are then left out, with a line. Images become uint8 [n, h, w, c], sized as those of a folder and
-cached as theirs are. Class names come from Hugging Face's description in the files' schema.
+All files of a table have the same columns. All formats give the same arrays for the same values. Cells of a
+CSV file are texts, named in its first line; `docs/your-data.md` says what pandas reads otherwise.
 
-Examples may also be arrays in files of their own (`jaxfed.data.readers.arrays`), beside which the table has
-labels and clients: row i is row i. Its other columns are then left out, with a line.
+* The label is the column `label_key`, by default label, class, target or y in any case. Unlabeled rows are
+  those of `jaxfed.data.given_examples`.
+* Natural clients are the column `client_key`, by default client_id, client or writer. If it is "file" and no
+  column has this name, each of several files is a client, and test files are of all.
+* Numbers with a decimal point are one feature, NaN where a cell is missing (`Dataset.has_gaps`). Dates of ISO
+  8601 are days since 1970, of UTC. x is float32, or float64 if whole numbers above 2^24 or dates would become
+  equal; `preprocessing.kind='standardized'` computes in float64.
+* Texts are encoded one-hot, in sorted order; all spellings of a missing value are one text. More than 100
+  texts, texts among numbers, and numbers or dates in another spelling (1,5) are refused.
+* Columns without any value, row identifiers and the index as pandas writes it are left out, and the log names
+  them. A row identifier is named id, row number or the like, and has another value in each row.
+* A column of images (bytes, or a struct with them) is the example by itself, uint8 [n, h, w, c], sized and
+  cached as images of a folder are. Names of classes come from Hugging Face's description in the schema.
+* Examples may be arrays in files of their own (`jaxfed.data.readers.arrays`): row i is row i of the table.
+
+Other columns beside images or arrays are left out, with a line.
 """
 
 from __future__ import annotations
@@ -37,11 +32,11 @@ import csv
 import gzip
 import json
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import replace
-from glob import glob
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -50,31 +45,21 @@ from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset, Encoder, dataset_of, has_gaps
 from jaxfed.data.given_examples import is_nothing, plain_text
 from jaxfed.data.mapped_rows import parts
-from jaxfed.data.readers import guarded
+from jaxfed.data.readers import Splits, guarded
 from jaxfed.data.readers.images import (
-    TEST_NAMES,
-    TRAIN_NAMES,
     Encoded,
     ImageEncoder,
     common_shape,
     decode,
-)
-from jaxfed.data.readers.table_encoder import (
-    LABELS,
-    NO_NAME,
-    Column,
-    TableEncoder,
-    days,
-    is_index,
-    is_wide,
-    numbers,
 )
 from jaxfed.errors import UsageError, did_you_mean, nearest
 
 TEXT_ENDINGS = (".csv", ".tsv", ".data", ".csv.gz", ".data.gz")
 ENDINGS = (".parquet", ".feather", ".arrow", ".jsonl", *TEXT_ENDINGS)
 _BLOCK = 2**24  # bytes of a CSV file that are parsed at a time; no line is longer
+LABELS = ("label", "class", "target", "y")
 CLIENTS = ("client_id", "client", "writer")
+NO_NAME = "(no name)"
 BY_FILE = "file"  # as `client_key` of several files, each of one client
 _MOST_TEXTS = 100  # of a column that becomes features
 _FORMAT = 2  # raise it whenever the same files give other images
@@ -83,50 +68,192 @@ _IDENTIFIER = re.compile(  # names of row identifiers
     r"|row|" + re.escape(NO_NAME),
     re.IGNORECASE,
 )
+_INDEX = re.compile(  # names of the index as pandas writes it, to Parquet or CSV, by reset_index or read anew
+    r"__index_level_[0-9]+__|index|level_[0-9]+|unnamed: 0([._][0-9]+)*", re.IGNORECASE
+)
+_NUMBER = re.compile(
+    r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?", re.IGNORECASE
+)
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([ t][0-9].*)?", re.IGNORECASE)
+_OTHER_SPELLING = re.compile(  # decimal commas and groups of digits, shares, hexadecimals, dates
+    r"[+-]?[0-9][0-9.]*,[0-9.,]*|[+-]?[0-9.,]+ ?%|[+-]?0x[0-9a-f]+"
+    r"|[0-9]{1,4}[-./][0-9]{1,2}[-./][0-9]{1,4}([ t].*)?",
+    re.IGNORECASE,
+)
+_EXACT = 2**24  # float32 has all whole numbers up to here
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Splits(NamedTuple):
-    """Files of a table, in the order of their rows; `test` may be empty."""
-
-    train: list[Path]
-    test: list[Path]
+def is_index(name: str, *, first: bool) -> bool:
+    """True for the index of a pandas.DataFrame, which is no feature; also a first column without a name."""
+    return _INDEX.fullmatch(name) is not None or (first and name == NO_NAME)
 
 
-def matching(pattern: Path) -> list[Path]:
-    """The files that a pattern matches, sorted; a path without `*` is itself."""
-    found = map(Path, glob(str(pattern))) if "*" in str(pattern) else [pattern]
-    return sorted(file for file in found if file.is_file())
+def numbers(cells: Sequence[str]) -> np.ndarray | None:
+    """float64 [n], NaN where a cell is missing; None if any cell is not written as a number."""
+    values = np.full(len(cells), np.nan)
+    for row, cell in enumerate(cells):
+        if _NUMBER.fullmatch(cell):
+            values[row] = float(cell)
+        elif not is_nothing(cell):
+            return None
+    return values
 
 
-def splits_by_name(files: Sequence[Path], folder: Path | None = None) -> Splits:
-    """Files train* (training*) and test* are splits; without the first all files are for training.
+def days(cells: Sequence[str]) -> np.ndarray | None:
+    """float64 [n] of a column of dates, days since 1970, NaN where a cell is missing; else None."""
+    known = dict.fromkeys(set(cells), np.nan)
+    dates = [cell for cell in known if not is_nothing(cell)]
+    if not dates or not all(map(_DATE.fullmatch, dates)):
+        return None
+    for cell in dates:
+        try:
+            time = datetime.fromisoformat(cell)
+        except ValueError:
+            return None
+        known[cell] = (time.replace(tzinfo=time.tzinfo or UTC) - _EPOCH) / timedelta(days=1)
+    return np.array([known[cell] for cell in cells])
 
-    The first of test, testing, val, valid and validation that exists is the test split. Other files are not
-    read, and a line names them. Below a `folder`, folders of these names are splits, too.
+
+def is_wide(values: np.ndarray, beyond: float = _EXACT) -> bool:
+    """True if different values, some of them larger than `beyond`, become one in float32; float64 [n]."""
+    known = values[np.isfinite(values)]
+    if not np.abs(known).max(initial=0) > beyond:
+        return False
+    known = np.unique(known)
+    with np.errstate(over="ignore"):  # to inf, which Dataset refuses
+        rounded = np.unique(known.astype(np.float32))
+    return bool(len(rounded) < len(known) and np.isfinite(rounded).all())
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of features: numbers, or texts, each of which is a number 0 or 1.
+
+    Attributes:
+        name: in the header.
+        texts: that occurred, in the order of their numbers; () for a column of numbers.
+        are_dates: cells are dates, which become days.
+        is_wide: numbers are of 64 bits, since float32 makes some of the training data's equal.
     """
 
-    def called(file: Path) -> str:
-        place = file.parent.name.lower()
-        is_split = folder not in (None, file.parent) and place in (*TRAIN_NAMES, *TEST_NAMES)
-        return place if is_split else file.name.lower()
+    name: str
+    texts: tuple[str, ...] = ()
+    are_dates: bool = False
+    is_wide: bool = False
 
-    def named(*names: str) -> list[Path]:
-        split = re.compile(rf"({'|'.join(names)})([^a-z]|$)")
-        return [file for file in files if split.match(called(file))]
+    @property
+    def names(self) -> list[str]:
+        """Names of the column's numbers: NAME=TEXT for texts that have one each."""
+        return [f"{self.name}={text}" for text in self.texts] or [self.name]
 
-    if not (train := named(*TRAIN_NAMES)):
-        return Splits(list(files), [])
-    found = Splits(train, next(filter(None, map(named, TEST_NAMES)), []))
-    if others := [str(file) for file in files if file not in found.train + found.test]:
-        text = "%s: files of no split are not read: %s"
-        logging.warning(text, files[0].parent, ", ".join(others))
-    return found
+    def encoded(self, cells: Sequence[str]) -> np.ndarray:
+        """Return numbers [n, 1 or more] of the rows' cells, NaN where one is missing."""
+        if self.texts:
+            known = {cell: self._place(cells.index(cell), cell) for cell in dict.fromkeys(cells)}
+            return np.eye(len(self.texts), dtype=bool)[[known[cell] for cell in cells]]
+        values = self._numbers(cells)
+        if values is None:
+            place = next(i for i, cell in enumerate(cells) if self._numbers([cell]) is None)
+            wanted = "date, such as 2024-01-31" if self.are_dates else "finite number"
+            wrong = f"column {self.name!r} has {cells[place]!r}; give a {wanted}"
+            raise UsageError(f"row {place}: {wrong}")
+        return (values if self.is_wide else values.astype(np.float32))[:, None]
+
+    def _numbers(self, cells: Sequence[str]) -> np.ndarray | None:
+        """float64 [n], NaN where a cell is missing; None if one is no number, or none that float32 has."""
+        if self.are_dates and not all(map(is_nothing, cells)):
+            return days(cells)
+        values = numbers(cells)
+        with np.errstate(over="ignore"):
+            is_beyond = values is not None and np.isinf(values.astype(np.float32)).any()
+        return None if is_beyond else values
+
+    def _place(self, row: int, cell: str) -> int:
+        """The place of a text, also in another spelling: true and FALSE, as pandas reads them, or missing."""
+        if cell in self.texts:
+            return self.texts.index(cell)
+        same = is_nothing if is_nothing(cell) else lambda text: text.casefold() == cell.casefold()
+        alike = [place for place, text in enumerate(self.texts) if same(text)]
+        if len(alike) == 1 and (is_nothing(cell) or cell in ("True", "False")):
+            return alike[0]
+        meant = did_you_mean(nearest(cell, self.texts))
+        known = meant or f"; choose one of {', '.join(map(repr, self.texts))}"
+        wrong = f"column {self.name!r} has {cell!r}, which is not in the training data{known}"
+        raise UsageError(f"row {row}: {wrong}")
 
 
-def splits_of(folder: Path) -> Splits:
-    """The files of a folder in one of the layouts above; none where it is in another."""
-    files = matching(folder / "*.parquet") or matching(folder / "*/*.parquet")
-    return splits_by_name(files, folder)
+@dataclass(frozen=True)
+class TableEncoder:
+    """Encoder of rows of a table.
+
+    Attributes:
+        columns: of features, in the order of their numbers.
+        line: names of all columns of the file, in order.
+    """
+
+    columns: tuple[Column, ...]
+    line: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of an example's numbers."""
+        return tuple(name for column in self.columns for name in column.names)
+
+    @property
+    def accepts(self) -> str:
+        """The kinds of rows in words."""
+        names = ", ".join(column.name for column in self.columns)
+        return f"a dict, a list of dicts or a pandas.DataFrame of the columns {names}"
+
+    def __call__(self, rows: Any) -> np.ndarray:
+        """Return [n, d] of the data set's type, NaN where a number is missing."""
+        if hasattr(rows, "to_dict"):  # pandas: a frame or one row
+            rows = rows.to_dict("records") if getattr(rows, "ndim", 1) == 2 else rows.to_dict()
+        if isinstance(rows, Mapping):
+            rows = [rows]
+        rows = list(rows) if isinstance(rows, Iterable) else [rows]
+        lines = [self._row(number, row) for number, row in enumerate(rows)]
+        blocks = [
+            column.encoded([line[place] for line in lines])
+            for place, column in enumerate(self.columns)
+        ]
+        return np.concatenate(blocks, axis=1).astype(self.blank().dtype, copy=False)
+
+    def blank(self) -> np.ndarray:
+        """Return no rows, float32 [0, d], or float64 if a column is wide."""
+        is_any_wide = any(column.is_wide for column in self.columns)
+        return np.zeros((0, len(self.names)), np.float64 if is_any_wide else np.float32)
+
+    def _row(self, number: int, row: Any) -> list[str]:
+        """The row's cells in the columns of features, as the reader of a file has them."""
+        if not isinstance(row, Mapping):
+            raise UsageError(f"row {number} is {row!r}; give {self.accepts}")
+        wanted = [column.name for column in self.columns]
+        given = {plain_text(str(name)) or NO_NAME: value for name, value in row.items()}
+        indexes = (name for i, name in enumerate(given) if is_index(name, first=i == 0))
+        known = {*self.line, *indexes}
+        unknown = [name for name in given if name not in known]
+        lacking = [name for name in wanted if name not in given]
+        if lacking or unknown:
+            wrong = f"has no column {lacking[0]!r}" if lacking else ""
+            wrong = wrong or f"{unknown[0]!r} is no column of the training data"
+            near = did_you_mean(nearest(lacking[0], unknown) if lacking else ())
+            allowed = f"give {', '.join(wanted)}, None where a value is missing"
+            raise UsageError(f"row {number}: {wrong}{near}; {allowed}")
+        return [_text(given[name]) for name in wanted]
+
+
+def _text(value: Any) -> str:
+    """A cell as the reader of a file has it."""
+    if isinstance(value, np.datetime64):
+        value = value.astype("datetime64[us]")  # of nanoseconds item() would be an integer
+    if isinstance(value, np.generic):
+        value = value.item()  # of all its digits: 0.1 of float16 is 0.0999...
+    is_missing = isinstance(value, float | datetime) and value != value
+    if value is None or is_missing:
+        return ""
+    return plain_text(str(value))
 
 
 def read(
@@ -144,7 +271,7 @@ def read(
     and line or row. Cost: a million cells of texts a second. Memory: the table, and twice that of x.
     """
     table = Table(path, splits)
-    names, own = table.names, table.num_train
+    names, num_train = table.names, table.num_train
     label = _place(table, "label_key", label_key, LABELS)
     if label is None:
         wrong = f"no column of {path} is named {', '.join(LABELS[:-1])} or {LABELS[-1]}"
@@ -159,7 +286,7 @@ def read(
     places = [place for place in range(len(names)) if place not in {label, client, *dropped}]
     clients: Sequence[np.ndarray | None] = (None, None)
     if client is not None:
-        clients = np.split(_clients(table, client), [own])
+        clients = np.split(_clients(table, client), [num_train])
     elif is_by_file:
         clients = (_names_of_files(table), None)
     if arrays is None:
@@ -170,12 +297,13 @@ def read(
     if image_size is not None and not isinstance(encoder, ImageEncoder):
         wrong = f"does not apply to {path}, which has no column of images"
         raise UsageError(wrong, key="image_size", value=image_size, allowed="leave it out")
-    x, x_test = x if isinstance(x, tuple) else (x[:own], x[own:])
-    for name, part, number in (("train", x, own), ("test", x_test, len(table) - own)):
+    x, x_test = x if isinstance(x, tuple) else (x[:num_train], x[num_train:])
+    sizes = ("train", x, num_train), ("test", x_test, len(table) - num_train)
+    for name, part, number in sizes:
         if len(part) != number:
             wrong = f"{len(part)} examples and {number} rows of the table in the {name} split"
             raise UsageError(f"{path}: {wrong}; row i of the arrays is row i of the table")
-    y, y_test = np.split(np.array(table.texts(label, is_label=True), np.str_), [own])
+    y, y_test = np.split(np.array(table.texts(label, is_label=True), np.str_), [num_train])
     return dataset_of(
         path,
         [(x, y), (x_test, y_test)],
@@ -260,8 +388,8 @@ class Table:
 
     def numbers(self, place: int) -> np.ndarray:
         """float64 [n] of a column of numbers, NaN where missing."""
-        found: np.ndarray = self._columns[place].cast("float64", safe=False).to_numpy()
-        return found
+        values: np.ndarray = self._columns[place].cast("float64", safe=False).to_numpy()
+        return values
 
     def images(self, place: int) -> list[Encoded]:
         """The images in a column."""
@@ -330,7 +458,7 @@ def _kind_of(column: Any, feature: dict[str, Any]) -> str:
         return "image" if described in (None, "Image") else "none"
     if types.is_binary(dtype) or types.is_large_binary(dtype):
         return "image"
-    return "none" if types.is_nested(dtype) else "text"
+    return "none" if types.is_nested(dtype) or types.is_duration(dtype) else "text"
 
 
 def _place(table: Table, option: str, name: str | None, usual: Sequence[str] = ()) -> int | None:
@@ -404,33 +532,29 @@ def _log(table: Table, text: str, places: Sequence[int]) -> None:
 
 def _features(table: Table, places: Sequence[int]) -> _Examples:
     """float32 or float64 [n, d] of all rows, NaN where a cell is missing, and the encoder of other rows."""
-    columns: list[Column] = []
-    found: list[np.ndarray] = []  # [n, k] of each column
+    columns, blocks = list[Column](), list[np.ndarray]()  # [n, k] of each column
     empty, identifiers = list[int](), list[int]()
     for place in places:
         name = table.names[place]
-        column, may_number_rows = Column(name), _IDENTIFIER.fullmatch(name) is not None
+        may_number_rows = _IDENTIFIER.fullmatch(name) is not None
         if table.kinds[place] == "number" and not may_number_rows:
-            values = table.numbers(place)[:, None]
-            is_empty = bool(np.isnan(values).all())
+            column, values = Column(name), table.numbers(place)[:, None]
         else:
             cells = table.texts(place)
-            own = cells[: table.num_train]
-            if may_number_rows and len(set(own)) == len(own):
+            if may_number_rows and len(set(cells[: table.num_train])) == table.num_train:
                 identifiers.append(place)
                 continue
-            column, values = _encoded(table, place, column, cells)
-            is_empty = all(map(is_nothing, cells))
-        if is_empty:
+            column, values = _encoded(table, place, cells)
+        if np.isnan(values).all():
             empty.append(place)
             continue
         if not column.texts:
-            beyond = {"beyond": 0} if column.are_dates else {}
-            column = replace(column, is_wide=is_wide(values, **beyond))
+            beyond = 0 if column.are_dates else _EXACT
+            column = replace(column, is_wide=is_wide(values, beyond))
             with np.errstate(over="ignore"):  # to inf, which Dataset refuses
                 values = values if column.is_wide else values.astype(np.float32)
         columns.append(column)
-        found.append(values)
+        blocks.append(values)
     _log(table, "columns that are no features: %s (no value)", empty)
     _log(table, "columns that are no features: %s (they number the rows)", identifiers)
     if encoded := [f"{column.name} ({len(column.texts)})" for column in columns if column.texts]:
@@ -439,7 +563,7 @@ def _features(table: Table, places: Sequence[int]) -> _Examples:
     if not columns:
         raise UsageError(f"{table.path}: none of the columns {', '.join(table.names)} is a feature")
     encoder = TableEncoder(tuple(columns), tuple(table.names))
-    x = np.concatenate(found, axis=1, dtype=encoder.blank().dtype)
+    x = np.concatenate(blocks, axis=1, dtype=encoder.blank().dtype)
     if num_gaps := sum(int(np.isnan(part).any(axis=1).sum()) for part in parts(x)):
         text = "%s: %d of %d rows miss a value: it becomes the median of the training rows, and each column "
         text += "with gaps gets an indicator beside it"
@@ -447,21 +571,21 @@ def _features(table: Table, places: Sequence[int]) -> _Examples:
     return x, encoder
 
 
-def _encoded(
-    table: Table, place: int, column: Column, cells: list[str]
-) -> tuple[Column, np.ndarray]:
+def _encoded(table: Table, place: int, cells: list[str]) -> tuple[Column, np.ndarray]:
     """Numbers [n, 1] of a column of dates or numbers, or one-hot codes [n, k] of texts."""
+    column = Column(table.names[place])
     if (values := days(cells)) is not None:
         return replace(column, are_dates=True), values[:, None]
     if (values := numbers(cells)) is not None:
         return column, values[:, None]
     texts = sorted({cell for cell in cells if not is_nothing(cell)})
-    odd = {text for text in texts if numbers([text]) is None}
-    if len(odd) < len(texts):
+    odd = [text for text in texts if numbers([text]) is None]
+    if len(odd) < len(texts) or all(map(_OTHER_SPELLING.fullmatch, odd)):
         row = next(row for row, cell in enumerate(cells) if cell in odd)
         raise UsageError(
-            f"{table.where(place, row)}: {cells[row]!r} is not a number; write numbers with a decimal point, "
-            "or leave the row or the column (dataset.drop) out"
+            f"{table.where(place, row)}: {cells[row]!r} is not a number; write numbers with a decimal point "
+            "and without groups of digits, dates as 2024-01-31, or leave the row or the column "
+            "(dataset.drop) out"
         )
     texts = sorted([*texts, *sorted(filter(is_nothing, set(cells)))[:1]])  # one text for missing
     if len(texts) > _MOST_TEXTS:
@@ -474,15 +598,15 @@ def _encoded(
 
 
 def _images(table: Table, place: int, image_size: int | None) -> tuple[np.ndarray, np.ndarray]:
-    own = table.num_train
+    num_train = table.num_train
 
     def make(target: Path) -> None:
         images = table.images(place)
         shape = common_shape(images, image_size)
-        decode(target / "x-train.npy", images[:own], shape)
-        decode(target / "x-test.npy", images[own:], shape)
+        decode(target / "x-train.npy", images[:num_train], shape)
+        decode(target / "x-test.npy", images[num_train:], shape)
 
     paths = [str(file.resolve()) for file in table.files]
-    key = files_key(table.files, _FORMAT, paths, own, table.names[place], image_size)
+    key = files_key(table.files, _FORMAT, paths, num_train, table.names[place], image_size)
     cached = cached_arrays(f"images-{table.files[0].resolve().parent.name}", key, make)
     return cached["x-train"], cached["x-test"]
