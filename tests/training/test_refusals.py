@@ -83,7 +83,7 @@ def viewed(augment):
 
 
 NAMES = ("flop", "flip:1", "translate:x", "translate:-1", "crop:-1", "randaugment:2:31")
-NAMES += ("flip_axes:2", "rotate:10:-0.5", "holes:0", "holes:16:0", "holes:16:8:1.5")
+NAMES += ("flip_axes:2", "drop:1.5", "rotate:10:-0.5", "holes:0", "holes:16:0", "holes:16:8:1.5")
 VIEWS = {f"...augmentation='{name}'": partial(augmentation.compose, (name,)) for name in NAMES} | {
     "...augmentation='cutout:2': needs pixels from 0 to 1": levels("cutout:2", -0.1, 1.0),
     "...augmentation='randaugment:2:10': needs pix": levels("randaugment:2:10", 0.0, 1.1),

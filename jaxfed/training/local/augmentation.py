@@ -1,7 +1,7 @@
 """Random changes of images inside jit: pure functions (key, image) -> image, mapped over a batch.
 
-An image is float32 [H, W, c] in [0, 1]. Every function of `AUGMENTATIONS` makes such a function from
-numbers. A config lists them in the order of their application: ("translate:4", "flip").
+An image is float32 [H, W, c] in [0, 1]; `drop` also takes vectors. Every function of `AUGMENTATIONS` makes
+such a function from numbers. A config lists them in the order of their application: ("translate:4", "flip").
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def compose(names: Sequence[str]) -> Augment | None:
         return image
 
     def augment(key: jax.Array, x: jax.Array) -> jax.Array:
-        if x.ndim != 4:
+        if x.ndim != 4 and any(name.partition(":")[0] != "drop" for name in names):
             raise UsageError(
                 f"changes images, [height, width, channels]; here examples have shape {list(x.shape[1:])}",
                 key="augmentation",
                 value=tuple(names),
-                allowed="for other examples use (), and methods that do not compare two views of an example",
+                allowed="for other examples use ('drop:0.2',), or () for methods of one view",
             )
         return jax.vmap(change_all)(jax.random.split(key, len(x)), as_float(x))
 
@@ -163,6 +163,14 @@ def rotate(degrees: _Degrees = 10, probability: _Probability = 1.0) -> Change:
     return change
 
 
+def drop(probability: _Probability = 0.2) -> Change:
+    """Set each entry of a vector, or each value of an image, to 0 with this probability.
+
+    Others are not scaled. For features of a network, and for standardized columns, whose mean is 0.
+    """
+    return lambda key, x: jnp.where(jax.random.bernoulli(key, 1 - probability, x.shape), x, 0.0)
+
+
 def cutout(pixels: _Pixels = 16) -> Change:
     """Gray out a square of that side around a uniform center, cut at the border (FixMatch)."""
 
@@ -255,6 +263,7 @@ AUGMENTATIONS: dict[str, Callable[..., Change]] = {
     "flip": flip,
     "flip_axes": flip_axes,
     "rotate": rotate,
+    "drop": drop,
     "cutout": cutout,
     "holes": holes,
     "randaugment": randaugment,

@@ -56,6 +56,16 @@ def test_rotation_is_pils_inside(degrees):
     np.testing.assert_allclose(ours[center, center], np.asarray(turned)[center, center], atol=1.5)
 
 
+def test_dropped_entries_of_vectors_are_zero_and_others_as_they_were():
+    x = np.linspace(1, 2, 90, dtype=np.float32)
+    changed = np.asarray(augmentation.compose(("drop:0.25",))(KEYS[0], np.tile(x, (400, 1))))
+    kept = changed == x
+    assert ((changed == 0) | kept).all()
+    assert abs(kept.mean() - 0.75) < 0.01  # 4.4 standard deviations
+    assert kept.any(0).all()
+    assert not kept.all(0).any()
+
+
 def test_holes_are_whole_squares_within_the_image_all_places_alike():
     """albumentations' CoarseDropout(1, 4, 4)."""
     image = np.ones((7, 7, 1), np.float32)
