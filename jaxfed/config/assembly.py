@@ -515,7 +515,7 @@ def checksums(config: ConfigDict) -> dict[str, str]:
         models[_INITIAL] = config
     if config.preprocessing.kind == "pretrained":
         encoder = find_encoder(config.preprocessing.network, root=config.dataset.root or None)
-        files |= encoder.named_files("preprocessing.network", "preprocessing.weights")
+        files |= encoder.named_files("preprocessing.network", "preprocessing.network")
     for key, seen in models.items():
         if seen.training.initial_model == PRETRAINED:
             files |= _pretrained(seen).named_files("model.folder", key)

@@ -115,7 +115,7 @@ def test_states_and_weights_that_change_are_noticed(tmp_path):
     weights.write_bytes(b"1")
     wanted = f"dataset.root={tmp_path}"
     sources = {
-        "preprocessing.weights": load("preprocessing.kind=pretrained", wanted),
+        "preprocessing.network": load("preprocessing.kind=pretrained", wanted),
         "training.initial_model": load(
             "training.initial_model=pretrained", "model.name=efficientnet_lite0", wanted
         ),

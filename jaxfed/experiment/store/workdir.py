@@ -60,6 +60,7 @@ _FREE = tuple(f"execution.{key}" for key in ("workers", "compilation_cache", "pl
 _PATHS = ("dataset.root", "dataset.name")
 _OF_A_NETWORK = "deployment."  # limits of waiting; no result depends on them
 _PREPROCESSING, _DATA = "preprocessing", "data.json"
+_RENAMED = {"preprocessing.weights": "preprocessing.network"}  # in data.json of earlier versions
 _PREDICTIONS = "predictions"
 AUDIT = "audit"  # folder, with audit.json
 TRACKING, TENSORBOARD, NETWORK = "tracking.jsonl", "tensorboard", "network.json"
@@ -105,16 +106,17 @@ class Workdir:
             write_json(file, checksums)
             return
         try:
-            there = read_json(self.path, _DATA)
+            stored = read_json(self.path, _DATA)
         except Damaged:
             raise Unresumable(
                 f"--workdir={self.path}: {_DATA} is damaged; it identifies the data of the finished rounds"
             ) from None
-        for name in [*checksums, *there]:
-            if there.get(name) != checksums.get(name):
+        stored = {_RENAMED.get(name, name): checksum for name, checksum in stored.items()}
+        for name in [*checksums, *stored]:
+            if stored.get(name) != checksums.get(name):
                 raise Unresumable(
                     f"--workdir={self.path}: its rounds were computed on other data: {name} is "
-                    f"{there.get(name)} there, {checksums.get(name)} now; bring the data back"
+                    f"{stored.get(name)} there, {checksums.get(name)} now; bring the data back"
                 )
 
     def read_metrics(self) -> list[dict[str, Any]]:

@@ -193,6 +193,16 @@ def test_a_run_goes_on_where_its_data_lie_elsewhere(tmp_path):
             opened(other)
 
 
+def test_data_json_of_an_earlier_version_names_weights_by_a_key_that_is_gone(tmp_path):
+    dataset = {"root": "", "name": "digits"}
+    config = {"algorithm": "xclp", "num_repeats": 1, "dataset": dataset}
+    with open_workdir(tmp_path / "w", config) as workdir:
+        (workdir.path / "data.json").write_text('{"preprocessing.weights": "a"}')
+        workdir.check_data({"preprocessing.network": "a"})
+        with pytest.raises(UsageError, match=r"preprocessing\.network is a there, b now"):
+            workdir.check_data({"preprocessing.network": "b"})
+
+
 def test_a_run_of_an_earlier_version_goes_on(launch, whole, tmp_path):
     """Which had no key of sums under masks, and others that are gone."""
     place = tmp_path / "w"
