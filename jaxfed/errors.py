@@ -39,8 +39,8 @@ class UsageError(ValueError):
     def __str__(self) -> str:
         setting = ".".join(filter(None, (self.owner, self.key)))
         if hasattr(self, "value"):
-            given = " ".join(repr(self.value).split())
-            setting += f"={given if len(given) <= _LONGEST else given[:_LONGEST] + '...'}"
+            value = " ".join(repr(self.value).split())
+            setting += f"={value if len(value) <= _LONGEST else value[:_LONGEST] + '...'}"
         reason = "; ".join(filter(None, (self.wrong, self.allowed)))
         return ": ".join(filter(None, (setting, reason)))
 
@@ -86,17 +86,17 @@ class ProtocolError(ValueError):
     """
 
 
-def suggestion(given: str, known: Iterable[str]) -> str:
+def suggestion(name: str, known: Iterable[str]) -> str:
     """`, did you mean ...?` for the nearest known name, else the list of known names if it is short."""
     names = sorted(known)
-    return did_you_mean(nearest(given, names)) or (
+    return did_you_mean(nearest(name, names)) or (
         f"; known are {', '.join(names)}" if 0 < len(names) <= 24 else ""
     )
 
 
-def nearest(given: str, known: Iterable[str]) -> list[str]:
+def nearest(name: str, known: Iterable[str]) -> list[str]:
     """The most similar known name, in a list; empty if none is similar."""
-    return get_close_matches(given, sorted(known), n=1, cutoff=0.7)
+    return get_close_matches(name, sorted(known), n=1, cutoff=0.7)
 
 
 def did_you_mean(names: Sequence[str]) -> str:

@@ -79,13 +79,13 @@ def _cell(printed: Any) -> PaperCell:
 
 def _read() -> dict[str, PaperTable]:
     content = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-    found = {}
+    tables = {}
     for name, table in content["tables"].items():
         lists = {key: tuple(each) for key, each in table.items() if isinstance(each, list)}
         rows = {setting: tuple(map(_cell, row)) for setting, row in table["rows"].items()}
         citation = content["citations"][name.partition("/")[0]]
-        found[name] = PaperTable(**{**table, **lists, "rows": rows, "citation": citation})
-    return found
+        tables[name] = PaperTable(**{**table, **lists, "rows": rows, "citation": citation})
+    return tables
 
 
 PAPER_TABLES = _read()
@@ -100,7 +100,7 @@ def paper_table(name: str) -> PaperTable:
 
 
 class CostSetting(NamedTuple):
-    """Variables of the formulas; the module's docstring defines the letters."""
+    """Variables of the formulas; the module's docstring defines the symbols."""
 
     operations: float  # F
     model_bytes: float  # Theta

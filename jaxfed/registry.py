@@ -48,22 +48,21 @@ class Registry(UserDict[str, Factory]):
     def __init__(
         self,
         kind: str,
-        own: Mapping[str, Factory] | Mapping[str, Place],
+        factories: Mapping[str, Factory] | Mapping[str, Place],
         *,
         reserved: Collection[str] = (),
     ) -> None:
-        """A registry of objects of a kind, of which `reserved` names and those of `own` are taken."""
-        super().__init__(own)  # type: ignore[arg-type]
-        self._kind, self._reserved = kind, frozenset([*own, *reserved])
+        """A registry of objects of a kind, of which `reserved` names and those of `factories` are taken."""
+        super().__init__(factories)  # type: ignore[arg-type]
+        self._kind, self._reserved = kind, frozenset([*factories, *reserved])
 
     def __getitem__(self, name: str) -> Factory:
         """The factory of this name, imported if it has not been yet."""
-        found: Any = super().__getitem__(name)
-        if isinstance(found, Place):
-            own, keywords = getattr(import_module(found.module), found.name), found.keywords
-            found = partial(own, **keywords) if keywords else own
-            self[name] = found
-        factory: Factory = found
+        entry: Any = super().__getitem__(name)
+        if isinstance(entry, Place):
+            place, entry = entry, getattr(import_module(entry.module), entry.name)
+            self[name] = entry = partial(entry, **place.keywords) if place.keywords else entry
+        factory: Factory = entry
         return factory
 
     def register(self, name: str) -> Callable[[Factory], Factory]:
@@ -74,8 +73,8 @@ class Registry(UserDict[str, Factory]):
             raise UsageError(f"{self._kind} {name!r}: is one of jaxfed's own; take another name")
 
         def add(factory: Factory) -> Factory:
-            if name in self and (there := _identity(self[name])) != _identity(factory):
-                raise UsageError(f"{self._kind} {name!r}: {there} has this name already")
+            if name in self and (existing := _identity(self[name])) != _identity(factory):
+                raise UsageError(f"{self._kind} {name!r}: {existing} has this name already")
             self[name] = factory
             return factory
 

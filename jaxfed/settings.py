@@ -167,27 +167,27 @@ def settings_of(owner: Any) -> Mapping[str, Setting]:
     A keyword without a hint has the type of its default.
     """
     if (inner := _inner(owner)) is not None:
-        given = getattr(owner, "keywords", {})
+        keywords = getattr(owner, "keywords", {})
         known = settings_of(inner).items()
-        return {name: one._replace(default=given.get(name, one.default)) for name, one in known}
+        return {name: one._replace(default=keywords.get(name, one.default)) for name, one in known}
     if is_dataclass(owner):
         hints = typing.get_type_hints(owner, include_extras=True)
         ordered = sorted(fields(owner), key=lambda field: bool(field.kw_only))  # as arguments
         defaults = {field.name: field.default for field in ordered if field.init}
     else:
-        code, given = owner.__code__, owner.__annotations__
+        code, annotations = owner.__code__, owner.__annotations__
         names = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
         defaults = dict.fromkeys(names, REQUIRED) | (owner.__kwdefaults__ or {})
         # Only keywords: hints of other parameters may need imports that exist for type checkers alone.
-        own: Any = types.SimpleNamespace(
-            __annotations__={name: given[name] for name in names if name in given}
+        scope: Any = types.SimpleNamespace(
+            __annotations__={name: annotations[name] for name in names if name in annotations}
         )
-        hints = typing.get_type_hints(own, owner.__globals__, include_extras=True)
-    meaning_of, found = meanings(owner), {}
+        hints = typing.get_type_hints(scope, owner.__globals__, include_extras=True)
+    meaning_of, settings = meanings(owner), {}
     for name, default in defaults.items():
         kind = type(default) if isinstance(default, bool | int | float | str) else Any
-        found[name] = Setting(hints.get(name, kind), default, meaning_of.get(name, ""))
-    return found
+        settings[name] = Setting(hints.get(name, kind), default, meaning_of.get(name, ""))
+    return settings
 
 
 def takes_any(factory: Any) -> bool:
@@ -223,23 +223,23 @@ def hinted(factory: Factory) -> Factory:
     return checked  # type: ignore[return-value]
 
 
-def check_each(known: Mapping[str, Setting], given: Mapping[str, Any], owner: str) -> None:
+def check_each(known: Mapping[str, Setting], values: Mapping[str, Any], owner: str) -> None:
     """Check values by the hints of the settings with their names; None is allowed where it is the default.
 
     Raises:
         UsageError: names the first value that is not allowed, after `owner`.
     """
     for name, one in known.items():
-        if name in given and not (given[name] is None and one.default is None):
-            check_value(name, given[name], one.hint, owner=owner)
+        if name in values and not (values[name] is None and one.default is None):
+            check_value(name, values[name], one.hint, owner=owner)
 
 
 def check_complete(
-    known: Mapping[str, Setting], given: Mapping[str, Any], owner: str, needed: str
+    known: Mapping[str, Setting], values: Mapping[str, Any], owner: str, needed: str
 ) -> None:
     """Check that no setting without a default is missing; `needed` says in the error what needs it."""
     for name, one in known.items():
-        if one.default is REQUIRED and name not in given:
+        if one.default is REQUIRED and name not in values:
             raise UsageError("missing", key=name, owner=owner, allowed=needed)
 
 
@@ -247,8 +247,8 @@ def check_value(key: str, value: Any, hint: Any, *, owner: str = "") -> None:
     """Raise a UsageError that says what to write in place of a value that is not allowed."""
     if is_allowed(value, hint):
         return
-    given, names = value if isinstance(value, tuple) else (value,), names_of(hint)
-    unknown = [each for each in given if isinstance(each, str) and each not in names]
+    values, names = value if isinstance(value, tuple) else (value,), names_of(hint)
+    unknown = [each for each in values if isinstance(each, str) and each not in names]
     near = did_you_mean([name for each in unknown for name in nearest(each, names)])
     is_beyond = isinstance(value, float) and 0 < abs(value) < inf and not is_allowed(value, float)
     wrong = "float32 has no such number" if is_beyond else ""
@@ -383,11 +383,11 @@ _ENTRY = re.compile(r"^ {4}([\w, ]+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 
 def meanings(documented: Any) -> dict[str, str]:
     """Return name -> meaning, from the docstring of a function, or of a class and its bases."""
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
     owners = reversed(documented.__mro__[:-1]) if isinstance(documented, type) else (documented,)
     for owner in owners:
         for _, entries in _SECTION.findall((getdoc(owner) or "") + "\n"):
             for names, meaning in _ENTRY.findall(entries):
                 line = " ".join(meaning.split())
-                found |= {name.strip(): line for name in names.split(",")}
-    return found
+                lines |= {name.strip(): line for name in names.split(",")}
+    return lines

@@ -39,7 +39,7 @@ def toy(*, fails=(), mute=(), has_probabilities=True):
         shape = (federation.num_clients, federation.num_classes, federation.x.shape[1])
         return Means(np.zeros(shape), np.zeros(federation.num_clients, bool))
 
-    def fit(state, cohort, taught, key, steps):
+    def fit(state, cohort, targets, key, steps):
         center, is_there = state.center.copy(), state.is_there.copy()
         failed = {}
         for place, client in enumerate(np.asarray(cohort.client_id).tolist()):
@@ -49,10 +49,10 @@ def toy(*, fails=(), mute=(), has_probabilities=True):
                 own = np.asarray(cohort.y[place]) >= 0
                 x, y = np.asarray(cohort.x[place])[own], np.asarray(cohort.y[place])[own]
                 weight = np.ones(len(y))
-                if taught is not None:
-                    x = np.concatenate([x, taught.x])
-                    y = np.concatenate([y, taught.label])
-                    weight = np.concatenate([weight, taught.weight])
+                if targets is not None:
+                    x = np.concatenate([x, targets.x])
+                    y = np.concatenate([y, targets.label])
+                    weight = np.concatenate([weight, targets.weight])
                 for _ in range(steps):
                     center[client] = step(center[client], x, y, weight)
                 is_there[client] = True

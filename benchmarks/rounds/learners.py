@@ -37,7 +37,7 @@ from benchmarks.timing.contest import Contest, Work, optional_peer
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.host.parallel.devices import num_cores
-from jaxfed.learners import LEARNERS, Learner, Taught
+from jaxfed.learners import LEARNERS, Learner, PublicTargets
 from jaxfed.learners.networks import NetworkState
 from jaxfed.models.mlp import mlp
 from jaxfed.models.model import normalized
@@ -74,12 +74,12 @@ def _networks(with_peers: bool) -> Contest:
     )
     learner = LEARNERS["network"](training=training, public_batch_size=BATCH)
     start = learner.init(jax.random.key(0), federation)
-    is_taught = np.arange(PUBLIC) < PUBLIC // 2  # answers are compared on the others
-    label = np.where(is_taught, y, -1).astype(np.int32)
-    taught = Taught(jnp.asarray(x), label, np.ones(PUBLIC, np.float32))
+    is_labeled = np.arange(PUBLIC) < PUBLIC // 2  # answers are compared on the others
+    label = np.where(is_labeled, y, -1).astype(np.int32)
+    targets = PublicTargets(jnp.asarray(x), label, np.ones(PUBLIC, np.float32))
 
     def advance() -> Parameters:
-        fitted = learner.fit(start, federation.cohort(), taught, jax.random.key(1), STEPS)
+        fitted = learner.fit(start, federation.cohort(), targets, jax.random.key(1), STEPS)
         return as_dict(fitted.state.model)
 
     loop = partial(torch_loop, steps=STEPS, batch=BATCH, label=label)
@@ -89,7 +89,7 @@ def _networks(with_peers: bool) -> Contest:
         case={"clients": CLIENTS, "steps": STEPS, "batch": f"{BATCH}+{BATCH}"},
         ours=advance,
         peers=peers,
-        agreement=equally_good(learner, start, x[~is_taught], y[~is_taught]),
+        agreement=equally_good(learner, start, x[~is_labeled], y[~is_labeled]),
         work=Work(2 * MULTIPLY_ADDS * CLIENTS * STEPS * 2 * BATCH, "matmul_f32_flops"),
         targets=dict.fromkeys(peers, 1.5 if on_cpu() else 2.0),
     )
@@ -172,8 +172,8 @@ def torch_loop(
                 logits = model((images.float() / 255 - mean) / deviation)
                 loss = functional.cross_entropy(logits[: len(rows)], y[rows].long())
                 if label is not None:
-                    taught = logits[len(rows) :]
-                    loss = loss + functional.cross_entropy(taught, public_y[drawn].long())
+                    targets = logits[len(rows) :]
+                    loss = loss + functional.cross_entropy(targets, public_y[drawn].long())
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -191,7 +191,7 @@ def _forests() -> Contest:
     x = rng.standard_normal((CLIENTS * ROWS + TAUGHT, FEATURES)).astype(np.float32)
     y = (x @ rng.standard_normal((FEATURES, 7))).argmax(axis=1).astype(np.int32)
     federation = labeled_clients(x, y, CLIENTS, ROWS, 7)
-    taught = Taught(federation.public_examples, y[-TAUGHT:], np.ones(TAUGHT, np.float32))
+    targets = PublicTargets(federation.public_examples, y[-TAUGHT:], np.ones(TAUGHT, np.float32))
     cohort = federation.cohort()
 
     def by(execution: Execution) -> Callable[[], np.ndarray]:
@@ -199,7 +199,7 @@ def _forests() -> Contest:
             # A new learner each time, as a learner does not fit the same task again.
             learner = LEARNERS["random_forest"](num_classes=7, num_trees=TREES, execution=execution)
             state = learner.init(jax.random.key(0), federation)
-            fitted = learner.fit(state, cohort, taught, jax.random.key(1), 1)
+            fitted = learner.fit(state, cohort, targets, jax.random.key(1), 1)
             assert not fitted.failed, fitted.failed
             return learner.predict(fitted.state, cohort.client_id, x[:ROWS])
 

@@ -42,7 +42,7 @@ from jaxfed.learners.client_fit import (
     with_turns,
 )
 from jaxfed.learners.evaluation import judged_by_clients
-from jaxfed.learners.learner import Learner, Taught
+from jaxfed.learners.learner import Learner, PublicTargets
 from jaxfed.settings import Count, NotNegative
 from jaxfed.training.consensus import (
     ABSTAINED,
@@ -119,8 +119,8 @@ def distributed_distillation(
     def round(
         state: DistillationState, cohort: Cohort, key: jax.Array
     ) -> tuple[DistillationState, Metrics]:
-        taught = Taught(public, state.label, state.weight, state.soft)
-        turn = take_turn(learner, state.learner, cohort, taught, key, steps)
+        targets = PublicTargets(public, state.label, state.weight, state.soft)
+        turn = take_turn(learner, state.learner, cohort, targets, key, steps)
         turn, answers = asked(turn, learner, "predict_proba", public, num_classes)
         voters = speaking(turn.client_id, answers)
         communication = Communication()

@@ -44,7 +44,7 @@ from jaxfed.learners.client_fit import (
     with_turns,
 )
 from jaxfed.learners.evaluation import judged_by_clients
-from jaxfed.learners.learner import Learner, Taught
+from jaxfed.learners.learner import Learner, PublicTargets
 from jaxfed.settings import Count, Ge, Note, Positive
 from jaxfed.training.consensus import ABSTAINED, ConsensusSums
 
@@ -125,8 +125,8 @@ def dsfl(
         )
         soft = sharpened_by_softmax(told.mean, temperature)
         cohort = without_labels(cohort._replace(client_id=told.turn.client_id))
-        taught = Taught(public, no_labels, told.weight, soft)
-        distilled = take_turn(learner, told.turn.state, cohort, taught, distill_key, distill_steps)
+        targets = PublicTargets(public, no_labels, told.weight, soft)
+        distilled = take_turn(learner, told.turn.state, cohort, targets, distill_key, distill_steps)
         metrics: Metrics = {
             **updated.metrics,
             "voters": told.num_voters,

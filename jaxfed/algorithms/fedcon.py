@@ -210,8 +210,8 @@ def server_loss(model: Model, local: LocalTraining, weight: jax.Array) -> Loss:
         view_key, online_key, target_key = jax.random.split(key, 3)
         x = losses.views((local.augment,) * 2, jax.random.split(view_key), batch.x)
         logits, online = model.train_apply(state["online"], x, online_key)
-        taught, _ = model.train_apply(_target(state, state["online"]), x, target_key)
-        q = _swapped(losses.fixed_softmax(taught))
+        target_logits, _ = model.train_apply(_target(state, state["online"]), x, target_key)
+        q = _swapped(losses.fixed_softmax(target_logits))
         label, used = (jnp.concatenate([part, part]) for part in (batch.label, batch.used))
         terms = local.pointwise(logits, label) + weight * divergence(logits, q)
         return losses.mean_where(terms, used), together(online=online, target=state["target"])
@@ -226,12 +226,12 @@ def contrast_loss(model: Model, predictor: Model, augment: Augment | None) -> Lo
         del anchor
         view_key, online_key, target_key, predictor_key = jax.random.split(key, 4)
         x = losses.views((augment,) * 2, jax.random.split(view_key), batch.x)
-        own, predicts = state["online"]["network"], state["online"]["predictor"]
-        features, network = model.train_features(own, x, online_key)
+        online_network, predicts = state["online"]["network"], state["online"]["predictor"]
+        features, network = model.train_features(online_network, x, online_key)
         guess, _ = predictor.train_apply(predicts, features, predictor_key)
-        taught, _ = model.train_features(_target(state, own), x, target_key)
+        target_features, _ = model.train_features(_target(state, online_network), x, target_key)
         pairs = losses.unit(guess.astype(jnp.float32)) * _swapped(
-            losses.unit(taught.astype(jnp.float32))
+            losses.unit(target_features.astype(jnp.float32))
         )
         value = losses.mean_where(
             1 - jnp.sum(pairs, axis=-1), jnp.concatenate([batch.used, batch.used])

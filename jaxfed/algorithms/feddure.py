@@ -214,10 +214,10 @@ def regulated(
     parameters, statistics = nnx.split_state(regulators.coarse, nnx.Param, ...)
 
     def stepped(net: Weigher) -> nnx.State:
-        def taught(logits: jax.Array) -> jax.Array:
+        def weighted(logits: jax.Array) -> jax.Array:
             return losses.unlabeled_mean(weights(net, p) * pointwise(logits, label), batch)
 
-        return _shifted(parameters, pull(jax.grad(taught)(logits)), -rates[0])
+        return _shifted(parameters, pull(jax.grad(weighted)(logits)), -rates[0])
 
     def logits_at(parameters: nnx.State) -> jax.Array:
         state = nnx.merge_state(parameters, rebuilt(statistics))

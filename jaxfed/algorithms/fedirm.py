@@ -53,7 +53,7 @@ from jaxfed.training.local import losses
 from jaxfed.training.local.batches import ClientData, usable
 from jaxfed.training.local.local_training import client_logits
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState
-from jaxfed.training.mean_teacher import Teacher, ramp_up, taught_steps
+from jaxfed.training.mean_teacher import Teacher, mean_teacher_steps, ramp_up
 from jaxfed.training.pseudo_labels.prototypes import (
     Prototypes,
     class_means,
@@ -119,7 +119,7 @@ def fedirm(
             max_entropy=max_entropy,
             passes=passes,
         )
-        trained, teacher = taught_steps(client, loss, average)
+        trained, teacher = mean_teacher_steps(client, loss, average)
         own = trained.state, client.data, client.key
         relations = client_relations(training.model, *own, temperature)
         return client.update(
@@ -174,9 +174,9 @@ def relation_loss(
         x = losses.view(local.augment, first_key, batch.x)
         other = losses.view(local.augment, second_key, batch.x)
         logits, online = model.train_apply(state["online"], x, online_key)
-        taught, target = model.train_apply(state["target"], other, target_key)
+        teacher_logits, target = model.train_apply(state["target"], other, target_key)
         logits = logits.astype(jnp.float32)
-        difference = jax.nn.softmax(logits) - losses.fixed_softmax(taught)
+        difference = jax.nn.softmax(logits) - losses.fixed_softmax(teacher_logits)
         consistency = losses.unlabeled_mean(jnp.sum(jnp.square(difference), axis=-1), batch)
 
         fixed = jax.lax.stop_gradient(state["online"])  # passes without derivatives

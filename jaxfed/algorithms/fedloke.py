@@ -111,14 +111,16 @@ def mutual_loss(training: Training, max_entropy: float, unlabeled_weight: jax.Ar
         value = losses.labeled_mean(
             pointwise(strong, batch.label) + pointwise(own_weak, batch.label), batch
         )
-        taught = _lesson(own_weak, strong, max_entropy) + _lesson(weak, own_strong, max_entropy)
-        value += unlabeled_weight * losses.unlabeled_mean(taught, batch)
+        terms = _confident(own_weak, strong, max_entropy) + _confident(
+            weak, own_strong, max_entropy
+        )
+        value += unlabeled_weight * losses.unlabeled_mean(terms, batch)
         return value, together(received=received, resident=resident)
 
     return loss
 
 
-def _lesson(teacher: jax.Array, student: jax.Array, max_entropy: float) -> jax.Array:
+def _confident(teacher: jax.Array, student: jax.Array, max_entropy: float) -> jax.Array:
     """1[H(p) < delta] KL(p, softmax(student)), float32 [B], with p = softmax(teacher) held fixed."""
     p = losses.fixed_softmax(teacher)
     return (entropy(p) < max_entropy).astype(jnp.float32) * divergence(student, p)

@@ -52,7 +52,7 @@ from jaxfed.learners.client_fit import (
     with_turns,
 )
 from jaxfed.learners.evaluation import judged_by_clients
-from jaxfed.learners.learner import Learner, Taught
+from jaxfed.learners.learner import Learner, PublicTargets
 from jaxfed.settings import Count, CountOrZero, Ge, Note
 from jaxfed.training.consensus import ConsensusSums
 
@@ -160,10 +160,10 @@ class FedMD:
         in_round = int(np.sum(np.asarray(cohort.client_id) >= 0))
         communication = Communication()
         told, cohort = self.communicated(state, cohort, key, communication)
-        taught = Taught(self.public, self.no_labels, told.weight, told.mean)
+        targets = PublicTargets(self.public, self.no_labels, told.weight, told.mean)
         cohort = cohort._replace(client_id=told.turn.client_id)
         digested = take_turn(
-            *(self.learner, told.turn.state, without_labels(cohort), taught),
+            *(self.learner, told.turn.state, without_labels(cohort), targets),
             *(digest_key, self.digest_steps),
         )
         left = _still(cohort, digested)
@@ -212,7 +212,11 @@ class FedMD:
             ones = np.ones(len(self.public), np.float32)
             turn = take_turn(
                 *(self.by_label, models, without_labels(new)),
-                *(Taught(self.public, self.public_labels, ones), public_key, self.transfer_steps),
+                *(
+                    PublicTargets(self.public, self.public_labels, ones),
+                    public_key,
+                    self.transfer_steps,
+                ),
             )
             models, cohort, new = turn.state, _still(cohort, turn), _still(new, turn)
         if self.private_steps:

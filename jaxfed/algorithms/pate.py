@@ -42,7 +42,7 @@ from jaxfed.learners.client_fit import (
     with_turns,
 )
 from jaxfed.learners.evaluation import judged_by_clients
-from jaxfed.learners.learner import Learner, Taught
+from jaxfed.learners.learner import Learner, PublicTargets
 from jaxfed.privacy.composition import approximate, basic
 from jaxfed.settings import Count, NotNegative, Probability
 from jaxfed.training.consensus import ABSTAINED, largest_share, vote_histogram
@@ -56,7 +56,7 @@ class PateState(NamedTuple):
         learner: the student.
         label: int32 [U], L; -1 before the vote.
         weight: float32 [U], 1 where there is a label.
-        teacher_turns: int32 [M], rounds that each client taught in.
+        teacher_turns: int32 [M], rounds in which each client was a teacher.
         turns: int32 [1], the student's rounds.
         round: int32, rounds done.
     """
@@ -154,9 +154,10 @@ def pate(
 
     def study(state: PateState, cohort: Cohort, key: jax.Array) -> tuple[PateState, Metrics]:
         *_, student_key = jax.random.split(key, 3)
-        taught = Taught(public, state.label, state.weight)
+        targets = PublicTargets(public, state.label, state.weight)
         turn = take_turn(
-            *(server_learner, state.learner, _nobody(cohort), taught), *(student_key, student_steps)
+            *(server_learner, state.learner, _nobody(cohort), targets),
+            *(student_key, student_steps),
         )
         metrics = {f"student_{name}": value for name, value in turn.metrics.items()}
         if gamma:

@@ -48,7 +48,7 @@ from jaxfed.settings import Count, NotNegative, Positive, Share
 from jaxfed.training.aggregate import Aggregate, norm
 from jaxfed.training.local import losses
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState
-from jaxfed.training.mean_teacher import Teacher, taught_steps
+from jaxfed.training.mean_teacher import Teacher, mean_teacher_steps
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, plain_update
 from jaxfed.training.round.round import aggregate_of, federated_training, weighted_mean
 from jaxfed.training.server_state import together
@@ -94,7 +94,7 @@ def rscfed(
         return nnx.filter_state(network, nnx.Param)
 
     def local_update(client: ClientRound) -> ClientUpdate:
-        trained, teacher = taught_steps(client, loss, average, parameters_of)
+        trained, teacher = mean_teacher_steps(client, loss, average, parameters_of)
         return client.update(trained, client_state=teacher)
 
     return federated_training(

@@ -95,7 +95,7 @@ def attacks(
         label: int32 [n + m].
         shadows: the shadow models for a observation in a round, by kind.
     """
-    found: list[Attacked] = []
+    results: list[Attacked] = []
     tuned: Tuned = {}
     for number, observed in sorted(seen.items()):
         for one in observed:
@@ -104,12 +104,12 @@ def attacks(
             for how, known in shadows(one, number).items():
                 scores = observation_scores(one, targets, label, known, tuned)
                 scored.append((how, {name: scores[name] for name in scores if name not in alone}))
-            found += [
+            results += [
                 Attacked(one.message, number, name, score, how, one.adversary)
                 for how, scores in scored
                 for name, score in scores.items()
             ]
-    return [*found, *_over_rounds(found)]
+    return [*results, *_over_rounds(results)]
 
 
 def observation_scores(
@@ -155,8 +155,8 @@ def _of_marks(answers: np.ndarray, label: np.ndarray, shadows: Shadows | None, k
     share = np.take_along_axis(answers, label[:, None], axis=-1)[:, 0].astype(np.float64)
     scores = {"gap": share}
     if shadows is not None:
-        said = shadows.answers[:, : len(label)]
-        wrong = (said.argmax(axis=-1) != label).astype(np.float64)
+        probabilities = shadows.answers[:, : len(label)]
+        wrong = (probabilities.argmax(axis=-1) != label).astype(np.float64)
         scores["difficulty"] = membership.difficulty_scores(1 - share, wrong, shadows.is_in)
         if kind == "labels":
             scores["reference"] = membership.reference_scores(1 - share, wrong, shadows.is_in)
@@ -212,9 +212,9 @@ def _tuned_a(shadows: Shadows | None, label: np.ndarray, number: int, tuned: Tun
     return tuned[id(shadows)][1]
 
 
-def _over_rounds(found: list[Attacked]) -> list[Attacked]:
+def _over_rounds(results: list[Attacked]) -> list[Attacked]:
     groups: dict[tuple[str, str, str], list[Attacked]] = {}
-    for one in found:
+    for one in results:
         if one.attack in _SUMMABLE:
             groups.setdefault((one.message, one.attack, one.shadows), []).append(one)
     return [
@@ -284,8 +284,8 @@ def _scored(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores that are there, and which of them are members'."""
     score = attacked.score[among]
-    there = ~np.isnan(score)
-    return score[there], is_member[among][there]
+    is_scored = ~np.isnan(score)
+    return score[is_scored], is_member[among][is_scored]
 
 
 def each(
@@ -304,7 +304,7 @@ def each(
     )
 
 
-def strongest(found: Sequence[Attacked], is_member: np.ndarray, seed: int) -> Verdict | None:
+def strongest(results: Sequence[Attacked], is_member: np.ndarray, seed: int) -> Verdict | None:
     """The strongest attack; None if no attack scores two members and two others in each half.
 
     Args:
@@ -312,17 +312,19 @@ def strongest(found: Sequence[Attacked], is_member: np.ndarray, seed: int) -> Ve
         is_member: bool [n].
         seed: of the halves.
     """
-    if not found:
+    if not results:
         return None
-    first = _first_half(is_member, ~np.isnan([one.score for one in found]), seed)
+    first = _first_half(is_member, ~np.isnan([one.score for one in results]), seed)
     halves = (first, ~first)
-    found = [one for one in found if all(has_enough(one, is_member, half) for half in halves)]
-    if not found:
+    results = [one for one in results if all(has_enough(one, is_member, half) for half in halves)]
+    if not results:
         return None
     judged = []
     for half in halves:
-        areas = [membership.area_under_curve(*_scored(one, is_member, ~half)).auc for one in found]
-        judged.append(each(found[int(np.argmax(np.round(areas, 12)))], is_member, half))
+        areas = [
+            membership.area_under_curve(*_scored(one, is_member, ~half)).auc for one in results
+        ]
+        judged.append(each(results[int(np.argmax(np.round(areas, 12)))], is_member, half))
     return _mean(judged)
 
 

@@ -127,10 +127,10 @@ class Audit:
     ) -> FederatedAlgorithm:
         """Make a method, as `make_algorithm`, and remember what it shows."""
 
-        def call(factory: Factory, given: dict[str, Any]) -> FederatedAlgorithm:
-            algorithm = factory(**given)
+        def call(factory: Factory, keywords: dict[str, Any]) -> FederatedAlgorithm:
+            algorithm = factory(**keywords)
             # Of several settings that cross-validation tries the first are the method's own.
-            self._views.setdefault((name, repeat), surface_of(factory, given, algorithm))
+            self._views.setdefault((name, repeat), surface_of(factory, keywords, algorithm))
             return algorithm
 
         return make_algorithm(config, name, federation, repeat, call=call, **how)
@@ -188,7 +188,7 @@ class Audit:
         Raises:
             UsageError: messages of rounds that were played without an audit.
         """
-        found: dict[_Key, list[Verdict]] = {}
+        verdicts: dict[_Key, list[Verdict]] = {}
         asked: dict[str, list[float]] = {}
         for repeat in range(self.config.num_repeats):
             seed = self.config.seed + repeat
@@ -207,14 +207,14 @@ class Audit:
                 attacked = self._with_enough(name, repeat, attacked, targets.is_member)
                 for key, verdict in _judged(name, attacked, targets.is_member, seed).items():
                     if verdict is not None:
-                        found.setdefault(key, []).append(verdict)
+                        verdicts.setdefault(key, []).append(verdict)
                     else:
                         self.progress.note(
                             f"audit: {name}, repeat {repeat + 1}: too few targets to judge the strongest "
                             f"attack on {key[1] or f'messages that {key[-1]} has'}"
                         )
                 asked.setdefault(name, []).append(_accuracy(seen, targets, label))
-        rows = [_row(key, over_repeats(found[key])) for key in found]
+        rows = [_row(key, over_repeats(verdicts[key])) for key in verdicts]
         return {
             "methods": [
                 row
@@ -255,14 +255,14 @@ class Audit:
         """
         tested = metrics.get("test_accuracy", {}).get("values")
         values = [value for value in tested or asked or [] if value is not None]
-        own = [row for row in rows if row["method"] == name and not row["message"]]
+        of_method = [row for row in rows if row["method"] == name and not row["message"]]
         worth = {
             "method": name,
             "accuracy": float(np.mean(values)) if values else None,
             "accuracy_spread": float(np.std(values, ddof=1)) if len(values) > 1 else None,
             "accuracy_on": "test" if tested else "asked" if asked else "",
         }
-        return [worth | row for row in own] or [
+        return [worth | row for row in of_method] or [
             worth | {"attack": _UNJUDGED if asked else "", "leaves": False, "adversary": ""}
         ]
 

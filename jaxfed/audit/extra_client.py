@@ -114,9 +114,12 @@ def coalition_view(codes: Callable[[np.ndarray], Sequence[np.ndarray]]) -> View:
     """
 
     def nearest(x: np.ndarray) -> np.ndarray:
-        *others, own = map(np.asarray, codes(as_vectors(x)))
-        there = np.concatenate(others)
-        least = [np.bitwise_count(there ^ row).sum(axis=1, dtype=np.int64).min() for row in own]
+        *others, client_codes = map(np.asarray, codes(as_vectors(x)))
+        other_codes = np.concatenate(others)
+        least = [
+            np.bitwise_count(other_codes ^ row).sum(axis=1, dtype=np.int64).min()
+            for row in client_codes
+        ]
         return np.asarray(least, np.float32)[None, :, None]
 
     return View("distances", "distances", OF_ALL, nearest, adversary=COALITION)
@@ -154,7 +157,7 @@ def simulated_scores(
     Settings are not selected again.
     """
     p = replace(p, hamming="plaintext", row_sums="plaintext", projection="seed", presence=())
-    nobody = [np.full(len(own), UNLABELED, np.int32) for own in vectors]
+    nobody = [np.full(len(points), UNLABELED, np.int32) for points in vectors]
     codes = simulated_codes(vectors, p, execution)
     if p.label_epsilon:
         draw = randomized_response.from_key(
@@ -176,7 +179,7 @@ def simulated_codes(
         mean = ClientSums(len(vectors), "plaintext").mean(vectors)
         vectors = [v - mean for v in vectors]
     planes = PROJECTIONS["seed"](p.seed, p.num_bits, vectors[0].shape[1], None)
-    nobody = [np.full(len(own), UNLABELED, np.int32) for own in vectors]
+    nobody = [np.full(len(points), UNLABELED, np.int32) for points in vectors]
     plain = replace(p, hamming="plaintext", row_sums="plaintext", projection="seed", presence=())
     codes, _ = randomized(execution.once(client_codes, vectors, planes), nobody, plain, None)
     return codes
@@ -201,7 +204,7 @@ def scores_of_labelings(
     m = PropagationMatrix(graph, p.alpha, p.tolerance, p.max_steps)
     num_classes, n = p.num_classes, m.num_points
     most = max(1, _ENTRIES // (n * num_classes))
-    worst, found = SolverAccuracy(), []
+    worst, all_scores = SolverAccuracy(), []
     for start in range(0, len(labels), most):
         some = labels[start : start + most]
         y = np.zeros((n, len(some), num_classes), np.float32)
@@ -216,8 +219,8 @@ def scores_of_labelings(
             inputs = [
                 randomized_response.unbiased(each, num_classes, label_epsilon) for each in inputs
             ]
-        for own in map(Rows, *inputs):
-            z = scores(p.label_matrix, own)
-            found.append(np.asarray(z, np.float32))
+        for labeling in map(Rows, *inputs):
+            z = scores(p.label_matrix, labeling)
+            all_scores.append(np.asarray(z, np.float32))
     warn_of_solution(worst, SolverAccuracy(), p)
-    return np.stack(found)
+    return np.stack(all_scores)

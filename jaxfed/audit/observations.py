@@ -72,10 +72,10 @@ def drawn_targets(
         UsageError: no client has labels, or enough of them, or too few examples were held out.
     """
     rng = np.random.default_rng((seed, Stream.AUDIT_TARGETS))
-    own = [
+    rows_of = [
         np.sort(rng.permutation(rows)[: members or None]) for rows in federation.partition.labeled
     ]
-    if not any(map(len, own)):
+    if not any(map(len, rows_of)):
         raise UsageError(
             "audit: no client has labeled examples, whose membership could be inferred"
         )
@@ -89,28 +89,30 @@ def drawn_targets(
     of_class = {
         c: iter(held_out[federation.y[held_out] == c]) for c in range(federation.num_classes)
     }
-    needed = np.bincount(federation.y[np.concatenate(own)], minlength=federation.num_classes)
-    there = np.bincount(federation.y[held_out], minlength=federation.num_classes)
-    if np.any(needed > there):
-        lacking = int(np.argmax(needed - there))
+    needed = np.bincount(federation.y[np.concatenate(rows_of)], minlength=federation.num_classes)
+    available = np.bincount(federation.y[held_out], minlength=federation.num_classes)
+    if np.any(needed > available):
+        lacking = int(np.argmax(needed - available))
         raise UsageError(
             f"config.audit.members={members}{'' if members else ' (all)'}: clients have {needed[lacking]} "
-            f"labeled examples of class {lacking}, but only {there[lacking]} are held out to match them; "
+            f"labeled examples of class {lacking}, but only {available[lacking]} are held out to match them; "
             "use fewer members of a client, or a larger test split"
         )
-    others = [np.asarray([next(of_class[c]) for c in federation.y[rows].tolist()]) for rows in own]
+    others = [
+        np.asarray([next(of_class[c]) for c in federation.y[rows].tolist()]) for rows in rows_of
+    ]
     left = np.setdiff1d(held_out, np.concatenate(others).astype(np.int64))
     if population > len(left):
         raise UsageError(
             f"config.audit.population={population}: {len(left)} held-out examples are left beside the "
             "non-members; use 1 to as many, or a larger test split"
         )
-    parts = [part for pair in zip(own, others, strict=True) for part in pair]
+    parts = [part for pair in zip(rows_of, others, strict=True) for part in pair]
     sizes = list(map(len, parts))
     return AuditTargets(
         example=np.concatenate(parts).astype(np.int64),
-        client=np.repeat(np.repeat(np.arange(len(own), dtype=np.int32), 2), sizes),
-        is_member=np.repeat(np.tile([True, False], len(own)), sizes),
+        client=np.repeat(np.repeat(np.arange(len(rows_of), dtype=np.int32), 2), sizes),
+        is_member=np.repeat(np.tile([True, False], len(rows_of)), sizes),
         population=np.sort(rng.permutation(left)[:population]),
     )
 
@@ -153,22 +155,22 @@ def observations(
 ) -> list[Observation]:
     """Query every view."""
     x = federation.x[targets.examples]
-    own, label = federation.x[targets.example], federation.y[targets.example]
+    target_x, label = federation.x[targets.example], federation.y[targets.example]
     seen = []
     for view in views:
         nothing = np.zeros((len(view.client), 0), np.float32)
         answers = np.asarray(view.answers(x), np.float32)
         norms = translated = noisy = nothing
         if view.gradient_norms is not None:
-            norms = np.asarray(view.gradient_norms(own, label), np.float32)
+            norms = np.asarray(view.gradient_norms(target_x, label), np.float32)
         if view.kind == "labels":
-            first = _hits(answers[:, : len(own)], label)
-            noisy = _kept(view, first, _noisy(own), label)
-            if own.ndim > 2:
-                translated = _kept(view, first, _translated(own), label)
+            first = _hits(answers[:, : len(target_x)], label)
+            noisy = _kept(view, first, _noisy(target_x), label)
+            if target_x.ndim > 2:
+                translated = _kept(view, first, _translated(target_x), label)
         client = np.asarray(view.client, np.int32)
-        told = view.message, view.kind, client, answers, norms
-        seen.append(Observation(*told, translated, noisy, view.adversary))
+        columns = view.message, view.kind, client, answers, norms
+        seen.append(Observation(*columns, translated, noisy, view.adversary))
     return seen
 
 

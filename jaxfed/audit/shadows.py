@@ -203,11 +203,11 @@ class AuditShadows:
     def training(self) -> tuple[int, int]:
         """Return the rounds of a method that trains, and the steps of a client in each of them."""
         config, training = self.config, self._own_config().training
-        own = methods.all_keywords(config, self.name)
+        keywords = methods.all_keywords(config, self.name)
         most = self.federation.max_labels
-        steps = own.get("steps", own.get("revisit_steps")) or training.local_steps
+        steps = keywords.get("steps", keywords.get("revisit_steps")) or training.local_steps
         steps = steps or training.epochs * math.ceil(most / (training.batch_size or most))
-        return min(config.rounds, own.get("teacher_rounds", config.rounds)), int(steps)
+        return min(config.rounds, keywords.get("teacher_rounds", config.rounds)), int(steps)
 
     def identity(self) -> str:
         """Return a digest of everything that determines the shadows' training within one repeat."""

@@ -78,11 +78,11 @@ def surface_of(
     """
     name = plain(factory).__name__
     if name in SHOWN:
-        given, objects = checked(factory, keywords)
-        own = SimpleNamespace(**given, **objects)
-        if "network" in given:
-            own.network = cache(own.network)  # one learner, whose programs are compiled once
-        return partial(SHOWN[name], own)
+        settings, objects = checked(factory, keywords)
+        args = SimpleNamespace(**settings, **objects)
+        if "network" in settings:
+            args.network = cache(args.network)  # one learner, whose programs are compiled once
+        return partial(SHOWN[name], args)
     played = unwrap(algorithm.round)
     if getattr(played, "func", None) is one_round and name not in _UNKNOWN:
         return _averaged(played.args[0])
@@ -137,15 +137,15 @@ def _averaged(parts: Parts) -> Views:
     return views
 
 
-def _local_learning(given: Any, played: Played) -> list[View]:
+def _local_learning(args: Any, played: Played) -> list[View]:
     """Clients' own models, which nobody has: a baseline."""
-    shown = played.after.learner, played.cohort.client_id, given.num_classes
-    return [probabilities_shown(given.learner, *shown, message="own model", adversary=NOBODY)]
+    shown = played.after.learner, played.cohort.client_id, args.num_classes
+    return [probabilities_shown(args.learner, *shown, message="own model", adversary=NOBODY)]
 
 
-def _centralized(given: Any, played: Played) -> list[View]:
+def _centralized(args: Any, played: Played) -> list[View]:
     """The one model."""
-    return [_alone(given.server_learner, played.after.learner, given.num_classes, "the model")]
+    return [_alone(args.server_learner, played.after.learner, args.num_classes, "the model")]
 
 
 def _alone(learner: Learner, state: Any, num_classes: int, message: str) -> View:
@@ -155,80 +155,80 @@ def _alone(learner: Learner, state: Any, num_classes: int, message: str) -> View
     return view._replace(client=OF_ALL)
 
 
-def _distillation(given: Any, played: Played) -> list[View]:
+def _distillation(args: Any, played: Played) -> list[View]:
     """Probabilities of public examples, or their sum."""
-    learner = given.network()
-    shown = played.after.learner, played.cohort.client_id, given.num_classes
-    return [probabilities_shown(learner, *shown, summed=given.sums != "plaintext")]
+    learner = args.network()
+    shown = played.after.learner, played.cohort.client_id, args.num_classes
+    return [probabilities_shown(learner, *shown, summed=args.sums != "plaintext")]
 
 
-def _dsfl(given: Any, played: Played) -> list[View]:
+def _dsfl(args: Any, played: Played) -> list[View]:
     """Probabilities of public examples, or their sum."""
-    learner = given.network(public_loss="soft_cross_entropy")
+    learner = args.network(public_loss="soft_cross_entropy")
     # Recomputed: the networks that answered have been distilled since.
     update_key = jax.random.split(played.key, 3)[0]
     cohort = arranged(played.cohort)
-    updated = take_turn(learner, played.before.learner, cohort, None, update_key, given.steps)
-    shown = updated.state, updated.client_id, given.num_classes
-    return [probabilities_shown(learner, *shown, summed=given.sums != "plaintext")]
+    updated = take_turn(learner, played.before.learner, cohort, None, update_key, args.steps)
+    shown = updated.state, updated.client_id, args.num_classes
+    return [probabilities_shown(learner, *shown, summed=args.sums != "plaintext")]
 
 
-def _fedmd(given: Any, played: Played) -> list[View]:
+def _fedmd(args: Any, played: Played) -> list[View]:
     """Scores of public examples, or their sum: those of the next round's communication."""
-    learner = given.network()
-    shown = played.after.learner, played.cohort.client_id, given.num_classes
-    summed = given.sums != "plaintext"
+    learner = args.network()
+    shown = played.after.learner, played.cohort.client_id, args.num_classes
+    summed = args.sums != "plaintext"
     return [
         probabilities_shown(learner, *shown, message="scores", question="scores", summed=summed)
     ]
 
 
-def _fedct(given: Any, played: Played) -> list[View]:
+def _fedct(args: Any, played: Played) -> list[View]:
     """Labels of public examples, with noise if it is added, or their sum."""
-    sizes = given.num_classes, given.steps
-    settings = CoTraining(given.learner, given.public, *sizes, given.voting, given.privacy)
+    sizes = args.num_classes, args.steps
+    settings = CoTraining(args.learner, args.public, *sizes, args.voting, args.privacy)
     rows, draw_of = int(played.after.rows), draws_of(played.key)
     return [
         labels_shown(
-            *(given.learner, played.after.learner, played.cohort.client_id, given.num_classes),
-            summed=given.voting.sums != "plaintext",
+            *(args.learner, played.after.learner, played.cohort.client_id, args.num_classes),
+            summed=args.voting.sums != "plaintext",
             released=lambda labels, client: settings.marks(labels, client, rows, draw_of),
         )
     ]
 
 
-def _pate(given: Any, played: Played) -> list[View]:
+def _pate(args: Any, played: Played) -> list[View]:
     """Votes, their noisy counts, and the student; nothing before the vote."""
-    if int(played.after.round) < given.teacher_rounds:
+    if int(played.after.round) < args.teacher_rounds:
         return []
     _, noise_key, _ = jax.random.split(played.key, 3)
-    shown = played.after.teachers, played.cohort.client_id, given.num_classes
-    votes = labels_shown(given.learner, *shown, message="votes")
-    counts = labels_shown(given.learner, *shown, message="counts", summed=True)
+    shown = played.after.teachers, played.cohort.client_id, args.num_classes
+    votes = labels_shown(args.learner, *shown, message="votes")
+    counts = labels_shown(args.learner, *shown, message="counts", summed=True)
     num_teachers = max(len(votes.client), 1)
 
     def noisy(x: np.ndarray) -> np.ndarray:
         share = counts.answers(x)
-        if not given.gamma:
+        if not args.gamma:
             return share
         noise = np.asarray(jax.random.laplace(noise_key, share.shape))
-        return (share + noise / (given.gamma * num_teachers)).astype(np.float32)
+        return (share + noise / (args.gamma * num_teachers)).astype(np.float32)
 
-    student = _alone(given.server_learner, played.after.learner, given.num_classes, "student")
+    student = _alone(args.server_learner, played.after.learner, args.num_classes, "student")
     return [votes, counts._replace(answers=noisy), student]
 
 
-def _xclp(given: Any, played: Played) -> list[View]:
+def _xclp(args: Any, played: Played) -> list[View]:
     """One more client's rows of Z, and together with the server its distances of codes.
 
     Its unlabeled points are the examples that it is curious about. It comes in time: points that come late
     are not in its graph either. The exchanges for a head are not attacked.
     """
-    p, execution = replace(given.parameters, seed=drawn_seed(played.key)), given.execution
+    p, execution = replace(args.parameters, seed=drawn_seed(played.key)), args.execution
     p = replace(p, head="none", select=[entry for entry in p.select if entry != "head"])
     ids = np.asarray(played.cohort.client_id).tolist()
     vectors, labels = client_arrays(played.cohort)
-    fraction, key = given.late_fraction, played.key
+    fraction, key = args.late_fraction, played.key
     late = [late_points(y, fraction, j, key) for j, y in zip(ids, labels, strict=True)]
     vectors, labels = without_late(vectors, labels, late)
 
@@ -260,9 +260,9 @@ def _xclp(given: Any, played: Played) -> list[View]:
     ]
 
 
-def _pooled_lp(given: Any, played: Played) -> list[View]:
+def _pooled_lp(args: Any, played: Played) -> list[View]:
     """One more client's rows of Z; its unlabeled points are the examples that it is curious about."""
-    p, (vectors, labels) = given.p, client_arrays(played.cohort)
+    p, (vectors, labels) = args.p, client_arrays(played.cohort)
     sizes = list(map(len, vectors))
 
     def simulate(points: Sequence[np.ndarray], labelings: np.ndarray, rows: slice) -> np.ndarray:
@@ -275,12 +275,12 @@ def _pooled_lp(given: Any, played: Played) -> list[View]:
             return p
         y = one_hot_labels(np.concatenate(labels), p.num_classes)
         points, owner = np.concatenate(vectors), np.repeat(np.arange(len(sizes)), sizes)
-        *_, choice = label_over_cosines(jnp.asarray(points), y, owner, p, given.execution)
+        *_, choice = label_over_cosines(jnp.asarray(points), y, owner, p, args.execution)
         return choice.p if choice else p
 
     def label(points: np.ndarray) -> np.ndarray:
-        there = slice(sum(sizes), sum(sizes) + len(points))
-        return simulate([*vectors, points], np.concatenate(labels)[None], there)[0]
+        positions = slice(sum(sizes), sum(sizes) + len(points))
+        return simulate([*vectors, points], np.concatenate(labels)[None], positions)[0]
 
     unlabeled = [v[y < 0] for v, y in zip(vectors, labels, strict=True)]
     return extra_client.extra_client_views(label, simulate, unlabeled)

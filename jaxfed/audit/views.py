@@ -103,7 +103,10 @@ def labels_shown(
 
     def answers(x: np.ndarray) -> np.ndarray:
         labels, _ = answers_of(learner, "predict", state, ids, x, num_classes)
-        sent = [(released or send)(own, int(one)) for own, one in zip(labels, ids, strict=True)]
+        sent = [
+            (released or send)(client_labels, int(one))
+            for client_labels, one in zip(labels, ids, strict=True)
+        ]
         return _seen(np.stack(sent), summed)
 
     return View(message, "counts" if summed else "labels", OF_ALL if summed else ids, answers)
@@ -167,8 +170,8 @@ def parameter_views(
 
         def gradients(x: np.ndarray, y: np.ndarray) -> np.ndarray:
             def of_rows(one: Any, rows: np.ndarray) -> jax.Array:
-                found: jax.Array = norms(one, x[rows], y[rows])
-                return found
+                per_row: jax.Array = norms(one, x[rows], y[rows])
+                return per_row
 
             rows = np.arange(len(x))
             return _stacked([in_batches(partial(of_rows, one), rows, _GRADIENTS) for one in seen])

@@ -1,7 +1,7 @@
 """One client's classifier: fitted on weighted examples of some classes, with predictions over all classes.
 
-`Recipe("tree", "sklearn.tree.DecisionTreeClassifier", {"max_depth": 4})` names the class, of scikit-learn,
-XGBoost or imodels, and its settings; `fitted(Task(recipe, x, y, weight, seed))` is a `ClientModel`.
+`EstimatorSpec("tree", "sklearn.tree.DecisionTreeClassifier", {"max_depth": 4})` names a class of
+scikit-learn, XGBoost or imodels; `fitted(Task(spec, x, y, weight, seed))` is a `ClientModel`.
 
 A client may have only some of the C classes. They are numbered 0..k-1 for its estimator, as XGBoost requires
 and all others accept. Predictions are mapped back; the other classes have probability 0. With a single class
@@ -31,7 +31,7 @@ RULE_FIT = "jaxfed.estimators.rule_fit.RuleFit"  # extends a class of imodels
 
 
 @dataclass(frozen=True)
-class Recipe:
+class EstimatorSpec:
     """Specification of each client's estimator.
 
     Raises:
@@ -106,7 +106,7 @@ class Task(NamedTuple):
     Rows of weight 0 are left out. If the estimator's `fit` takes no weights, all others have weight one.
     """
 
-    recipe: Recipe
+    spec: EstimatorSpec
     x: np.ndarray  # [n, ...], flattened row by row; bytes are read as [0, 1]
     y: np.ndarray  # int32 [n], classes
     weight: np.ndarray  # float32 [n]
@@ -159,20 +159,20 @@ def fitted(task: Task) -> ClientModel:
     from sklearn.utils.validation import has_fit_parameter
     from threadpoolctl import threadpool_limits
 
-    recipe, counts = task.recipe, task.weight > 0
+    spec, counts = task.spec, task.weight > 0
     x, y, weight = _table(task.x)[counts], task.y[counts], task.weight[counts]
-    classes, own = np.unique(y, return_inverse=True)
+    classes, class_number = np.unique(y, return_inverse=True)
     classes = classes.astype(np.int32)
     if len(classes) == 1:
         return ClientModel(None, classes)
-    estimator = recipe.estimator(task.seed)
+    estimator = spec.estimator(task.seed)
     weights = {"sample_weight": weight} if has_fit_parameter(estimator, "sample_weight") else {}
     with threadpool_limits(1), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        estimator.fit(x, own.astype(np.int32), **weights)
+        estimator.fit(x, class_number.astype(np.int32), **weights)
         model = ClientModel(estimator, classes)
         accuracy = float(np.mean(model.labels(x) == y))
-        if recipe.has_probabilities:
+        if spec.has_probabilities:
             model.probabilities(x, int(classes[-1]) + 1)
     lines = tuple(dict.fromkeys(one_line(each.message) for each in warned))
     return model._replace(fit_accuracy=accuracy, warnings=lines)

@@ -140,9 +140,10 @@ class RuleFit(ClassifierMixin, BaseEstimator):
         several = len(self.classes_) > 2
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", _OLD_NAME)
+            targets = [(y == c).astype(np.int32) for c in self.classes_] if several else [y]
             self.models_ = [
-                BinaryRuleFit(**self.get_params(), include_linear=False).fit(X, own)
-                for own in ([(y == c).astype(np.int32) for c in self.classes_] if several else [y])
+                BinaryRuleFit(**self.get_params(), include_linear=False).fit(X, target)
+                for target in targets
             ]
         return self
 
@@ -150,9 +151,9 @@ class RuleFit(ClassifierMixin, BaseEstimator):
         """Probabilities, float64 [n, k]; 1 / k each if all models give 0."""
         if len(self.models_) == 1:
             return self.models_[0].predict_proba(X)
-        own = np.stack([one.predict_proba(X)[:, 1] for one in self.models_], axis=1)
-        total = own.sum(axis=1, keepdims=True)
-        return np.divide(own, total, out=np.full_like(own, 1 / own.shape[1]), where=total > 0)
+        p = np.stack([one.predict_proba(X)[:, 1] for one in self.models_], axis=1)
+        total = p.sum(axis=1, keepdims=True)
+        return np.divide(p, total, out=np.full_like(p, 1 / p.shape[1]), where=total > 0)
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Labels, int64 [n]."""

@@ -34,8 +34,8 @@ def first_numbered(distances: jax.Array, k: int) -> Nearest:
         first = _next_numbered(distances, last)
         return first, first
 
-    _, found = lax.scan(next_first, jnp.full(num_queries, -1, jnp.int32), length=k)
-    return found >> bits, found & (2**bits - 1)
+    _, packed = lax.scan(next_first, jnp.full(num_queries, -1, jnp.int32), length=k)
+    return packed >> bits, packed & (2**bits - 1)
 
 
 def _next_numbered(distances: jax.Array, last: jax.Array) -> jax.Array:
@@ -76,10 +76,10 @@ def first(distances: jax.Array, k: int) -> Nearest:
     at = jnp.minimum(chosen, len(groups) - 1)[:, None]
     candidates = groups.at[at, places, queries].get(mode="promise_in_bounds")
     candidates = jnp.where((chosen < LARGEST)[:, None], candidates, jnp.inf)
-    found, number = _first_of_few(candidates.reshape(-1, num_queries), k)
+    least, number = _first_of_few(candidates.reshape(-1, num_queries), k)
     rank = jnp.arange(k, dtype=jnp.int32)[:, None, None]
     group = jnp.where(number[None] // _GROUP == rank, chosen[:, None], 0).sum(axis=0)
-    return found, group * _GROUP + number % _GROUP
+    return least, group * _GROUP + number % _GROUP
 
 
 def _first_of_few(distances: jax.Array, k: int) -> Nearest:
@@ -91,13 +91,13 @@ def _first_of_few(distances: jax.Array, k: int) -> Nearest:
     rows_per_pass = math.gcd(num_rows, _ROWS_PER_PASS)
 
     def over_rows(look_at: Callable[..., jax.Array], start: jax.Array) -> jax.Array:
-        def look_at_rows(number: jax.Array, found: jax.Array) -> jax.Array:
+        def look_at_rows(number: jax.Array, nearest: jax.Array) -> jax.Array:
             for offset in range(rows_per_pass):
                 row = number * rows_per_pass + offset
-                found = look_at(
-                    lax.dynamic_index_in_dim(distances, row, keepdims=False), row, found
+                nearest = look_at(
+                    lax.dynamic_index_in_dim(distances, row, keepdims=False), row, nearest
                 )
-            return found
+            return nearest
 
         return lax.fori_loop(0, num_rows // rows_per_pass, look_at_rows, start)
 
@@ -115,8 +115,8 @@ def _first_of_few(distances: jax.Array, k: int) -> Nearest:
             is_first = (distance == least) & (row > before) & (row < first)
             return jnp.where(is_first, row, first)
 
-        found = least, over_rows(earlier, jnp.full_like(last_row, LARGEST))
-        return found, found
+        first = least, over_rows(earlier, jnp.full_like(last_row, LARGEST))
+        return first, first
 
     before_all = (
         jnp.full(num_queries, -jnp.inf, distances.dtype),

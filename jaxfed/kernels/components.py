@@ -48,10 +48,10 @@ def components(graph: Graph) -> Components:
 
 @partial(jax.jit, static_argnames="mesh")
 def _components(graph: Graph, mesh: Mesh | None) -> Components:
-    def found(rows: SpreadRows) -> Callable[[Graph], Components]:
+    def by_part(rows: SpreadRows) -> Callable[[Graph], Components]:
         return lambda graph: _components_by(graph, rows)
 
-    return by_rows(found, mesh, takes=(GRAPH_ROWS,))(graph)
+    return by_rows(by_part, mesh, takes=(GRAPH_ROWS,))(graph)
 
 
 def _components_by(graph: Graph, rows: SpreadRows) -> Components:
@@ -105,11 +105,13 @@ def component_sums(root: Array, values: Array, rows: SpreadRows = ALL) -> Array:
     return rows.total(sums.at[root].add(values))[root]
 
 
-def without_leading(graph: Graph, found: Components, y: Array, rows: SpreadRows = ALL) -> Array:
+def without_leading(
+    graph: Graph, components: Components, y: Array, rows: SpreadRows = ALL
+) -> Array:
     """P^ Y: Y [n, C] without its parts along v_K of every component; `rows` are those of this device."""
     v = graph.root_degrees[:, None]
-    volume = jnp.where(found.volume > 0, found.volume, 1.0)[:, None]
+    volume = jnp.where(components.volume > 0, components.volume, 1.0)[:, None]
     # The second projection removes the rounding error of the first.
     for _ in range(2):
-        y = y - v * (component_sums(found.root, v * y, rows) / volume)
+        y = y - v * (component_sums(components.root, v * y, rows) / volume)
     return y

@@ -199,8 +199,8 @@ def _inverse(g: Array) -> Array:
     scale = jnp.where(size > 0, lax.rsqrt(jnp.where(size > 0, size, 1.0)), 0.0)
     symmetric = 0.5 * scale[:, None] * (g + g.T) * scale[None]
     values, vectors = jnp.linalg.eigh(symmetric, symmetrize_input=False)
-    told = values > _LEAST * values.max()
-    inverses = jnp.where(told, 1.0 / jnp.where(told, values, 1.0), 0.0)
+    is_kept = values > _LEAST * values.max()
+    inverses = jnp.where(is_kept, 1.0 / jnp.where(is_kept, values, 1.0), 0.0)
     scaled = scale[:, None] * vectors
     return _times(scaled * inverses[None], scaled.T)
 
@@ -254,7 +254,7 @@ def solve_block(
     alpha: Array,
     tolerance: Array,
     max_steps: Array,
-    found: Components | None,
+    components: Components | None,
     rows: SpreadRows,
 ) -> tuple[Array, Convergence]:
     """Solve (I - alpha W) Z = Y for a block of columns.
@@ -266,7 +266,7 @@ def solve_block(
         alpha: float32 scalar in [0, 1); to 1 where leading eigenvectors are left out.
         tolerance: float32 scalar, of the relative residual.
         max_steps: int32 scalar.
-        found: components whose leading eigenvectors are projected out of Z, and already of Y; None: no
+        components: those whose leading eigenvectors are projected out of Z, and already of Y; None: no
             projection.
         rows: the rows of this device, if they are spread over devices.
 
@@ -282,7 +282,7 @@ def solve_block(
     is_finite = jnp.isfinite(y_norm)
     y, start = jnp.where(is_finite, y, 0.0), jnp.where(is_finite, start, 0.0)
     aim, accept = ((share * tolerance) ** 2 * y_norm for share in (_AIM, _ACCEPT))
-    block = _Block(graph, alpha_w, c, y, aim, accept, max_steps, found, rows)
+    block = _Block(graph, alpha_w, c, y, aim, accept, max_steps, components, rows)
     state = lax.while_loop(
         lambda state: ~jnp.all(state.done), block.advance, block.first(start, alpha, is_finite)
     )
@@ -303,7 +303,7 @@ class _Block(NamedTuple):
         aim: float32 [C], squared norm below which a residual of the recursion ends a round.
         accept: float32 [C], squared norm below which a true residual ends a column.
         max_steps: int32 scalar.
-        found: as `solve_block`.
+        components: as `solve_block`.
         rows: as `solve_block`.
     """
 
@@ -314,7 +314,7 @@ class _Block(NamedTuple):
     aim: Array
     accept: Array
     max_steps: Array
-    found: Components | None
+    components: Components | None
     rows: SpreadRows
 
     @property
@@ -324,7 +324,11 @@ class _Block(NamedTuple):
 
     def kept(self, x: Array) -> Array:
         """x without components along leading eigenvectors, which rounding adds, if they are projected out."""
-        return x if self.found is None else without_leading(self.graph, self.found, x, self.rows)
+        return (
+            x
+            if self.components is None
+            else without_leading(self.graph, self.components, x, self.rows)
+        )
 
     def first(self, start: Array, alpha: Array, is_finite: Array) -> _State:
         """Return the state before the first step; W start = start."""
@@ -386,7 +390,7 @@ class _Block(NamedTuple):
         # limited by rounding.
         ended = state.residual_norm <= self.aim
         stuck = ended & (norm > 0.25 * state.claimed_norm)
-        if self.found is not None:
+        if self.components is not None:
             stuck |= norm <= _ROUNDING**2 * _squares(z, self.rows)
         # A residual that has grown may be rounding alone; a direction built on it would diverge.
         distrusted = (norm > _TRUSTED**2 * state.residual_norm) | (norm > state.verified_norm)
@@ -491,7 +495,7 @@ class PropagationMatrix(NamedTuple):
 
 def propagate_centered(
     graph: Graph,
-    found: Components,
+    components: Components,
     y: ArrayLike,
     alpha: ArrayLike,
     *,
@@ -504,15 +508,15 @@ def propagate_centered(
     without the difference; at alpha = 1 it is the pseudo-inverse of I - W times Y.
 
     Arguments, errors and cost are those of `propagate`, except
-      found: of `jaxfed.kernels.components.components(graph)`.
+      components: of `jaxfed.kernels.components.components(graph)`.
       alpha: in (0, 1].
     The residual is relative to P^ Y. Steps grow with the inverse root of the gap below eigenvalue 1.
     """
     y, mesh = _along(graph, y), mesh_of(graph.neighbors)
     if mesh is not None:
-        found = Components(*(spread(part, mesh) for part in found))
+        components = Components(*(spread(part, mesh) for part in components))
     _check("alpha", alpha, "in (0, 1]", lambda value: 0 < float(np.float32(value)) <= 1)
-    return _solved(graph, y, alpha, tolerance, max_steps, found)
+    return _solved(graph, y, alpha, tolerance, max_steps, components)
 
 
 def _solved(
@@ -521,7 +525,7 @@ def _solved(
     alpha: ArrayLike,
     tolerance: ArrayLike,
     max_steps: ArrayLike,
-    found: Components | None,
+    components: Components | None,
     *,
     is_small: bool = False,
 ) -> tuple[Array, Convergence]:
@@ -541,7 +545,7 @@ def _solved(
         _scalar(alpha, np.float32),
         _scalar(tolerance, np.float32),
         _scalar(max_steps, np.int32),
-        found,
+        components,
         block_columns=block_columns,
         mesh=mesh,
         is_small=is_small,
@@ -586,7 +590,7 @@ def _propagate(
     alpha: Array,
     tolerance: Array,
     max_steps: Array,
-    found: Components | None = None,
+    components: Components | None = None,
     *,
     block_columns: int,
     mesh: Mesh | None = None,
@@ -597,7 +601,7 @@ def _propagate(
 
     takes = (GRAPH_ROWS, ROWS, SAME, SAME, SAME, ROWS)
     solve = by_rows(solved, mesh, takes=takes, gives=(ROWS, SAME))
-    return solve(graph, y, alpha, tolerance, max_steps, found)
+    return solve(graph, y, alpha, tolerance, max_steps, components)
 
 
 def _propagate_rows(
@@ -606,13 +610,13 @@ def _propagate_rows(
     alpha: Array,
     tolerance: Array,
     max_steps: Array,
-    found: Components | None,
+    components: Components | None,
     *,
     block_columns: int,
     is_small: bool,
     rows: SpreadRows,
 ) -> tuple[Array, Convergence]:
-    """Solve blocks of columns one after another; `found` removes its leading eigenvectors."""
+    """Solve blocks of columns one after another; `components` removes its leading eigenvectors."""
     n, num_columns = y.shape
     # Scaling by a power of two is exact; squares of y then neither overflow nor vanish.
     largest = rows.largest(jnp.max(jnp.abs(y), axis=0, initial=0.0))
@@ -623,13 +627,13 @@ def _propagate_rows(
     if is_small:
         z, info = _sum_series(graph, y, alpha, tolerance, max_steps, rows)
         return z * unit[None], info
-    if found is None:
+    if components is None:
         start = _perron_start(graph, y, alpha, rows)
     else:
-        y = without_leading(graph, found, y, rows)
+        y = without_leading(graph, components, y, rows)
         start = jnp.zeros_like(y)
     if num_columns <= min(FEW, block_columns):
-        z, info = solve_block(graph, y, start, alpha, tolerance, max_steps, found, rows)
+        z, info = solve_block(graph, y, start, alpha, tolerance, max_steps, components, rows)
         return z * unit[None], info
     num_blocks = -(-num_columns // block_columns)
     width = -(-num_columns // (LANES * num_blocks)) * LANES
@@ -639,7 +643,7 @@ def _propagate_rows(
         return padded.reshape(n, num_blocks, width).swapaxes(0, 1)
 
     def solve(block: tuple[Array, Array]) -> tuple[Array, Convergence]:
-        return solve_block(graph, *block, alpha, tolerance, max_steps, found, rows)
+        return solve_block(graph, *block, alpha, tolerance, max_steps, components, rows)
 
     blocks = into_blocks(y), into_blocks(start)
     if num_blocks == 1:
@@ -681,8 +685,8 @@ def _sum_series(
     begun = y, y, jnp.zeros(is_finite.shape, jnp.int32), anywhere(y != 0)
     z, _, steps, _ = lax.while_loop(lambda state: state[3].any(), add, begun)
     residual = y - subtract_product_apart(alpha_w, z, z, rows)
-    own, whole = (rows.total(jnp.sum(x * x, axis=0)) for x in (residual, y))
-    share = jnp.where(is_finite, jnp.sqrt(own / jnp.where(whole > 0, whole, 1.0)), jnp.nan)
+    of_residual, of_y = (rows.total(jnp.sum(x * x, axis=0)) for x in (residual, y))
+    share = jnp.where(is_finite, jnp.sqrt(of_residual / jnp.where(of_y > 0, of_y, 1.0)), jnp.nan)
     return jnp.where(is_finite, z, jnp.nan), Convergence(steps, share, share <= tolerance)
 
 

@@ -119,17 +119,17 @@ def match(indices: Array, weights: Array, rows: SpreadRows) -> Edges:
     """Merge mutual edges, and find the rows to which the others must be added."""
     num_rows = len(indices)
     n = num_rows * rows.num_parts
-    own = rows.own(jnp.arange(n, dtype=jnp.int32))[:, None]
+    row_numbers = rows.own(jnp.arange(n, dtype=jnp.int32))[:, None]
     # An index out of range raises an error outside jit; under jit it must at least not reach other rows.
     is_edge = (weights > 0) & (indices >= 0) & (indices < n)
     weights = jnp.where(is_edge, weights, 0.0)
-    targets = jnp.where(is_edge, indices, own)
+    targets = jnp.where(is_edge, indices, row_numbers)
     listed = jnp.where(is_edge, indices, -1)
     # A point that lists j twice shares the weight of the reverse edge between the two. (The barrier makes XLA
     # compute the sums once, not for each reader.)
     weight_there, num_there = lax.optimization_barrier(_sums_of_equals(listed, weights))
     all_listed, all_there = rows.of_all(listed), rows.of_all(weight_there).reshape(-1)
-    back = _places_back(all_listed, targets, own)
+    back = _places_back(all_listed, targets, row_numbers)
     is_back = is_edge & (back >= 0)
     weight_back = gather_unchecked(all_there, jnp.maximum(back, 0))
     weights = weights + jnp.where(is_back, weight_back, 0.0) / num_there
@@ -138,7 +138,7 @@ def match(indices: Array, weights: Array, rows: SpreadRows) -> Edges:
     return Edges(targets, weights, under.reshape(-1), rows.of_all(weights))
 
 
-def _places_back(listed: Array, targets: Array, own: Array) -> Array:
+def _places_back(listed: Array, targets: Array, row_numbers: Array) -> Array:
     """Place of the reverse edge of each entry (i, j): that of i in row j of `listed`, or -1; int32 [m, k].
 
     Whole rows are fetched, for as many entries at a time as stay in the cache.
@@ -147,13 +147,13 @@ def _places_back(listed: Array, targets: Array, own: Array) -> Array:
     slots = jnp.arange(k, dtype=jnp.int32)[None, :]
 
     def of_row(row: tuple[Array, Array]) -> Array:
-        targets, own = row
+        targets, row_number = row
         theirs = gather_unchecked(listed, targets)
-        slot = jnp.where(theirs == own[:, None], slots, -1).max(axis=1)
+        slot = jnp.where(theirs == row_number[:, None], slots, -1).max(axis=1)
         return jnp.where(slot >= 0, targets * k + slot, -1)
 
     num_rows = max(1, _ENTRIES_COMPARED // k**2)
-    return lax.optimization_barrier(lax.map(of_row, (targets, own), batch_size=num_rows))
+    return lax.optimization_barrier(lax.map(of_row, (targets, row_numbers), batch_size=num_rows))
 
 
 def _sums_of_equals(listed: Array, weights: Array) -> tuple[Array, Array]:

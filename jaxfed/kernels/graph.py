@@ -302,8 +302,8 @@ def _place_rows(edges: Edges, listed: ByTarget, capacity: int, here: SpreadRows)
 
     starts = listed.starts[:-1]
     counts = jnp.diff(listed.starts)
-    own = here.own(jnp.arange(n, dtype=jnp.int32))
-    reverse_neighbors, reverse_weights = reverse(starts, jnp.minimum(counts, k), own)
+    row_numbers = here.own(jnp.arange(n, dtype=jnp.int32))
+    reverse_neighbors, reverse_weights = reverse(starts, jnp.minimum(counts, k), row_numbers)
     neighbors = jnp.concatenate([edges.targets, reverse_neighbors], axis=1)
     weights = jnp.concatenate([edges.weights, reverse_weights], axis=1)
 

@@ -73,8 +73,8 @@ def _distances_by(kernel: "TileKernel", a: jax.Array, b: jax.Array) -> jax.Array
     start = jnp.zeros((rows.shape[2], columns.shape[2]), distance_dtype(a.shape[1]))
 
     def rows_of_distances(row_tile: jax.Array) -> jax.Array:
-        found = lax.map(lambda tile: kernel.distances(row_tile, tile, start), columns)
-        return found.swapaxes(0, 1).reshape(start.shape[0], -1)[:, :m].astype(jnp.int32)
+        of_tiles = lax.map(lambda tile: kernel.distances(row_tile, tile, start), columns)
+        return of_tiles.swapaxes(0, 1).reshape(start.shape[0], -1)[:, :m].astype(jnp.int32)
 
     return lax.map(rows_of_distances, rows).reshape(rows.shape[0] * start.shape[0], m)[:n]
 

@@ -222,8 +222,9 @@ def _hamming_knn_among(
 
     search: tuple[Any, ...] = best, queries, jnp.int32(_NO_POINT), bits, valid, jnp.int32(0)
     distances, ids = hamming.on_platform("auto", by, *search)
-    found = distances.astype(jnp.int32), ids
-    return nearest.as_rows(found, jnp.ones(m, jnp.bool_), num_neighbors, missing)
+    return nearest.as_rows(
+        (distances.astype(jnp.int32), ids), jnp.ones(m, jnp.bool_), num_neighbors, missing
+    )
 
 
 @functools.partial(jax.jit, static_argnames=("num_neighbors", "mesh"))

@@ -48,11 +48,11 @@ def as_rows(
 ) -> tuple[jax.Array, jax.Array]:
     """(indices, distances) [queries, num_neighbors]; -1, `missing` without neighbor or valid query."""
     distances, indices = (x.T[:, :num_neighbors] for x in best)
-    found = (distances < missing) & valid[:, None]
+    exists = (distances < missing) & valid[:, None]
     beyond = ((0, 0), (0, num_neighbors - indices.shape[1]))
     return (
-        jnp.pad(jnp.where(found, indices, -1), beyond, constant_values=-1),
-        jnp.pad(jnp.where(found, distances, missing), beyond, constant_values=missing),
+        jnp.pad(jnp.where(exists, indices, -1), beyond, constant_values=-1),
+        jnp.pad(jnp.where(exists, distances, missing), beyond, constant_values=missing),
     )
 
 
@@ -203,8 +203,8 @@ def smallest(distances: jax.Array, ids: jax.Array, k: int) -> Nearest:
         later = (distances > last_distance) | ((distances == last_distance) & (ids > last_id))
         distance = jnp.where(later, distances, largest).min(axis=0)
         of_distance = later & (distances == distance[None, :])
-        found = distance, jnp.where(of_distance, ids, no_id).min(axis=0)
-        return found, found
+        smallest = distance, jnp.where(of_distance, ids, no_id).min(axis=0)
+        return smallest, smallest
 
     num_queries = distances.shape[1]
     before_all = (

@@ -89,18 +89,23 @@ def neighbors(
       (distances [k, n / p], ids int32 [k, n / p]); `between.missing` where there is none.
     """
     search = _search(between, len(points), k)
-    own = search.part(points, valid, rows.first(len(points)))
-    lists, points = lax.optimization_barrier((search.strips_of_own(own), points))
+    part = search.part(points, valid, rows.first(len(points)))
+    lists, points = lax.optimization_barrier((search.strips_of_own(part), points))
     # Built again for its strips, now that tiles are not needed.
-    own = search.part(points, valid, own.first)
-    best = search.candidates(own, own, lists)
+    part = search.part(points, valid, part.first)
+    best = search.candidates(part, part, lists)
     if rows.num_parts > 1:
-        best = _half_way_round(search, best, own, points, valid, rows)
+        best = _half_way_round(search, best, part, points, valid, rows)
     return search.in_order(best, len(points))
 
 
 def _half_way_round(
-    search: _Search, best: _Lists, own: _Part, points: jax.Array, valid: jax.Array, rows: SpreadRows
+    search: _Search,
+    best: _Lists,
+    part: _Part,
+    points: jax.Array,
+    valid: jax.Array,
+    rows: SpreadRows,
 ) -> _Lists:
     def turn(
         carry: tuple[_Lists, tuple[jax.Array, ...], _Lists], number: jax.Array
@@ -110,11 +115,11 @@ def _half_way_round(
         other = search.part(visitors[0], visitors[1], rows.first(len(points), back=number))
         # Two devices that meet twice divide their pairs of tiles.
         meet_twice = 2 * number == rows.num_parts
-        ends = search.tile_numbers() + (own.first < other.first).astype(jnp.int32)
+        ends = search.tile_numbers() + (part.first < other.first).astype(jnp.int32)
         ends = jnp.where(meet_twice, ends, search.num_tiles)
-        of_own, of_theirs = search.strips_of_both(own, other, ends)
-        best = search.merged(best, search.candidates(own, other, of_own))
-        theirs = search.merged(theirs, search.candidates(other, own, of_theirs))
+        of_own, of_theirs = search.strips_of_both(part, other, ends)
+        best = search.merged(best, search.candidates(part, other, of_own))
+        theirs = search.merged(theirs, search.candidates(other, part, of_theirs))
         return (best, visitors, theirs), None
 
     half_way = rows.num_parts // 2
@@ -200,18 +205,18 @@ class _Search:
 
     # ---- strips ----
 
-    def strips_of_own(self, own: _Part) -> _Lists:
+    def strips_of_own(self, part: _Part) -> _Lists:
         """The k first strips for every point, among all points of this device."""
 
         def with_block(a: jax.Array, lists: _Lists) -> _Lists:
             minima = self.no_minima()
 
             def row(i: jax.Array, minima: jax.Array) -> jax.Array:
-                tile = own.tile(a * self.block_tiles + i)
+                tile = part.tile(a * self.block_tiles + i)
                 distances = self.between.from_tile(tile)
 
                 def pair(j: jax.Array, minima: jax.Array) -> jax.Array:
-                    other = own.tile(a * self.block_tiles + j)
+                    other = part.tile(a * self.block_tiles + j)
                     of_i, of_j = self.strip_minima(distances(other, False))
                     return _put(_put(minima, of_i, i, j), of_j, j, i)
 
@@ -222,26 +227,26 @@ class _Search:
                 return lax.fori_loop(i + 1, self.block_tiles, pair, minima)
 
             minima = lax.fori_loop(0, self.block_tiles, row, minima)
-            lists = self.with_strips(lists, minima, a, own, a)
+            lists = self.with_strips(lists, minima, a, part, a)
 
             def and_later(b: jax.Array, lists: _Lists) -> _Lists:
-                of_a, of_b = self.minima_of_blocks(own, own, a, b, self.all_tiles())
-                lists = self.with_strips(lists, of_a, a, own, b)
-                return self.with_strips(lists, of_b, b, own, a)
+                of_a, of_b = self.minima_of_blocks(part, part, a, b, self.all_tiles())
+                lists = self.with_strips(lists, of_a, a, part, b)
+                return self.with_strips(lists, of_b, b, part, a)
 
             return lax.fori_loop(a + 1, self.num_blocks, and_later, lists)
 
         return lax.fori_loop(0, self.num_blocks, with_block, self.nothing())
 
-    def strips_of_both(self, own: _Part, other: _Part, ends: jax.Array) -> tuple[_Lists, _Lists]:
+    def strips_of_both(self, part: _Part, other: _Part, ends: jax.Array) -> tuple[_Lists, _Lists]:
         """The k first strips of the other part for own points, and of this part for theirs."""
 
         def with_blocks(number: jax.Array, lists: tuple[_Lists, _Lists]) -> tuple[_Lists, _Lists]:
             a, b = number // self.num_blocks, number % self.num_blocks
-            of_own, of_other = self.minima_of_blocks(own, other, a, b, ends)
+            of_own, of_other = self.minima_of_blocks(part, other, a, b, ends)
             return (
                 self.with_strips(lists[0], of_own, a, other, b),
-                self.with_strips(lists[1], of_other, b, own, a),
+                self.with_strips(lists[1], of_other, b, part, a),
             )
 
         nothing = self.nothing(), self.nothing()
@@ -256,12 +261,12 @@ class _Search:
         return jnp.full(shape, self.between.missing, self.between.dtype)
 
     def minima_of_blocks(
-        self, own: _Part, other: _Part, a: jax.Array, b: jax.Array, ends: jax.Array
+        self, part: _Part, other: _Part, a: jax.Array, b: jax.Array, ends: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Minima of the points of own block a over the strips of block b, and vice versa."""
 
         def row(i: jax.Array, minima: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            distances = self.between.from_tile(own.tile(a * self.block_tiles + i))
+            distances = self.between.from_tile(part.tile(a * self.block_tiles + i))
 
             def pair(
                 j: jax.Array, minima: tuple[jax.Array, jax.Array]
@@ -317,10 +322,10 @@ class _Search:
             )
 
         here = [lax.dynamic_slice_in_dim(x, a * self.block_tiles, self.block_tiles) for x in lists]
-        found = jax.vmap(of_tile)(minima, *here)  # one tile after another would use a single core
+        updated = jax.vmap(of_tile)(minima, *here)  # one tile after another would use a single core
         distances, strips = (
             lax.dynamic_update_slice_in_dim(x, part, a * self.block_tiles, axis=0)
-            for x, part in zip(lists, found, strict=True)
+            for x, part in zip(lists, updated, strict=True)
         )
         return distances, strips
 
@@ -386,6 +391,6 @@ class _Search:
         return lax.fori_loop(0, columns.strips.shape[0], add_words, total)
 
 
-def _put(minima: jax.Array, found: jax.Array, tile: jax.Array, strips_of: jax.Array) -> jax.Array:
+def _put(minima: jax.Array, of_tile: jax.Array, tile: jax.Array, strips_of: jax.Array) -> jax.Array:
     """Minima of a block, updated with those of one tile over one tile's strips."""
-    return lax.dynamic_update_slice(minima, found[None], (tile, strips_of * found.shape[0], 0))
+    return lax.dynamic_update_slice(minima, of_tile[None], (tile, strips_of * of_tile.shape[0], 0))

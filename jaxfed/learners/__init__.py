@@ -14,7 +14,7 @@ methods decide on the targets of learning. `jaxfed.algorithms` and the wings abo
 from collections.abc import Callable
 
 from jaxfed.learners import refitting
-from jaxfed.learners.learner import Fitted, Learner, Taught
+from jaxfed.learners.learner import Fitted, Learner, PublicTargets
 from jaxfed.learners.mixed import mixed
 from jaxfed.learners.networks import network
 from jaxfed.registry import Registry
@@ -24,7 +24,7 @@ __all__ = [
     "LEARNERS",
     "Fitted",
     "Learner",
-    "Taught",
+    "PublicTargets",
     "mixed",
     "network",
 ]

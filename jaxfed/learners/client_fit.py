@@ -29,7 +29,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, arranged
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.method import labels_elsewhere
-from jaxfed.learners.learner import SPOILED, Learner, State, Taught, check_classes
+from jaxfed.learners.learner import SPOILED, Learner, PublicTargets, State, check_classes
 from jaxfed.training.consensus import ConsensusSums, summed_answers
 
 Question = Literal["predict", "predict_proba", "scores"]
@@ -63,20 +63,20 @@ def take_turn(
     learner: Learner,
     state: State,
     cohort: Cohort,
-    taught: Taught | None,
+    targets: PublicTargets | None,
     key: jax.Array,
     steps: int,
 ) -> ClientFit:
     """Train the cohort's models (`Fit`); clients come in ascending order, whatever the cohort's order."""
     cohort = arranged(cohort)
-    fitted = learner.fit(state, cohort, taught, key, steps)
+    fitted = learner.fit(state, cohort, targets, key, steps)
     for client, why in fitted.failed.items():
         logging.warning("client %d: cannot be fitted: %s", client, why)
-    told = dict(fitted.metrics)
-    if not math.isfinite(told.get("train_loss", 0.0)):
-        del told["train_loss"]
+    metrics = dict(fitted.metrics)
+    if not math.isfinite(metrics.get("train_loss", 0.0)):
+        del metrics["train_loss"]
     ids = np.asarray(cohort.client_id, np.int32)
-    turn = ClientFit(fitted.state, ids, np.zeros(0, np.int32), {"failed_clients": 0, **told})
+    turn = ClientFit(fitted.state, ids, np.zeros(0, np.int32), {"failed_clients": 0, **metrics})
     return turn.without(fitted.failed)
 
 
@@ -101,12 +101,7 @@ def check_answers(learner: Learner, question: Question) -> None:
 
 
 def answers_of(
-    learner: Learner,
-    question: Question,
-    state: State,
-    client_id: Array,
-    x: Array,
-    num_classes: int,
+    learner: Learner, question: Question, state: State, client_id: Array, x: Array, num_classes: int
 ) -> tuple[np.ndarray, dict[int, str]]:
     """Return the valid answers of clients int32 [K], and the reasons of those that failed, in one line.
 
@@ -114,12 +109,12 @@ def answers_of(
     client (id -1).
     """
     ids, failed = np.asarray(client_id, np.int32), dict[int, str]()
-    given = getattr(learner, question)(state, ids, x)
+    answer = getattr(learner, question)(state, ids, x)
     answers = np.full((len(ids), len(x)), -1, np.int32)
     if question != "predict":
         answers = np.zeros((len(ids), len(x), num_classes), np.float32)
     # A list is read row by row: a row of another length is one client's fault.
-    rows = given if isinstance(given, (list, tuple)) else np.atleast_1d(given)
+    rows = answer if isinstance(answer, (list, tuple)) else np.atleast_1d(answer)
     for place, client in enumerate(ids.tolist()):
         if client < 0:
             continue

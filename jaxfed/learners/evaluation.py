@@ -93,26 +93,26 @@ class _Judge:
         split = federation.validation
         if not len(split):
             return {}
-        own = self.read(state)
-        said = self.answers("predict", own, federation.x[split])
-        return quality("validation", said, own, federation.y[split])
+        clients = self.read(state)
+        labels = self.answers("predict", clients, federation.x[split])
+        return quality("validation", labels, clients, federation.y[split])
 
     def evaluate(self, state: Any, federation: Federation) -> Metrics:
         """Metrics of the test split, of clients' own labels, and of the consensus."""
-        own = self.read(state)
+        clients = self.read(state)
         consensus = consensus_quality(state, federation) if self.has_consensus else {}
         one, _ = answers_of(
-            *(self.learner, "predict", own.models, own.everybody, federation.x[:1]),
-            own.num_classes,
+            *(self.learner, "predict", clients.models, clients.everybody, federation.x[:1]),
+            clients.num_classes,
         )
         if not (one >= 0).any():
             return {**consensus, HAS_NO_MODEL: True}
         metrics: Metrics = {}
         if len(test := federation.test):
-            said = self.answers("predict", own, federation.x[test])
-            metrics = quality("test", said, own, federation.y[test])
+            labels = self.answers("predict", clients, federation.x[test])
+            metrics = quality("test", labels, clients, federation.y[test])
         trained = [
-            accuracy(self.labels_by(own, federation, client, points), federation.y[points])
+            accuracy(self.labels_by(clients, federation, client, points), federation.y[points])
             for client, points in enumerate(federation.partition.labeled)
             if len(points)
         ]
@@ -130,17 +130,17 @@ class _Judge:
 
     def predictions(self, state: Any, federation: Federation) -> Predictions:
         """Labels and confidences of all clients on the test split."""
-        own, test = self.read(state), federation.test
+        clients, test = self.read(state), federation.test
         # A learner's class need not be its most probable one (a support vector machine).
-        said = self.answers("predict", own, federation.x[test])
-        each = self.spreads(own, federation.x[test])
-        of_label = np.take_along_axis(each, np.maximum(said, 0)[..., None], axis=2)[..., 0]
+        labels = self.answers("predict", clients, federation.x[test])
+        each = self.spreads(clients, federation.x[test])
+        of_label = np.take_along_axis(each, np.maximum(labels, 0)[..., None], axis=2)[..., 0]
         return Predictions(
-            client=np.repeat(own.everybody, len(test)),
-            example=np.tile(test, len(said)),
-            role=np.full(said.size, "test"),
-            label=said.reshape(-1),
-            confidence=np.where(said >= 0, of_label, 0).reshape(-1).astype(np.float32),
+            client=np.repeat(clients.everybody, len(test)),
+            example=np.tile(test, len(labels)),
+            role=np.full(labels.size, "test"),
+            label=labels.reshape(-1),
+            confidence=np.where(labels >= 0, of_label, 0).reshape(-1).astype(np.float32),
         )
 
     def predict(self, state: Any, x: np.ndarray) -> np.ndarray:
@@ -152,40 +152,42 @@ class _Judge:
     def answers(
         self,
         question: Question,
-        own: ClientModels,
+        clients: ClientModels,
         x: np.ndarray,
         client_id: np.ndarray | None = None,
     ) -> np.ndarray:
         """Valid answers of these clients, by default of all; the reasons of the others are logged."""
-        ids = own.everybody if client_id is None else client_id
-        answers, failed = answers_of(self.learner, question, own.models, ids, x, own.num_classes)
+        ids = clients.everybody if client_id is None else client_id
+        answers, failed = answers_of(
+            self.learner, question, clients.models, ids, x, clients.num_classes
+        )
         tell(failed)
         return answers
 
     def labels_by(
-        self, own: ClientModels, federation: Federation, client: int, points: np.ndarray
+        self, clients: ClientModels, federation: Federation, client: int, points: np.ndarray
     ) -> np.ndarray:
         """Labels of some points by one client's model."""
         one = np.asarray([client], np.int32)
-        labels: np.ndarray = self.answers("predict", own, federation.x[points], one)[0]
+        labels: np.ndarray = self.answers("predict", clients, federation.x[points], one)[0]
         return labels
 
-    def spreads(self, own: ClientModels, x: np.ndarray) -> np.ndarray:
+    def spreads(self, clients: ClientModels, x: np.ndarray) -> np.ndarray:
         """Probabilities by all clients, float32 [M, n, C], zeros for clients without a model."""
         if self.learner.predict_proba is None:
-            return _one_hot(self.answers("predict", own, x), own.num_classes)
-        return self.answers("predict_proba", own, x)
+            return _one_hot(self.answers("predict", clients, x), clients.num_classes)
+        return self.answers("predict_proba", clients, x)
 
 
-def quality(name: str, said: np.ndarray, own: ClientModels, truth: np.ndarray) -> Metrics:
+def quality(name: str, labels: np.ndarray, clients: ClientModels, truth: np.ndarray) -> Metrics:
     """Metrics of a split by the labels of all clients, int32 [M, n]."""
-    each = [accuracy(labels, truth) for labels in said]
-    votes = _one_hot(said, own.num_classes).sum(axis=0)
+    each = [accuracy(one, truth) for one in labels]
+    votes = _one_hot(labels, clients.num_classes).sum(axis=0)
     majority = np.where(votes.any(axis=1), votes.argmax(axis=1), -1)
     return {
-        f"{name}_accuracy": accuracy(said.reshape(-1), np.tile(truth, len(said))),
+        f"{name}_accuracy": accuracy(labels.reshape(-1), np.tile(truth, len(labels))),
         f"{name}_balanced_accuracy": float(
-            np.mean([balanced_accuracy(one, truth) for one in said])
+            np.mean([balanced_accuracy(one, truth) for one in labels])
         ),
         f"client_{name}_accuracy": each,
         f"client_{name}_accuracy_deviation": float(np.std(each)),

@@ -9,7 +9,7 @@ so networks, trees and rules may take part. A learner holds the models of all M 
 cohort in one call: networks in one program, estimators of other libraries in processes.
 
     state = learner.init(key, federation)
-    state, failed, metrics = learner.fit(state, cohort, taught, key, steps)
+    state, failed, metrics = learner.fit(state, cohort, targets, key, steps)
     labels = learner.predict(state, cohort.client_id, public_x)              # [K, |U|]
 
 A state is a pytree of arrays, which a checkpoint holds. A learner can recompute everything else from a state
@@ -31,12 +31,10 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort
 
 State = Any  # a pytree of arrays, of all M clients
-SPOILED = (
-    -2
-)  # in place of a class: the model has no valid answer, as its scores are nan or infinite
+SPOILED = -2  # in place of a class: no valid answer, as the model's scores are nan or infinite
 
 
-class Taught(NamedTuple):
+class PublicTargets(NamedTuple):
     """Public examples U with the targets that clients learn from; x is one array for all, never copied.
 
     U stays the same from round to round: an example that should not count has weight 0.
@@ -75,7 +73,7 @@ class Fitted(NamedTuple):
 
 
 Init = Callable[[jax.Array, Federation], State]  # key
-Fit = Callable[[State, Cohort, Taught | None, jax.Array, int], Fitted]  # ..., key, steps
+Fit = Callable[[State, Cohort, PublicTargets | None, jax.Array, int], Fitted]  # ..., key, steps
 Predict = Callable[[State, Array, Array], np.ndarray]  # state, clients int32 [K], examples [n, ...]
 
 

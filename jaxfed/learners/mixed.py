@@ -16,7 +16,7 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, chosen
-from jaxfed.learners.learner import Fitted, Learner, Predict, Taught
+from jaxfed.learners.learner import Fitted, Learner, Predict, PublicTargets
 
 
 def mixed(learners: Sequence[Learner]) -> Learner:
@@ -48,31 +48,31 @@ def mixed(learners: Sequence[Learner]) -> Learner:
         )
 
     def fit(
-        state: tuple[Any, ...], cohort: Cohort, taught: Taught | None, key: jax.Array, steps: int
+        state: Any, cohort: Cohort, targets: PublicTargets | None, key: jax.Array, steps: int
     ) -> Fitted:
         failed: dict[int, str] = {}
         states, metrics = list(state), []
         for part, places, ids in _places(cohort.client_id, num_parts):
-            own = chosen(cohort, places)._replace(client_id=ids)
+            part_cohort = chosen(cohort, places)._replace(client_id=ids)
             outcome = learners[part].fit(
-                state[part], own, taught, jax.random.fold_in(key, part), steps
+                state[part], part_cohort, targets, jax.random.fold_in(key, part), steps
             )
             states[part] = outcome.state
-            failed |= {own * num_parts + part: why for own, why in outcome.failed.items()}
+            failed |= {number * num_parts + part: why for number, why in outcome.failed.items()}
             metrics.append(outcome.metrics)
         return Fitted(tuple(states), failed, _mean(metrics))
 
     def lifted(name: str) -> Predict:
         def ask(state: tuple[Any, ...], client_id: Array, x: Array) -> np.ndarray:
-            found = [
+            parts = [
                 (places, getattr(learners[part], name)(state[part], ids, x))
                 for part, places, ids in _places(client_id, num_parts)
             ]
-            if not found:  # all rows are without a client
+            if not parts:  # all rows are without a client
                 return np.asarray(getattr(learners[0], name)(state[0], np.asarray(client_id), x))
-            shape, dtype = (len(client_id), *found[0][1].shape[1:]), found[0][1].dtype
+            shape, dtype = (len(client_id), *parts[0][1].shape[1:]), parts[0][1].dtype
             answers = np.full(shape, -1 if name == "predict" else 0, dtype)
-            for places, answer in found:
+            for places, answer in parts:
                 answers[places] = answer
             return answers
 
@@ -93,16 +93,16 @@ def mixed(learners: Sequence[Learner]) -> Learner:
 
 def _clients_of(federation: Federation, part: int, num_parts: int) -> Federation:
     """The federation of every P-th client, from client `part` on."""
-    own = type(federation.partition)(*(split[part::num_parts] for split in federation.partition))
-    return replace(federation, partition=own)
+    splits = (split[part::num_parts] for split in federation.partition)
+    return replace(federation, partition=type(federation.partition)(*splits))
 
 
 def _places(client_id: Array, num_parts: int) -> list[tuple[int, np.ndarray, np.ndarray]]:
     """(part, places of its clients in the cohort, their numbers in it), for parts with any client there."""
     ids = np.asarray(client_id)
     parts = np.where(ids < 0, -1, ids % num_parts)
-    there = [(part, np.flatnonzero(parts == part)) for part in np.unique(parts[parts >= 0])]
-    return [(part, places, ids[places] // num_parts) for part, places in there]
+    present = [(part, np.flatnonzero(parts == part)) for part in np.unique(parts[parts >= 0])]
+    return [(part, places, ids[places] // num_parts) for part, places in present]
 
 
 def _mean(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

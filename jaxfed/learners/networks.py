@@ -40,7 +40,7 @@ from jaxfed.learners.learner import (
     Fitted,
     Learner,
     Predict,
-    Taught,
+    PublicTargets,
     check_classes,
 )
 from jaxfed.models.model import Model
@@ -139,7 +139,7 @@ def network(
         pseudo_weight: lambda, weight of the public batch's loss; the client's own batch has weight 1.
         public_loss: d: "label", the loss of an example (`LocalTraining.pointwise`) with consensus labels;
             "soft_cross_entropy" and "squared_distance" to probabilities; "score_l1" to scores. The last
-            three learn from `Taught.soft`.
+            three learn from `PublicTargets.soft`.
 
     A round continues each client's network and optimizer. A step is a mini-batch. A client without own
     labels trains on public ones alone. A client with neither
@@ -199,11 +199,16 @@ class _Networks:
         return NetworkState(models, optimizer, order, steps=none, fits=none)
 
     def fit(
-        self, state: NetworkState, cohort: Cohort, taught: Taught | None, key: jax.Array, steps: int
+        self,
+        state: NetworkState,
+        cohort: Cohort,
+        targets: PublicTargets | None,
+        key: jax.Array,
+        steps: int,
     ) -> Fitted:
         """Take the cohort's local steps; report networks that these have spoiled."""
         cohort = padded(cohort, self.training.execution.clients_multiple)
-        shared = _on_device(taught, self.public_loss), jnp.int32(steps)
+        shared = _on_device(targets, self.public_loss), jnp.int32(steps)
         is_everyone = np.array_equal(cohort.client_id, np.arange(len(state.fits)))
         ids = np.asarray(cohort.client_id)
         trained = self.program(of_cohort(state, ids), cohort, shared, key, is_everyone=is_everyone)
@@ -230,13 +235,7 @@ class _Networks:
         return self.training.execution.map_clients(self.fit_one)
 
     def fit_cohort(
-        self,
-        state: NetworkState,
-        cohort: Cohort,
-        shared: Any,
-        key: jax.Array,
-        *,
-        is_everyone: bool,
+        self, state: NetworkState, cohort: Cohort, shared: Any, key: jax.Array, *, is_everyone: bool
     ) -> _Trained:
         """Local steps of a cohort, or of all clients in order, `is_everyone`."""
         examples, x = apart(cohort.x if isinstance(cohort.x, Ragged) else jnp.asarray(cohort.x))
@@ -282,12 +281,12 @@ class _Networks:
         )
         return _outcome(state, trained)
 
-    def loss(self, public: Taught | None) -> Loss:
+    def loss(self, public: PublicTargets | None) -> Loss:
         """The loss of own labels, and of the targets of public examples."""
         model, local = self.training.model, self.training.local
         if public is None:
             return weighted_loss(model, augment=local.augment, pointwise=local.pointwise)
-        return taught_loss(
+        return distillation_loss(
             model,
             public,
             pseudo_weight=self.pseudo_weight,
@@ -349,22 +348,22 @@ def own_batches(
     examples. Cost: one stable sort of N flags per round, and one call of `permuted` per step.
     """
     is_own = usable(data)
-    own = jnp.argsort(~is_own, stable=True).astype(jnp.int32)
+    order = jnp.argsort(~is_own, stable=True).astype(jnp.int32)
     count = jnp.sum(is_own, dtype=jnp.int32)
-    there = jnp.maximum(count, 1)
-    per_epoch = (there + size - 1) // size
+    num_rows = jnp.maximum(count, 1)
+    per_epoch = (num_rows + size - 1) // size
 
     def rows(step: jax.Array) -> tuple[jax.Array, jax.Array]:
         number = done + step
         position = number % per_epoch * size + jnp.arange(size, dtype=jnp.int32)
         epoch_key = jax.random.fold_in(key, number // per_epoch)
-        return own[permuted(epoch_key, position % there, there)], position < count
+        return order[permuted(epoch_key, position % num_rows, num_rows)], position < count
 
     return BatchPlan(steps, rows)
 
 
 def public_rows(
-    public: Taught, *, batch_size: int, public_loss: str = "label"
+    public: PublicTargets, *, batch_size: int, public_loss: str = "label"
 ) -> Callable[[jax.Array], jax.Array]:
     """Return the draw of P: a step's key -> rows of U, int32 [|P|], with replacement among `counts`."""
     # Draws are ranks among the examples with a target and a weight.
@@ -378,9 +377,9 @@ def public_rows(
     return rows
 
 
-def taught_loss(
+def distillation_loss(
     model: Model,
-    public: Taught,
+    public: PublicTargets,
     *,
     pseudo_weight: float,
     public_loss: str = "label",
@@ -402,11 +401,11 @@ def taught_loss(
         rows, has_own = batch.beside, jnp.any(batch.used)
         x = jax.lax.cond(
             has_own & has_public,
-            lambda own, theirs: jnp.concatenate([own, theirs]),
-            lambda own, theirs: jnp.concatenate(
+            lambda x, theirs: jnp.concatenate([x, theirs]),
+            lambda x, theirs: jnp.concatenate(
                 [
-                    jnp.where(has_own, own, _as_many(theirs, len(own))),
-                    jnp.where(has_public, theirs, _as_many(own, len(rows))),
+                    jnp.where(has_own, x, _as_many(theirs, len(x))),
+                    jnp.where(has_public, theirs, _as_many(x, len(rows))),
                 ]
             ),
             batch.x,
@@ -421,8 +420,8 @@ def taught_loss(
             distance = SOFT_DISTANCES[public_loss](on_public, public.soft[rows])
         weight = jnp.where(has_public, public.weight[rows], 0)
         weighted = jnp.sum(weight * distance) / jnp.maximum(jnp.sum(weight), 1e-12)
-        own = mean_where(pointwise(on_own, batch.label), batch.used)
-        return own + pseudo_weight * weighted, state
+        supervised = mean_where(pointwise(on_own, batch.label), batch.used)
+        return supervised + pseudo_weight * weighted, state
 
     return loss
 
@@ -446,13 +445,13 @@ def _outcome(before: NetworkState, trained: Trained) -> _Trained:
     return _Trained(state, trained.loss, trained.num_steps, is_whole)
 
 
-def _on_device(taught: Taught | None, public_loss: str) -> Taught | None:
-    if taught is None:
+def _on_device(targets: PublicTargets | None, public_loss: str) -> PublicTargets | None:
+    if targets is None:
         return None
     if public_loss == "label":
-        taught = taught._replace(soft=None)
-    elif taught.soft is None:
+        targets = targets._replace(soft=None)
+    elif targets.soft is None:
         raise UsageError(
-            f"public_loss={public_loss!r}: needs soft targets, Taught.soft; without them use 'label'"
+            f"public_loss={public_loss!r}: needs soft targets, PublicTargets.soft; without them use 'label'"
         )
-    return jax.tree.map(jnp.asarray, taught)
+    return jax.tree.map(jnp.asarray, targets)

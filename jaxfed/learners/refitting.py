@@ -33,7 +33,7 @@ from threadpoolctl import threadpool_limits
 from jaxfed.estimators.client_model import (
     RULE_FIT,
     ClientModel,
-    Recipe,
+    EstimatorSpec,
     Task,
     fitted_or_why,
     reason,
@@ -43,7 +43,7 @@ from jaxfed.federation.cohort import Array, Cohort, own_examples
 from jaxfed.federation.execution import HERE, Execution, digest_of
 from jaxfed.host.parallel.workers import Mapped, worker_processes
 from jaxfed.host.row_table import RowTable
-from jaxfed.learners.learner import SPOILED, Fitted, Learner, Taught, check_classes
+from jaxfed.learners.learner import SPOILED, Fitted, Learner, PublicTargets, check_classes
 from jaxfed.settings import Count, Ge, Note, NotNegative, hinted
 from jaxfed.training.server_state import rows_for
 
@@ -65,8 +65,8 @@ def decision_tree(
         pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
     """
     settings = {"max_depth": max_depth or None}
-    recipe = Recipe("decision_tree", "sklearn.tree.DecisionTreeClassifier", settings)
-    return refitting(recipe, num_classes, pseudo_weight, execution)
+    spec = EstimatorSpec("decision_tree", "sklearn.tree.DecisionTreeClassifier", settings)
+    return refitting(spec, num_classes, pseudo_weight, execution)
 
 
 @hinted
@@ -84,8 +84,8 @@ def random_forest(
         pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
     """
     settings = {"n_estimators": num_trees, "max_depth": None}
-    recipe = Recipe("random_forest", "sklearn.ensemble.RandomForestClassifier", settings)
-    return refitting(recipe, num_classes, pseudo_weight, execution)
+    spec = EstimatorSpec("random_forest", "sklearn.ensemble.RandomForestClassifier", settings)
+    return refitting(spec, num_classes, pseudo_weight, execution)
 
 
 @hinted
@@ -106,8 +106,8 @@ def xgboost(
         pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
     """
     settings = {"n_estimators": num_trees, "max_depth": 6, "learning_rate": 0.3}
-    recipe = Recipe("xgboost", "xgboost.XGBClassifier", settings)
-    return refitting(recipe, num_classes, pseudo_weight, execution)
+    spec = EstimatorSpec("xgboost", "xgboost.XGBClassifier", settings)
+    return refitting(spec, num_classes, pseudo_weight, execution)
 
 
 @hinted
@@ -134,8 +134,8 @@ def rulefit(
         max_rules: largest number of rules.
         pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
     """
-    recipe = Recipe("rulefit", RULE_FIT, {"tree_size": tree_size, "max_rules": max_rules})
-    return refitting(recipe, num_classes, pseudo_weight, execution)
+    spec = EstimatorSpec("rulefit", RULE_FIT, {"tree_size": tree_size, "max_rules": max_rules})
+    return refitting(spec, num_classes, pseudo_weight, execution)
 
 
 @hinted
@@ -157,11 +157,11 @@ def estimator(
         pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
         **settings: keywords of the class.
     """
-    recipe = Recipe(estimator.rpartition(".")[2], estimator, settings)
-    return refitting(recipe, num_classes, pseudo_weight, execution)
+    spec = EstimatorSpec(estimator.rpartition(".")[2], estimator, settings)
+    return refitting(spec, num_classes, pseudo_weight, execution)
 
 
-class Lesson(NamedTuple):
+class TrainingData(NamedTuple):
     """Training data of one client's estimator."""
 
     seed: np.ndarray  # int32 scalar
@@ -183,32 +183,32 @@ class EstimatorState(NamedTuple):
     writes the cohort's rows.
     """
 
-    lesson: Lesson
+    lesson: TrainingData  # named as in stored checkpoints
     is_fitted: np.ndarray
 
 
 def refitting(
-    recipe: Recipe, num_classes: int, pseudo_weight: float, execution: Execution = HERE
+    spec: EstimatorSpec, num_classes: int, pseudo_weight: float, execution: Execution = HERE
 ) -> Learner:
-    """Return the learner whose clients have estimators of this recipe.
+    """Return the learner whose clients have estimators of this spec.
 
     `execution.workers` processes fit estimators side by side; 0: one after another, in this process. The
     models are the same. (A script that uses processes guards its entry by `if __name__ == "__main__":`.)
 
     A fit of any number of steps is one fit. A client whose labels, own and public, are those of its last fit
-    is not fitted again. `Taught.soft` is ignored. Without any label, own or public, a client keeps its last
-    model; before its first one it has no vote.
+    is not fitted again. `PublicTargets.soft` is ignored. Without any label, own or public, a client keeps its
+    last model; before its first one it has no vote.
 
     `metrics` have `fit_accuracy`: the mean over fitted clients, on the rows that each was fitted on.
 
     A client whose estimator cannot answer has no valid answers, and the reason is logged.
     """
-    estimators = _Estimators(recipe, num_classes, pseudo_weight, execution)
+    estimators = _Estimators(spec, num_classes, pseudo_weight, execution)
     return Learner(
         estimators.init,
         estimators.fit,
         functools.partial(estimators.answers, "predict"),
-        functools.partial(estimators.answers, "proba") if recipe.has_probabilities else None,
+        functools.partial(estimators.answers, "proba") if spec.has_probabilities else None,
         continues=False,
     )
 
@@ -217,7 +217,7 @@ def refitting(
 class _Estimators:
     """The learner's functions, and the models that they cache: the least recently used are dropped first."""
 
-    recipe: Recipe
+    spec: EstimatorSpec
     num_classes: int
     pseudo_weight: float
     execution: Execution
@@ -228,52 +228,52 @@ class _Estimators:
 
     def init(self, key: jax.Array, federation: Federation) -> EstimatorState:
         """Return the state of clients without a fit, and store their examples."""
-        check_classes(self.recipe.name, self.num_classes, federation)
+        check_classes(self.spec.name, self.num_classes, federation)
         num_clients = federation.num_clients
         self._capacity = max(self._capacity, _KEPT_PER_CLIENT * num_clients)
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(num_clients))
         most = np.iinfo(np.int32).max
         seed = jax.vmap(lambda one: jax.random.randint(one, (), 0, most))(keys)
-        own = [
+        digests = [
             self._remember(federation.x[rows], federation.y[rows])
             for rows in federation.partition.labeled
         ]
         public = self._remember(federation.public_examples)
-        lesson = Lesson(
+        data = TrainingData(
             seed=np.asarray(seed),
-            own=np.stack(own),
+            own=np.stack(digests),
             public=np.stack([public] * num_clients),
             label=np.zeros((num_clients, 0), np.int32),
             weight=np.zeros((num_clients, 0), np.float32),
         )
-        return EstimatorState(lesson, np.zeros(num_clients, bool))
+        return EstimatorState(data, np.zeros(num_clients, bool))
 
     def fit(
         self,
         state: EstimatorState,
         cohort: Cohort,
-        taught: Taught | None,
+        targets: PublicTargets | None,
         key: jax.Array,
         steps: int,
     ) -> Fitted:
         """Fit the cohort's estimators, those whose labels have changed."""
         del key
-        lesson, is_fitted = state.lesson, np.array(state.is_fitted)
-        if taught is not None:
-            lesson = self._with_room(lesson, len(taught.x))
-        lessons = self._lessons(lesson, cohort, taught) if steps else {}
-        made, failed = self._models_of(lessons)
+        data, is_fitted = state.lesson, np.array(state.is_fitted)
+        if targets is not None:
+            data = self._with_room(data, len(targets.x))
+        data_of = self._training_data(data, cohort, targets) if steps else {}
+        made, failed = self._models_of(data_of)
         if made:
             clients = np.array(list(made))
             is_fitted[clients] = True
-            lesson = jax.tree.map(
+            data = jax.tree.map(
                 lambda leaf, *new: _replaced(leaf, np.stack(new), clients),
-                *(lesson, *(lessons[client] for client in made)),
+                *(data, *(data_of[client] for client in made)),
                 is_leaf=lambda leaf: isinstance(leaf, RowTable),
             )
         accuracy = [model.fit_accuracy for model in made.values()]
         metrics = {"fit_accuracy": float(np.mean(accuracy))} if made else {}
-        return Fitted(EstimatorState(lesson, is_fitted), failed, {"clients": len(made), **metrics})
+        return Fitted(EstimatorState(data, is_fitted), failed, {"clients": len(made), **metrics})
 
     def answers(
         self, question: str, state: EstimatorState, client_id: Array, x: Array
@@ -284,18 +284,20 @@ class _Estimators:
         answers = np.full((len(ids), len(x)), -1, np.int32)
         if not labels:
             answers = np.zeros((*answers.shape, self.num_classes), np.float32)
-        there = {int(client) for client in ids if client >= 0 and is_fitted[client]}
-        made, failed = self._models_of({client: _of_one(state.lesson, client) for client in there})
+        clients = {int(client) for client in ids if client >= 0 and is_fitted[client]}
+        made, failed = self._models_of(
+            {client: _of_one(state.lesson, client) for client in clients}
+        )
         for place, client in enumerate(ids.tolist()):
             try:
                 if client in made:
-                    own = made[client]
+                    model = made[client]
                     with threadpool_limits(1):
                         answers[place] = (
-                            own.labels(x) if labels else own.probabilities(x, self.num_classes)
+                            model.labels(x) if labels else model.probabilities(x, self.num_classes)
                         )
             except Exception as error:  # from the estimator, of any kind
-                failed[client] = f"{self.recipe.name}: {reason(error)}"
+                failed[client] = f"{self.spec.name}: {reason(error)}"
             if client in failed:
                 answers[place] = SPOILED if labels else np.nan
         for client, why in failed.items():
@@ -303,61 +305,63 @@ class _Estimators:
         return answers
 
     def _remember(self, x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
-        """Store examples [n, ...] and labels int32 [n] for lessons; return their digest, uint8 [32]."""
+        """Store examples [n, ...] and labels int32 [n] for later fits; return their digest, uint8 [32]."""
         y = np.zeros(0, np.int32) if y is None else y
         digest = digest_of((x, y))
         self._examples.setdefault(digest, (x, y))
         return np.frombuffer(digest, np.uint8)
 
-    def _with_room(self, lesson: Lesson, num_public: int) -> Lesson:
+    def _with_room(self, data: TrainingData, num_public: int) -> TrainingData:
         """Lessons [M, ...] with `num_public` public examples, unlabeled if there were none before."""
-        if lesson.label.shape[1] == num_public:
-            return lesson
+        if data.label.shape[1] == num_public:
+            return data
         none = np.full(num_public, -1, np.int32), np.zeros(num_public, np.float32)
-        tables: tuple[Any, Any] = rows_for(len(lesson.seed), none)
-        rooms: list[Any] = [own if isinstance(own, RowTable) else np.array(own) for own in tables]
-        return lesson._replace(label=rooms[0], weight=rooms[1])
+        tables: tuple[Any, Any] = rows_for(len(data.seed), none)
+        rooms: list[Any] = [t if isinstance(t, RowTable) else np.array(t) for t in tables]
+        return data._replace(label=rooms[0], weight=rooms[1])
 
-    def _lessons(self, before: Lesson, cohort: Cohort, taught: Taught | None) -> dict[int, Lesson]:
+    def _training_data(
+        self, before: TrainingData, cohort: Cohort, targets: PublicTargets | None
+    ) -> dict[int, TrainingData]:
         """Training data of the cohort's clients that have any label, own or public."""
         x, y = own_examples(cohort.x), np.asarray(cohort.y)
-        public = None if taught is None else self._remember(np.asarray(taught.x))
-        lessons = {}
+        public = None if targets is None else self._remember(np.asarray(targets.x))
+        data_of = {}
         for place, client in enumerate(np.asarray(cohort.client_id).tolist()):
             if client < 0:
                 continue
             labels = y[place, : len(x[place])]
             is_own = labels >= 0
-            own = self._remember(x[place][is_own], labels[is_own])
-            lesson = _of_one(before, client)._replace(own=own)
-            if taught is not None and public is not None:
-                label, weight = np.asarray(taught.label), np.asarray(taught.weight)
-                lesson = lesson._replace(public=public, label=label, weight=weight)
+            digest = self._remember(x[place][is_own], labels[is_own])
+            data = _of_one(before, client)._replace(own=digest)
+            if targets is not None and public is not None:
+                label, weight = np.asarray(targets.label), np.asarray(targets.weight)
+                data = data._replace(public=public, label=label, weight=weight)
             else:
-                lesson = lesson._replace(label=np.full_like(lesson.label, -1))
-            if is_own.any() or len(lesson.public_rows):
-                lessons[client] = lesson
-        return lessons
+                data = data._replace(label=np.full_like(data.label, -1))
+            if is_own.any() or len(data.public_rows):
+                data_of[client] = data
+        return data_of
 
     def _models_of(
-        self, lessons: Mapping[int, Lesson]
+        self, data_of: Mapping[int, TrainingData]
     ) -> tuple[dict[int, ClientModel], dict[int, str]]:
         """Return the clients' models, and for the others the reason of their failure."""
-        digests = {client: digest_of(tuple(lesson)) for client, lesson in lessons.items()}
+        digests = {client: digest_of(tuple(data)) for client, data in data_of.items()}
         missing = {
             digest: client for client, digest in digests.items() if digest not in self._models
         }
-        tasks = [self._task(lessons[client]) for client in missing.values()]
+        tasks = [self._task(data_of[client]) for client in missing.values()]
         why: dict[bytes, str] = {}
         for digest, made in zip(missing, self._done(tasks), strict=True):
             if isinstance(made, str):
-                why[digest] = f"{self.recipe.name}: {made}"
+                why[digest] = f"{self.spec.name}: {made}"
                 continue
             self._models[digest] = made
             for warning in made.warnings:
                 if warning not in self._warned:
                     self._warned.add(warning)
-                    logging.warning("%s: %s", self.recipe.name, warning)
+                    logging.warning("%s: %s", self.spec.name, warning)
         models = {}
         for client, digest in digests.items():
             if digest in self._models:
@@ -367,15 +371,15 @@ class _Estimators:
             self._models.popitem(last=False)
         return models, {client: why[each] for client, each in digests.items() if each in why}
 
-    def _task(self, lesson: Lesson) -> Task:
-        x, y = self._examples[lesson.own.tobytes()]
-        rows, weight = lesson.public_rows, np.ones(len(y), np.float32)
+    def _task(self, data: TrainingData) -> Task:
+        x, y = self._examples[data.own.tobytes()]
+        rows, weight = data.public_rows, np.ones(len(y), np.float32)
         if len(rows):
-            public_x, _ = self._examples[lesson.public.tobytes()]
+            public_x, _ = self._examples[data.public.tobytes()]
             x = np.concatenate([x, public_x[rows]])
-            y = np.concatenate([y, lesson.label[rows]])
-            weight = np.concatenate([weight, self.pseudo_weight * lesson.weight[rows]])
-        return Task(self.recipe, x, y, weight.astype(np.float32), int(lesson.seed))
+            y = np.concatenate([y, data.label[rows]])
+            weight = np.concatenate([weight, self.pseudo_weight * data.weight[rows]])
+        return Task(self.spec, x, y, weight.astype(np.float32), int(data.seed))
 
     def _done(self, tasks: list[Task]) -> list[ClientModel | str]:
         workers = self.execution.workers
@@ -388,8 +392,8 @@ class _Estimators:
             raise
 
 
-def _of_one(lesson: Lesson, client: int) -> Lesson:
-    return Lesson(*(np.asarray(leaf[client]) for leaf in lesson))
+def _of_one(data: TrainingData, client: int) -> TrainingData:
+    return TrainingData(*(np.asarray(leaf[client]) for leaf in data))
 
 
 def _replaced(leaf: Any, rows: np.ndarray, clients: np.ndarray) -> Any:

@@ -222,17 +222,17 @@ def find_weights(
         places = [location(weights, "weights")]
     else:
         key = "config.dataset.root" if root else "$JAXFED_DATA"
-        given = root or os.environ.get("JAXFED_DATA")
-        base = location(given, key).absolute() if given else None
+        folder = root or os.environ.get("JAXFED_DATA")
+        base = location(folder, key).absolute() if folder else None
         folders = (base, base / "weights", base.parent / "weights") if base else ()
         places = [folder / f"{network}.safetensors" for folder in folders]
     for place in places:
         if place.is_file():
             return place
     looked = ", ".join(map(str, places)) or "nowhere: neither a root nor $JAXFED_DATA is set"
-    recipe = "safetensors.torch.save_file({k: v.contiguous() for k, v in MODEL.state_dict().items()}, PATH)"
+    command = "safetensors.torch.save_file({k: v.contiguous() for k, v in MODEL.state_dict().items()}, PATH)"
     raise UsageError(
-        f"no weights of {network}; looked for: {looked}; to make the file: {recipe} with an "
+        f"no weights of {network}; looked for: {looked}; to make the file: {command} with an "
         "efficientnet-pytorch MODEL"
     )
 

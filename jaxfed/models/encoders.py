@@ -45,8 +45,8 @@ class Encoder(NamedTuple):
     @property
     def name(self) -> str:
         """A word for files."""
-        own = f"vit{self.form.width}x{self.form.depth}" if self.form else self.network
-        return f"{own}-{self.image_size or 'own'}"
+        network = f"vit{self.form.width}x{self.form.depth}" if self.form else self.network
+        return f"{network}-{self.image_size or 'own'}"
 
     def named_files(self, of_folder: str, of_weights: str) -> dict[str, Path]:
         """Return the files by the key that names them, of a folder each beside its own name."""

@@ -67,8 +67,8 @@ def from_flax(
     Cost: traces of the network; with `features` and `head`, also two forward passes on two examples.
     """
     if not is_allowed(input_shape, Sequence[Count]):
-        given = " ".join(repr(input_shape).split())
-        raise UsageError(f"from_flax(input_shape={given}): use tuples, such as (8,)")
+        shape = " ".join(repr(input_shape).split())
+        raise UsageError(f"from_flax(input_shape={shape}): use tuples, such as (8,)")
     if not callable(module):
         raise UsageError(
             f"from_flax({type(module).__name__}): use a Linen module, an NNX module, or a "
@@ -81,7 +81,9 @@ def from_flax(
     model = compose(
         init=init,
         features=lambda state, x: call(whole, state, x, None)[0],
-        head=lambda state, found: call("head", state, found, None)[0] if has_features else found,
+        head=lambda state, features: (
+            call("head", state, features, None)[0] if has_features else features
+        ),
         train_features=lambda state, x, key: call(whole, state, x, key),
     )
     _check(model, name, tuple(input_shape))
@@ -194,9 +196,11 @@ def _check(model: Model, name: str, input_shape: tuple[int, ...]) -> None:
         trained, moved = jax.eval_shape(model.train_apply, state, x, key)
     for mode, output in (("evaluation", logits), ("training", trained)):
         if not hasattr(output, "shape") or len(output.shape) != 2 or output.shape[0] != 2:
-            given = f"shape {output.shape}" if hasattr(output, "shape") else type(output).__name__
+            returned = (
+                f"shape {output.shape}" if hasattr(output, "shape") else type(output).__name__
+            )
             raise UsageError(
-                f"{name}: returns {given} for 2 examples in {mode}; return logits [2, C]"
+                f"{name}: returns {returned} for 2 examples in {mode}; return logits [2, C]"
             )
     before, after = ([path for path, _ in nnx.to_flat_state(s)] for s in (state, moved))
     if before != after:

@@ -35,14 +35,14 @@ def head_paths(model: Model, method: str) -> frozenset[Path]:
     Raises:
         UsageError: `method` needs a head and a body, and the network lacks one.
     """
-    found = read_by_head(model)
-    if not found or len(found) == len(nnx.to_flat_state(_template(model))):
+    paths = read_by_head(model)
+    if not paths or len(paths) == len(nnx.to_flat_state(_template(model))):
         raise UsageError(
             f"{method} needs a network of a body and a head: this one has "
-            + ("nothing below its head" if found else "no head with parameters"),
+            + ("nothing below its head" if paths else "no head with parameters"),
             key="model",
         )
-    return found
+    return paths
 
 
 def dense_head(model: Model, method: str) -> DenseHead:
@@ -74,10 +74,10 @@ def split_head(state: nnx.State, paths: frozenset[Path]) -> tuple[nnx.State, nnx
 
 def leaf_of(state: nnx.State, path: Path) -> Any:
     """Return the array at a path."""
-    found: Any = state
+    value: Any = state
     for name in path:
-        found = found[name]
-    return found[...]
+        value = value[name]
+    return value[...]
 
 
 def with_leaf(state: nnx.State, path: Path, value: jax.Array) -> nnx.State:

@@ -76,8 +76,8 @@ def compose(
         return head(state, evaluated(state, x))
 
     def train_apply(state: nnx.State, x: jax.Array, key: jax.Array) -> tuple[jax.Array, nnx.State]:
-        found, moved = trained(state, x, key)
-        return head(state, found), moved
+        features, moved = trained(state, x, key)
+        return head(state, features), moved
 
     return Model(init, evaluated, head, apply, trained, train_apply, by_example)
 

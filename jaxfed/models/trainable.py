@@ -87,12 +87,12 @@ def partly_trained(
 
     def joined(state: nnx.State, *, is_body: bool = True) -> nnx.State:
         """Return w of v; for the head alone, kernels below it may be those of the start."""
-        leaves, own = dict(nnx.to_flat_state(start)), dict(nnx.to_flat_state(state))
+        leaves, trained = dict(nnx.to_flat_state(start)), dict(nnx.to_flat_state(state))
         for name, a in factors.items() if is_body else ():
-            a = own[(*name[:-1], "lora_a")][...] if sends_a else a
-            product = a @ own[(*name[:-1], "lora_b")][...]
+            a = trained[(*name[:-1], "lora_a")][...] if sends_a else a
+            product = a @ trained[(*name[:-1], "lora_b")][...]
             leaves[name] = nnx.Param(leaves[name][...] + scale * product)
-        return nnx.from_flat_state((name, own.get(name, leaf)) for name, leaf in leaves.items())
+        return nnx.from_flat_state((name, trained.get(name, leaf)) for name, leaf in leaves.items())
 
     def features(state: nnx.State, x: jax.Array) -> jax.Array:
         return model.features(joined(state) if moves else start, x)
@@ -102,13 +102,13 @@ def partly_trained(
     ) -> tuple[jax.Array, nnx.State]:
         if not moves:
             return features(state, x), state
-        found, after = model.train_features(joined(state), x, key)
-        return found, nnx.merge_state(state, nnx.filter_state(after, nnx.BatchStat))
+        activations, after = model.train_features(joined(state), x, key)
+        return activations, nnx.merge_state(state, nnx.filter_state(after, nnx.BatchStat))
 
     made = compose(
         init=lambda key: part(model.init(key)),
         features=features,
-        head=lambda state, found: model.head(joined(state, is_body=False), found),
+        head=lambda state, features: model.head(joined(state, is_body=False), features),
         train_features=train_features,
         by_example=model.by_example or not moves,
     )
@@ -130,24 +130,24 @@ def _split(
         else read_by_head(model)
     )
     leaves = dict(nnx.to_flat_state(nnx.filter_state(start, nnx.Param)))
-    found, what = head, ""
+    trained, what = head, ""
     if trainable == "norms":
         scales = {name[:-1] for name in leaves if name[-1] == "scale"}
-        found, what = frozenset(name for name in leaves if name[:-1] in scales), "norm"
+        trained, what = frozenset(name for name in leaves if name[:-1] in scales), "norm"
     elif trainable == "lora":
         kernels = (name for name, leaf in leaves.items() if name[-1] == "kernel" and leaf.ndim == 2)
-        found, what = frozenset(kernels) - head, "dense layer below its head"
-    if not found:
+        trained, what = frozenset(kernels) - head, "dense layer below its head"
+    if not trained:
         wrong, other = f"the network has no {what}", "use another part, or 'all'"
         raise UsageError(wrong, key="trainable", value=trainable, allowed=other)
     if trainable != "lora":
-        return head | found, {}, 1.0
+        return head | trained, {}, 1.0
     key, draw = jax.random.key(0) if key is None else key, jax.nn.initializers.orthogonal()
-    if rank > (least := min(leaves[name].shape[0] for name in found)):
+    if rank > (least := min(leaves[name].shape[0] for name in trained)):
         wrong = f"a dense layer has {least} inputs"
         raise UsageError(wrong, key="lora_rank", value=rank, allowed=f"use at most {least}")
     factors = {
         name: draw(jax.random.fold_in(key, number), (leaves[name].shape[0], rank), jnp.float32)
-        for number, name in enumerate(sorted(found, key=str))
+        for number, name in enumerate(sorted(trained, key=str))
     }
     return head, factors, alpha / rank

@@ -327,40 +327,41 @@ def _cubic(old: int, new: int, a: float = -0.75) -> np.ndarray:
 
 def read_form(folder: str | Path) -> Form:
     """Read config.json. Raises a UsageError of one line: no such file, or another kind of model."""
-    given = _json(Path(folder), CONFIG)
-    kind = given.get("model_type")
+    config = _json(Path(folder), CONFIG)
+    kind = config.get("model_type")
     if kind not in _DEFAULTS:
         allowed = ", ".join(_DEFAULTS)
         raise UsageError(f"model_type={kind!r} cannot be read; readable: {allowed}")
-    own = _DEFAULTS[kind] | given.get("vision_config", given)
+    settings = _DEFAULTS[kind] | config.get("vision_config", config)
     sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size", "image_size")
     width, depth, heads, patch, image = (
-        one[0] if isinstance(one := own[key], list) and len(set(one)) == 1 else one for key in sizes
+        one[0] if isinstance(one := settings[key], list) and len(set(one)) == 1 else one
+        for key in sizes
     )
-    hidden, act = own["intermediate_size"], own["hidden_act"]
-    is_gated = own.get("use_gated_mlp") or own.get("use_swiglu_ffn") or False
+    hidden, act = settings["intermediate_size"], settings["hidden_act"]
+    is_gated = settings.get("use_gated_mlp") or settings.get("use_swiglu_ffn") or False
     if kind.startswith("dinov2"):
-        hidden = int(width * own["mlp_ratio"])
+        hidden = int(width * settings["mlp_ratio"])
         if is_gated:
             hidden, act = (int(hidden * 2 / 3) + 7) // 8 * 8, "silu"
-    numbers = (width, depth, heads, hidden, patch, image, own["num_channels"])
+    numbers = (width, depth, heads, hidden, patch, image, settings["num_channels"])
     if not all(isinstance(one, int) and one > 0 for one in numbers) or act not in _ACTIVATIONS:
         raise UsageError(f"sizes {numbers} and hidden_act={act!r} cannot be read")
     if width % heads or (kind == "dinov3_vit" and width % (4 * heads)) or image < patch:
         raise UsageError(f"{heads} heads, width {width}, patches {patch} of {image} do not fit")
     is_siglip, pool = "siglip" in kind, "mean" if kind == "vit_mae" else "class"
     if is_siglip:
-        pool = "attention" if own.get("vision_use_head", True) else "mean"
-    biases = (own.get(f"{name}_bias", own["qkv_bias"]) for name in _QKV)
+        pool = "attention" if settings.get("vision_use_head", True) else "mean"
+    biases = (settings.get(f"{name}_bias", settings["qkv_bias"]) for name in _QKV)
     return Form(
         *numbers,
         activation=act,
-        epsilon=own["layer_norm_eps"],
+        epsilon=settings["layer_norm_eps"],
         pool=pool,
         has_class=not is_siglip,
-        registers=own.get("num_register_tokens", 0),
-        rotary=own.get("rope_theta", 0.0),
-        biases=(*biases, own.get("proj_bias", True), own.get("mlp_bias", True)),
+        registers=settings.get("num_register_tokens", 0),
+        rotary=settings.get("rope_theta", 0.0),
+        biases=(*biases, settings.get("proj_bias", True), settings.get("mlp_bias", True)),
         antialias=kind == "dinov2_with_registers",
         layer_scale="dino" in kind,
         is_gated=is_gated,
@@ -408,15 +409,15 @@ def read_state(folder: str | Path, template: nnx.State, *, new_head: bool = Fals
 
 def _json(folder: Path, name: str) -> dict[str, Any]:
     try:
-        found = json.loads((folder / name).read_text())
+        content = json.loads((folder / name).read_text())
     except FileNotFoundError as error:
         needed = f"{CONFIG}, {WEIGHTS} and {PREPROCESSOR}"
         raise UsageError(f"has no {name}; use a folder with {needed}") from error
     except (OSError, ValueError) as error:
         raise UsageError(f"{name}: cannot be read: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise UsageError(f"{name}: is no object of keys and values")
-    return found
+    return content
 
 
 _METHODS = {0: "nearest", 1: "lanczos3", 2: "bilinear", 3: "bicubic"}  # of Pillow, by number
@@ -467,17 +468,19 @@ class Images(NamedTuple):
 
 def read_images(folder: str | Path) -> Images:
     """Read preprocessor_config.json. Raises a UsageError of one line."""
-    given = _json(Path(folder), PREPROCESSOR)
+    config = _json(Path(folder), PREPROCESSOR)
     try:
-        crop = _sides(given.get("crop_size", 224)) if given.get("do_center_crop") else ()
-        size = _sides(given["size"]) if given.get("do_resize", True) else ()
-        if crop and isinstance(given["size"], int):
+        crop = _sides(config.get("crop_size", 224)) if config.get("do_center_crop") else ()
+        size = _sides(config["size"]) if config.get("do_resize", True) else ()
+        if crop and isinstance(config["size"], int):
             size = size[:1]  # earlier files of CLIP: the shorter side
-        normal = given if given.get("do_normalize", True) else {"image_mean": [0], "image_std": [1]}
+        normal = (
+            config if config.get("do_normalize", True) else {"image_mean": [0], "image_std": [1]}
+        )
         mean, deviation = (tuple(map(float, normal[f"image_{of}"])) for of in ("mean", "std"))
-        factor = given.get("rescale_factor", 1 / 255) if given.get("do_rescale", True) else 1.0
+        factor = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
         return Images(
-            size, crop, _METHODS[given.get("resample", 2)], mean, deviation, float(factor)
+            size, crop, _METHODS[config.get("resample", 2)], mean, deviation, float(factor)
         )
     except (KeyError, TypeError, ValueError) as error:
         wrong = f"{type(error).__name__} {error}"

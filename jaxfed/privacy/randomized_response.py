@@ -96,10 +96,10 @@ def from_content(key: jax.Array, codes: np.ndarray) -> DrawUniform:
     numbers = np.frombuffer(b"".join(digests), "<u4").reshape(-1, 2)
 
     def draw(rows: range, num_words: int) -> jax.Array:
-        own = np.zeros((len(rows), 2), np.uint32)  # a block may end beyond the last row
+        digests = np.zeros((len(rows), 2), np.uint32)  # a block may end beyond the last row
         known = numbers[rows.start : rows.stop]
-        own[: len(known)] = known
-        return _words(key, jnp.asarray(own), num_words)
+        digests[: len(known)] = known
+        return _words(key, jnp.asarray(digests), num_words)
 
     return draw
 
@@ -108,8 +108,8 @@ def from_content(key: jax.Array, codes: np.ndarray) -> DrawUniform:
 def _words(key: jax.Array, numbers: jax.Array, num_words: int) -> jax.Array:
     """uint32 [rows, words], of numbers uint32 [rows, k] that are folded into the key one by one."""
 
-    def words(own: jax.Array) -> jax.Array:
-        return jax.random.bits(reduce(jax.random.fold_in, own, key), (num_words,))
+    def words(digest: jax.Array) -> jax.Array:
+        return jax.random.bits(reduce(jax.random.fold_in, digest, key), (num_words,))
 
     return jax.vmap(words)(numbers)
 

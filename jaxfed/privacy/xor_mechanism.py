@@ -101,8 +101,8 @@ def release(
     B comes from the operating system, or in experiments from `randomized_response.from_key`. Raises a
     UsageError for an epsilon that is not positive and finite.
     """
-    own = _bit_epsilon(epsilon, sensitivity, marks.shape[1], condition)
-    return rr.randomize_marks(marks, draw, own)
+    bit_epsilon = _bit_epsilon(epsilon, sensitivity, marks.shape[1], condition)
+    return rr.randomize_marks(marks, draw, bit_epsilon)
 
 
 def unbiased_counts(sums: np.ndarray, num_clients: int, flip_probability: float) -> np.ndarray:
@@ -153,7 +153,7 @@ def estimate(
     changes = np.zeros(number, np.int64)
     for place, row in enumerate(chosen):
         neighbor = x.copy(), y.copy()
-        for own, others in zip(neighbor, spare, strict=True):
-            own[row] = others[place]
+        for values, replacements in zip(neighbor, spare, strict=True):
+            values[row] = replacements[place]
         changes[place] = np.sum(np.asarray(fit_predict(*neighbor)) != labels)
     return changes

@@ -78,22 +78,22 @@ def nearest_others(
     """
     num_bits = 32 * next(iter(codes.values())).shape[1]
     codes = {client: codes[client] for client in session.clients}
-    sizes = {client: len(own) for client, own in codes.items()}
+    sizes = {client: len(points) for client, points in codes.items()}
     if not codes:
-        return Neighbors([], *NearestOthers({}, num_bits, num_neighbors).found())
+        return Neighbors([], *NearestOthers({}, num_bits, num_neighbors).in_order())
     server = session.endpoints[SERVER]
-    own = session.parties(matrix.OwnDistances, codes, list(codes)).stream(
+    distances_of = session.parties(matrix.OwnDistances, codes, list(codes)).stream(
         "send_own", {client: [()] for client in codes}
     )
     known = [] if choices else list(itertools.combinations(sorted(sizes), 2))
     nearest = NearestOthers(sizes, num_bits, num_neighbors)
     turns = (
-        choose({j: sizes[j] for j in nearest.clients}, nearest.found()[0]) for choose in choices
+        choose({j: sizes[j] for j in nearest.clients}, nearest.in_order()[0]) for choose in choices
     )
     prepare, pair = protocol(session, codes, key_bits, known)
 
     def step(client: int) -> Iterator[Block]:
-        yield from matrix.run_own(own(client), server, client, sizes[client], num_bits)
+        yield from matrix.run_own(distances_of(client), server, client, sizes[client], num_bits)
         prepare(client)
 
     matrix.collect(
@@ -105,7 +105,7 @@ def nearest_others(
         presence=session.presence,
         progress=progress,
     )
-    return Neighbors(nearest.clients, *nearest.found())
+    return Neighbors(nearest.clients, *nearest.in_order())
 
 
 def sums_of_rows(
@@ -178,12 +178,12 @@ def sums_and_totals(
     """
     num_totals, num_classes = next(iter(totals.values())).shape
     longer = {
-        client: slice(own.start + number * num_totals, own.stop + (number + 1) * num_totals)
-        for number, (client, own) in enumerate(rows.items())
+        client: slice(owned.start + number * num_totals, owned.stop + (number + 1) * num_totals)
+        for number, (client, owned) in enumerate(rows.items())
     }
     sums = sums_of_rows(
         session,
-        {client: (own, totals[client]) for client, own in contributions.items()},
+        {client: (values, totals[client]) for client, values in contributions.items()},
         longer,
         num_classes=num_classes,
         constructor=client_with_totals,
@@ -191,15 +191,15 @@ def sums_and_totals(
         **options,
     )
     return {
-        client: (own[: len(own) - num_totals], own[len(own) - num_totals :])
-        for client, own in sums.items()
-        if own is not None
+        client: (rows[: len(rows) - num_totals], rows[len(rows) - num_totals :])
+        for client, rows in sums.items()
+        if rows is not None
     }
 
 
 def client_with_totals(
     endpoint: Endpoint,
-    own: tuple[np.ndarray, np.ndarray],
+    contribution: tuple[np.ndarray, np.ndarray],
     *,
     shorter: Mapping[int, slice],
     **options: Any,
@@ -212,6 +212,6 @@ def client_with_totals(
         shorter: R_k of every client without totals.
         options: as `row_client`; `rows` are R_k with totals.
     """
-    values, totals = own
+    values, totals = contribution
     parts = [part for rows in shorter.values() for part in (values[rows], totals)]
     return row_client(endpoint, np.concatenate(parts), **options)

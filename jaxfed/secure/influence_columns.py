@@ -27,13 +27,13 @@ def collected_positions(
     parties: Parties, endpoint: Endpoint, sizes: Mapping[int, int]
 ) -> dict[int, np.ndarray]:
     """Every client's labeled points, int [m_j], as the server receives them; of clients that stay."""
-    found = {}
+    positions = {}
 
     def take(client: int) -> None:
-        found[client] = received_positions(endpoint, client, sizes[client])
+        positions[client] = received_positions(endpoint, client, sizes[client])
 
     answered = parties("send_positions", parties.clients, take=take)
-    return {client: found[client] for client in answered}
+    return {client: positions[client] for client in answered}
 
 
 def received_positions(endpoint: Endpoint, client: int, num_points: int) -> np.ndarray:

@@ -375,8 +375,8 @@ class MethodChecks:
         after = played(other, config, renamed, begun, 1, last)
         if algorithm.predict is not None and other.predict is not None:
             x = federation.x[federation.test]
-            there = np.asarray(other.predict(after, x))[:, to]
-            np.testing.assert_allclose(algorithm.predict(state, x), there, rtol=1e-2, atol=1e-3)
+            predicted = np.asarray(other.predict(after, x))[:, to]
+            np.testing.assert_allclose(algorithm.predict(state, x), predicted, rtol=1e-2, atol=1e-3)
         ours, theirs = algorithm.outputs.predictions, other.outputs.predictions
         if ours is not None and theirs is not None:
             labels = _renamed(ours(state, federation).label, to)
@@ -388,9 +388,9 @@ class MethodChecks:
         if algorithm.outputs.predictions is None:
             return
         state = self._states()[config.rounds]
-        told = algorithm.outputs.predictions(state, federation)
-        tested = np.isin(told.role, ("new", "test"))
-        right = told.label[tested] == federation.y[told.example[tested]]
+        predictions = algorithm.outputs.predictions(state, federation)
+        tested = np.isin(predictions.role, ("new", "test"))
+        right = predictions.label[tested] == federation.y[predictions.example[tested]]
         assert np.mean(right) == algorithm.evaluate(state, federation)["test_accuracy"]
 
     def _arranged(

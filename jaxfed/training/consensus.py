@@ -34,7 +34,7 @@ Differences from the paper:
     10000") are those of |U| = 1. With |U| = 10^4 the bound is above 1 there, hence vacuous: it needs
     t_0 = 26,306 for c = 1 and delta = 0.05.
   * Clients are assumed independent given the label, and a_t is assumed for every single example. But training
-    accuracy is a mean, and clients that are taught the same labels err on the same examples.
+    accuracy is a mean, and clients that learn from the same labels err on the same examples.
   * 1 - c / t must be 1/2 or more from t_0 + 1 on: t_0 + 1 >= 2 c.
 
 Sums over the clients of one round, in the clear or under masks:

@@ -91,7 +91,7 @@ class Teacher(NamedTuple):
     steps: jax.Array
 
 
-def taught_steps(
+def mean_teacher_steps(
     client: ClientRound,
     loss: Loss,
     average: float,

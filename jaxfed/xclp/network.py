@@ -15,7 +15,7 @@ the protocols do not read.
 
 That is six exchanges with `row_sums="masked"`; double masks take three or four more. The session is that of
 `jaxfed.secure.session.exchanges`; its terms have the seed of Pi besides, and a reply the number of
-the client's points. A client's party answers a letter by
+the client's points. A client's party answers a message by
 
     client, kept, frames = take_part(p, step, own, request, vectors, labels)
 
@@ -78,7 +78,7 @@ def take_part(
     *,
     random_bytes: RandomBytes = secrets.token_bytes,
 ) -> tuple[LabelingClient, dict[str, Any], bytes]:
-    """Answer one letter of a labeling, of the exchange `step`.
+    """Answer one call message of a labeling, of the exchange `step`.
 
     Args:
         own: the client's state, with the fields of `exchanges.NO_SESSION`.
@@ -90,7 +90,7 @@ def take_part(
         The client, its new state's fields but for "round", and the frames of its reply.
 
     Raises:
-        ProtocolError: a letter that does not belong to the state.
+        ProtocolError: a message that does not belong to the state.
     """
     address, seed = exchanges.terms_of(request, "address", "seed")
     client: LabelingClient
@@ -248,7 +248,7 @@ def labeled_by_clients(
 ) -> NetworkLabeling:
     """Run the server's side of one labeling, to which `num_clients` are invited.
 
-    `carry` exchanges letters for frames, and fills in `sizes`, numbers of points by address, with the first
+    `carry` exchanges messages for frames, and fills in `sizes`, numbers of points by address, with the first
     answers.
     """
     accuracy = SolverAccuracy()
@@ -377,10 +377,10 @@ def answered(
     *,
     random_bytes: RandomBytes = secrets.token_bytes,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Answer one letter of a labeling; returns the new state and the reply.
+    """Answer one call message of a labeling; returns the new state and the reply.
 
     Raises:
-        ProtocolError: a letter that does not belong to the state, or examples that have changed.
+        ProtocolError: a message that does not belong to the state, or examples that have changed.
     """
     [vectors], [labels] = client_arrays(cohort)
     examples = hashlib.sha256(

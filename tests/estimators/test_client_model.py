@@ -20,11 +20,11 @@ NEW = RNG.standard_normal((50, 2, 2)).astype(np.float32)
 
 
 def recipe_of(learner, **settings):
-    return LEARNERS[learner](num_classes=3, **settings).fit.__self__.recipe
+    return LEARNERS[learner](num_classes=3, **settings).fit.__self__.spec
 
 
-def task_of(recipe, classes=(0, 1, 2), weight=WEIGHT):
-    return Task(recipe, X, np.asarray(classes, np.int32)[Y], weight, 5)
+def task_of(spec, classes=(0, 1, 2), weight=WEIGHT):
+    return Task(spec, X, np.asarray(classes, np.int32)[Y], weight, 5)
 
 
 LINEAR = "sklearn.linear_model.LogisticRegression"
@@ -50,8 +50,8 @@ SAME = {
 @pytest.mark.parametrize("name", SAME)
 def test_answers_are_those_of_the_estimator_on_own_classes(name):
     """Classes 1, 4 and 6 of eight are a client's own; the others have the probability 0."""
-    recipe, peer, weights = SAME[name]
-    model = fitted(task_of(recipe, classes=(1, 4, 6)))
+    spec, peer, weights = SAME[name]
+    model = fitted(task_of(spec, classes=(1, 4, 6)))
     peer.fit(X.reshape(120, 4), Y, **weights)
     flat = NEW.reshape(50, 4)
     labels = model.labels(NEW)
@@ -68,28 +68,28 @@ def test_answers_are_those_of_the_estimator_on_own_classes(name):
 def test_rows_of_weight_zero_are_left_out_and_weights_given_where_they_are_taken(monkeypatch):
     bad_estimators.install(monkeypatch)
     seen = []
-    recipe = recipe_of("estimator", estimator="sklearn.dummy.Recording", seen=seen)
+    spec = recipe_of("estimator", estimator="sklearn.dummy.Recording", seen=seen)
     weight = np.where(np.arange(120) % 3, WEIGHT, 0)
-    fitted(task_of(recipe, classes=(3, 5, 9), weight=weight))
+    fitted(task_of(spec, classes=(3, 5, 9), weight=weight))
     ((x, y, given, seed),) = seen
     np.testing.assert_array_equal(x, X.reshape(120, 4)[weight > 0])
     np.testing.assert_array_equal(y, Y[weight > 0])
     np.testing.assert_array_equal(given, weight[weight > 0])
     assert seed == 5
-    assert not recipe.has_probabilities
+    assert not spec.has_probabilities
 
 
 def test_bytes_are_read_as_shares_and_one_class_needs_no_estimator():
-    recipe = recipe_of("estimator", estimator=LINEAR)
+    spec = recipe_of("estimator", estimator=LINEAR)
     x = RNG.integers(0, 256, (30, 3, 3, 1)).astype(np.uint8)
     y = (x[:, 0, 0, 0] > 127).astype(np.int32)
     ones = np.ones(30, np.float32)
-    as_bytes = fitted(Task(recipe, x, y, ones, 0))
-    as_floats = fitted(Task(recipe, x.astype(np.float32) / 255, y, ones, 0))
+    as_bytes = fitted(Task(spec, x, y, ones, 0))
+    as_floats = fitted(Task(spec, x.astype(np.float32) / 255, y, ones, 0))
     np.testing.assert_array_equal(
         as_bytes.probabilities(x, 2), as_floats.probabilities(x / np.float32(255), 2)
     )
-    only = fitted(Task(recipe, x, np.full(30, 2, np.int32), ones, 0))
+    only = fitted(Task(spec, x, np.full(30, 2, np.int32), ones, 0))
     assert only.estimator is None
     np.testing.assert_array_equal(only.labels(x), np.full(30, 2))
     np.testing.assert_array_equal(only.probabilities(x, 4), np.eye(4, dtype=np.float32)[[2] * 30])

@@ -5,7 +5,7 @@ from unittest import mock
 
 import refusals
 
-from jaxfed.estimators.client_model import Recipe
+from jaxfed.estimators.client_model import EstimatorSpec
 from jaxfed.learners import refitting
 
 
@@ -29,7 +29,7 @@ test_refused = refusals.table(
         "estimator='sklearn.svm.SVC': The 'C' parameter of SVC must be": path(
             "sklearn.svm.SVC", C=-1.0
         ),
-        "estimator='sklearn.naive_bayes': ": lambda: Recipe("mine", "sklearn.naive_bayes"),
+        "estimator='sklearn.naive_bayes': ": lambda: EstimatorSpec("mine", "sklearn.naive_bayes"),
         "decision_tree.max_depth=-1: use": lambda: refitting.decision_tree(
             num_classes=3, max_depth=-1
         ),

@@ -8,7 +8,7 @@ import pytest
 from small_training import KEY, federation_of
 
 from jaxfed.host.checkpoint import Checkpoints
-from jaxfed.learners import LEARNERS, Fitted, Learner, Taught, mixed
+from jaxfed.learners import LEARNERS, Fitted, Learner, PublicTargets, mixed
 from jaxfed.testing.method_checks import assert_equal
 
 FEDERATION = federation_of([12, 9, 7, 8, 10])
@@ -21,9 +21,9 @@ def estimator(name):
     return LEARNERS[name](num_classes=3)
 
 
-def taught_of():
+def public_targets():
     label = np.random.default_rng(0).integers(3, size=len(U)).astype(np.int32)
-    return Taught(U, label, np.ones(len(U), np.float32), None)
+    return PublicTargets(U, label, np.ones(len(U), np.float32), None)
 
 
 def alone(part):
@@ -32,13 +32,13 @@ def alone(part):
     own = {n: split[part::2] for n, split in FEDERATION.partition._asdict().items()}
     federation = replace(FEDERATION, partition=FEDERATION.partition._replace(**own))
     state = learner.init(key, federation)
-    return learner, learner.fit(state, federation.cohort(), taught_of(), key, 2)
+    return learner, learner.fit(state, federation.cohort(), public_targets(), key, 2)
 
 
 def test_each_client_is_as_among_its_like(tmp_path):
     made = mixed([estimator(name) for name in NAMES])
     start = made.init(KEY, FEDERATION)
-    state, failed, metrics = made.fit(start, FEDERATION.cohort(), taught_of(), KEY, 2)
+    state, failed, metrics = made.fit(start, FEDERATION.cohort(), public_targets(), KEY, 2)
     assert not failed
     peers = [alone(part) for part in range(2)]
     assert_equal(state, tuple(outcome.state for _, outcome in peers))

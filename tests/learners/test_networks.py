@@ -11,7 +11,7 @@ import pytest
 from float64_training import cross_entropy, gradient, weights_of
 from small_training import KEY, RATE, federation_of, training_of
 
-from jaxfed.learners.learner import Taught
+from jaxfed.learners.learner import PublicTargets
 from jaxfed.learners.networks import network
 from jaxfed.testing.method_checks import assert_equal
 from jaxfed.training.local.batches import Batches
@@ -43,13 +43,13 @@ def learner(
     return network(training=training, **{"public_batch_size": 8, "pseudo_weight": 0.7, **changes})
 
 
-def taught_of(rows=None, seed=0):
+def public_targets(rows=None, seed=0):
     """Labels of all public examples, or of those in `rows` alone."""
     rng = np.random.default_rng(seed)
     label = rng.integers(3, size=len(U)).astype(np.int32)
     if rows is not None:
         label[np.setdiff1d(np.arange(len(U)), rows)] = -1
-    return Taught(U, label, np.full(len(U), 0.5, np.float32), None)
+    return PublicTargets(U, label, np.full(len(U), 0.5, np.float32), None)
 
 
 def fitted(made, num_fits=2, cohort=None, taught=None, steps=3, state=None, first=0):
@@ -71,7 +71,7 @@ def row(state, client):
 def test_rounds_by_hand():
     """Two rounds of three steps; one public example alone has a label, so that it is drawn always."""
     made = learner()
-    taught = taught_of(rows=[4])
+    taught = public_targets(rows=[4])
     start = made.init(KEY, FEDERATION)
     state, metrics = fitted(made, taught=taught)
     public = U[4:5].astype(np.float64), taught.label[4:5]
@@ -113,7 +113,7 @@ def test_all_may_start_from_one_network():
         assert_equal(row(start.model, client), given)
     assert (made.predict(start, np.arange(3), U) >= 0).all()
     nobody = FEDERATION.cohort()._replace(y=np.full_like(FEDERATION.cohort().y, -1))
-    state, _ = fitted(made, 1, cohort=nobody, taught=taught_of())
+    state, _ = fitted(made, 1, cohort=nobody, taught=public_targets())
     kernels = state.model["first"]["kernel"][...]
     assert np.abs(kernels[0] - kernels[1]).max() > 1e-3  # each draws its own public batches
 
@@ -141,7 +141,7 @@ def test_without_labels_public_ones_are_learned_and_without_both_there_is_no_vot
     assert (vote[1] == -1).all()
     assert (vote[[0, 2]] >= 0).all()
     assert not made.predict_proba(state, np.array([1]), U).any()
-    state, metrics = fitted(made, 1, cohort=cohort, taught=taught_of())
+    state, metrics = fitted(made, 1, cohort=cohort, taught=public_targets())
     assert metrics["clients"] == 3
     assert (made.predict(state, np.array([1]), U) >= 0).all()
 

@@ -9,8 +9,8 @@ import pytest
 from flax import nnx
 from float64_training import softmax
 
-from jaxfed.learners.learner import Taught
-from jaxfed.learners.networks import PUBLIC_LOSSES, public_rows, taught_loss
+from jaxfed.learners.learner import PublicTargets
+from jaxfed.learners.networks import PUBLIC_LOSSES, distillation_loss, public_rows
 from jaxfed.models.model import compose
 from jaxfed.training.local.losses import Batch
 
@@ -53,7 +53,7 @@ def own_batch(size, used):
 
 def public_of(num, seed=2):
     rng = np.random.default_rng(seed)
-    return Taught(
+    return PublicTargets(
         x=jnp.asarray(rng.standard_normal((num, C)), jnp.float32),
         label=jnp.asarray(rng.integers(C, size=num), jnp.int32),
         weight=jnp.asarray(rng.uniform(0.5, 1, num), jnp.float32),
@@ -63,7 +63,7 @@ def public_of(num, seed=2):
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
 def taken(public, batch, size, public_loss, pseudo_weight):
-    loss = taught_loss(MODEL, public, pseudo_weight=pseudo_weight, public_loss=public_loss)
+    loss = distillation_loss(MODEL, public, pseudo_weight=pseudo_weight, public_loss=public_loss)
     rows = public_rows(public, batch_size=size, public_loss=public_loss)
     return loss(nnx.State({}), nnx.State({}), batch._replace(beside=rows(KEY)), KEY)
 

@@ -13,7 +13,7 @@ from small_training import KEY, federation_of
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution import Execution
 from jaxfed.host.checkpoint import Checkpoints
-from jaxfed.learners import LEARNERS, Taught, refitting
+from jaxfed.learners import LEARNERS, PublicTargets, refitting
 from jaxfed.learners.learner import SPOILED
 from jaxfed.testing.method_checks import assert_equal, padded
 from jaxfed.training import server_state
@@ -27,12 +27,12 @@ def learner(name="decision_tree", **keywords):
     return LEARNERS[name](num_classes=3, **keywords)
 
 
-def taught_of(seed=0):
+def public_targets(seed=0):
     """Labels of three in four public examples, the others abstained or of weight 0."""
     rng = np.random.default_rng(seed)
     label = rng.integers(-1, 3, size=len(U)).astype(np.int32)
     weight = rng.choice(np.float32([0, 0.5, 1]), size=label.shape)
-    return Taught(U, label, weight, None)
+    return PublicTargets(U, label, weight, None)
 
 
 def fitted(made, taught=None, cohort=None, state=None):
@@ -52,7 +52,7 @@ def peer(client, seed, label, weight, pseudo_weight):
 
 def test_each_client_is_fitted_on_its_own_and_on_what_it_is_taught():
     made = learner(pseudo_weight=0.3)
-    taught = taught_of()
+    taught = public_targets()
     state, failed, metrics = fitted(made, taught)
     assert not failed
     assert metrics == {"fit_accuracy": 1, "clients": 4}
@@ -70,7 +70,7 @@ def test_each_client_is_fitted_on_its_own_and_on_what_it_is_taught():
 
 
 def test_who_else_takes_part_padding_and_order_change_nothing():
-    made, taught = learner(), taught_of()
+    made, taught = learner(), public_targets()
     together = fitted(made, taught).state
     backwards = Cohort(*(field[::-1] for field in FEDERATION.cohort()))
     assert_equal(together, fitted(learner(), taught, backwards).state)
@@ -98,7 +98,7 @@ def test_resumed_equals_uninterrupted(name, quickly_copied, tmp_path, monkeypatc
     monkeypatch.setattr(server_state, "COPIED_ON_CPU", quickly_copied)
     keywords = {"num_trees": 5} if name == "random_forest" else {}
     made = learner(name, **keywords)
-    state = fitted(made, taught_of()).state
+    state = fitted(made, public_targets()).state
     Checkpoints(tmp_path).save(1, state, {})
     again = learner(name, **keywords)
     template = again.init(KEY, dataclasses.replace(FEDERATION, public=FEDERATION.test))
@@ -109,7 +109,7 @@ def test_resumed_equals_uninterrupted(name, quickly_copied, tmp_path, monkeypatc
         again.predict_proba(saved, ALL, U), made.predict_proba(state, ALL, U)
     )
     next_round = [
-        fitted(one, taught_of(1), state=s).state for one, s in ((made, state), (again, saved))
+        fitted(one, public_targets(1), state=s).state for one, s in ((made, state), (again, saved))
     ]
     assert_equal(*next_round)
 
@@ -125,20 +125,20 @@ def counted(monkeypatch):
 
 def test_the_same_lesson_is_not_fitted_twice(counted):
     made = learner()
-    state = fitted(made, taught_of()).state
+    state = fitted(made, public_targets()).state
     assert len(counted) == 4
     made.predict(state, ALL, U)
-    again = fitted(made, taught_of(), state=state).state
+    again = fitted(made, public_targets(), state=state).state
     assert_equal(again, state)
     assert len(counted) == 4
-    changed = taught_of()
+    changed = public_targets()
     changed.label[np.flatnonzero(changed.counts())[0]] ^= 1
     fitted(made, changed, FEDERATION.cohort([2]), state)
     assert len(counted) == 5
     votes = made.predict(state, ALL, U)
     newest = state
     for seed in range(1, 4):  # more models than are kept, two a client
-        newest = fitted(made, taught_of(seed), state=newest).state
+        newest = fitted(made, public_targets(seed), state=newest).state
     assert len(counted) == 17
     made.predict(newest, ALL, U)
     assert len(counted) == 17
@@ -149,8 +149,8 @@ def test_the_same_lesson_is_not_fitted_twice(counted):
 def test_processes_give_the_same_models():
     alone = learner("random_forest", num_trees=3)
     beside = learner("random_forest", num_trees=3, execution=Execution(workers=1))
-    state = fitted(alone, taught_of()).state
-    assert_equal(fitted(beside, taught_of()).state, state)
+    state = fitted(alone, public_targets()).state
+    assert_equal(fitted(beside, public_targets()).state, state)
     for ask in ("predict", "predict_proba"):
         np.testing.assert_array_equal(
             getattr(beside, ask)(state, ALL, U), getattr(alone, ask)(state, ALL, U)
@@ -168,7 +168,7 @@ def test_a_client_that_fails_keeps_its_state_and_the_others_go_on(monkeypatch, h
     before = fitted(made).state
     spoiled = FEDERATION.cohort([3, 1, 0])
     spoiled.x[1, 0, 0] = 101
-    state, failed, metrics = fitted(made, taught_of(), spoiled, before)
+    state, failed, metrics = fitted(made, public_targets(), spoiled, before)
     assert list(failed) == [1]
     assert "\n" not in failed[1]
     assert metrics["clients"] == 2
@@ -210,7 +210,7 @@ def test_estimators_of_other_packages(name, package, keywords):
     cohort = FEDERATION.cohort([0, 1])
     cohort.y[1][cohort.y[1] == 0] = -1
     label = FEDERATION.y[FEDERATION.test]
-    taught = Taught(U, np.where(label > 0, label, -1), np.ones(len(U), np.float32))
+    taught = PublicTargets(U, np.where(label > 0, label, -1), np.ones(len(U), np.float32))
     made = learner(name, **keywords)
     state, failed, metrics = fitted(made, taught, cohort)
     assert not failed

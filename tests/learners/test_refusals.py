@@ -6,7 +6,7 @@ import numpy as np
 import refusals
 from small_training import KEY, federation_of, training_of
 
-from jaxfed.learners import LEARNERS, Taught, mixed
+from jaxfed.learners import LEARNERS, PublicTargets, mixed
 from jaxfed.training.local.batches import Batches
 
 FEDERATION, U = federation_of([5, 4]), np.zeros((6, 4), np.float32)
@@ -25,7 +25,7 @@ def started(learner):
 
 def fit(learner, **change):
     """A step on public examples of which something is changed."""
-    taught = Taught(U, np.zeros(6, np.int32), np.ones(6, np.float32))._replace(**change)
+    taught = PublicTargets(U, np.zeros(6, np.int32), np.ones(6, np.float32))._replace(**change)
     made, state = started(learner)
     return made.fit(state, FEDERATION.cohort(), taught, KEY, 1)
 

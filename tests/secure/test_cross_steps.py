@@ -65,7 +65,7 @@ def nearest_of_all(search, sizes, num_neighbors, block_points, gone, seed):
         nearest.remove(gone)
         del codes[gone]
     joint = np.concatenate([*codes, np.zeros((0, 1), np.uint32)])
-    indices, distances = nearest.found()
+    indices, distances = nearest.in_order()
     expected = search(joint, num_neighbors)
     np.testing.assert_array_equal(indices, expected[0])
     np.testing.assert_array_equal(distances, expected[1])

@@ -33,7 +33,7 @@ from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import KeyPair
 from jaxfed.secure.session.neighborhoods import Promise
-from jaxfed.secure.session.remote_calls import SETUP, Call, Letter
+from jaxfed.secure.session.remote_calls import SETUP, Call, CallMessage
 from jaxfed.secure.session.remote_session import RemoteSession
 from jaxfed.secure.session.replayed_party import ReplayedParty
 from jaxfed.secure.session.setup import ServerSetup, agree
@@ -96,7 +96,7 @@ def seed_of_a_party(source):
     channel = Channel()
     ServerSetup(channel, random_bytes=Tape(seed=1)).invite(0)
     call = Call(1, SETUP, {}, "join", [])
-    letter = Letter([call], [channel.receive(SERVER, 0)]).to_bytes()
+    letter = CallMessage([call], [channel.receive(SERVER, 0)]).to_bytes()
     return exchanges.answered(
         "join",
         exchanges.NO_SESSION,

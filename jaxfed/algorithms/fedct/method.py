@@ -62,7 +62,7 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.method import method
 from jaxfed.learners.client_fit import check_clients, count, first_turns
 from jaxfed.learners.evaluation import judged_by_clients
-from jaxfed.learners.learner import Learner, Taught
+from jaxfed.learners.learner import Learner, PublicTargets
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.random_streams import Stream
 from jaxfed.secure.session.channel import check_departures
@@ -164,7 +164,7 @@ class _Simulated:
             self.settings,
             state.learner,
             cohort,
-            Taught(self.settings.public, state.label, state.weight),
+            PublicTargets(self.settings.public, state.label, state.weight),
             int(state.rows),
             fit_key,
             draws_of(key),

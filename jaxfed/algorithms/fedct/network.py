@@ -45,7 +45,7 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.host.safe_files import array
 from jaxfed.learners.client_fit import check_clients
 from jaxfed.learners.evaluation import consensus_quality
-from jaxfed.learners.learner import State, Taught
+from jaxfed.learners.learner import PublicTargets, State
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.secure import vote_sums
 from jaxfed.secure.row_sums import server_sums
@@ -243,7 +243,7 @@ class CoTrainingClient:
         """Return the client's new state and its reply.
 
         Raises:
-            ProtocolError: a letter that does not belong to the state.
+            ProtocolError: a message that does not belong to the state.
         """
         if step == TURN:
             return self.turn(own, request, cohort)
@@ -279,7 +279,7 @@ class CoTrainingClient:
             settings,
             self.restored(own["model"], client),
             cohort,
-            Taught(settings.public, request["label"], request["weight"]),
+            PublicTargets(settings.public, request["label"], request["weight"]),
             rows,
             jax.random.wrap_key_data(jnp.asarray(request["key"])),
             lambda client: self.draw,

@@ -1,6 +1,6 @@
 """The two functions of a round of FedCT: the clients' turn (lines 3 to 6) and the server's (10 to 12).
 
-    turn = client_turn(settings, model, cohort, taught, rows, fit_key, draw_of)
+    turn = client_turn(settings, model, cohort, targets, rows, fit_key, draw_of)
     state, metrics = server_round(settings, clients, state, cohort, key)
 
 A simulation calls both in one process, and trains the models of a cohort in one program. On a network
@@ -34,7 +34,7 @@ from jaxfed.learners.client_fit import (
     take_turn,
     with_turns,
 )
-from jaxfed.learners.learner import Learner, State, Taught
+from jaxfed.learners.learner import Learner, PublicTargets, State
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy.xor_mechanism import estimate, one_hot
 from jaxfed.training.consensus import Agreed, Attendance, fewest_clients, largest_share
@@ -126,7 +126,7 @@ def client_turn(
     settings: CoTraining,
     model: State,
     cohort: Cohort,
-    taught: Taught,
+    targets: PublicTargets,
     rows: int,
     fit_key: jax.Array,
     draw_of: DrawOf,
@@ -139,17 +139,17 @@ def client_turn(
         settings: of the method.
         model: the learner's state before the round, h.
         cohort: the clients with their examples.
-        taught: P, from the server.
+        targets: P, from the server.
         rows: r, from the server; 0 without noise, or if it is not known yet.
         fit_key: typed, the round's; a learner draws a client's numbers by the client's number.
         draw_of: client -> source of its noise; a party that knows the source can remove the noise.
         neighbor_key: typed; key of the estimate of r, if the server has none.
     """
-    fit, labels = _fitted(settings, model, cohort, taught, fit_key)
+    fit, labels = _fitted(settings, model, cohort, targets, fit_key)
     voters = speaking(fit.client_id, labels)
     if settings.privacy.has_noise and not rows and neighbor_key is not None:
         rows = estimated_rows(
-            lambda one: _fitted(settings, model, one, taught, fit_key)[1][0],
+            lambda one: _fitted(settings, model, one, targets, fit_key)[1][0],
             cohort,
             voters,
             settings.public,
@@ -169,11 +169,11 @@ def client_turn(
 
 
 def _fitted(
-    settings: CoTraining, model: State, cohort: Cohort, taught: Taught, key: jax.Array
+    settings: CoTraining, model: State, cohort: Cohort, targets: PublicTargets, key: jax.Array
 ) -> tuple[ClientFit, np.ndarray]:
     """Lines 3 and 5: clients train on their labels and on P, and label U, int32 [K, U]."""
     learner, public = settings.learner, settings.public
-    fit = take_turn(learner, model, cohort, taught, key, settings.steps)
+    fit = take_turn(learner, model, cohort, targets, key, settings.steps)
     return asked(fit, learner, "predict", public, settings.num_classes)
 
 

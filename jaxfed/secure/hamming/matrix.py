@@ -47,7 +47,7 @@ class OwnDistances:
         """Send the distances, a block at a time."""
         for rows, columns in _own_blocks(len(self._codes)):
             left, right = (
-                jnp.asarray(self._codes[own.start : own.stop]) for own in (rows, columns)
+                jnp.asarray(self._codes[part.start : part.stop]) for part in (rows, columns)
             )
             distances = np.asarray(hamming.distances(left, right)).astype(np.uint16)
             sent = distances[_upper(len(rows))] if rows == columns else distances
@@ -74,8 +74,7 @@ def receive_own(
     """Receive a block of a client's own distances at the server."""
     message = endpoint.receive(client, "own")
     count = len(rows) * (len(rows) - 1) // 2 if rows == columns else len(rows) * len(columns)
-    own = unpack(message, count, ring_bits(num_bits))
-    sent = checked_distances(own, num_bits)
+    sent = checked_distances(unpack(message, count, ring_bits(num_bits)), num_bits)
     if rows != columns:
         return Block(client, client, rows, columns, sent.reshape(len(rows), len(columns)))
     distances = np.zeros((len(rows), len(rows)), np.uint16)
@@ -86,7 +85,7 @@ def receive_own(
 def collect(
     collection: NearestOthers,
     sizes: Mapping[int, int],
-    own: Callable[[int], Iterator[Block]],
+    own_blocks: Callable[[int], Iterator[Block]],
     pair: Callable[[int, int], Iterator[Block]],
     *,
     pairs: Iterable[Sequence[Pair]],
@@ -105,7 +104,7 @@ def collect(
     for client in sorted(sizes):
         try:
             with presence.losing(client):
-                for block in own(client):
+                for block in own_blocks(client):
                     collection.add(block)
         except DroppedOut as dropout:
             collection.remove(dropout.client)
@@ -198,7 +197,7 @@ class NearestOthers:
         for others in self._nearest.values():
             others.pop(client, None)
 
-    def found(self) -> tuple[np.ndarray, np.ndarray]:
+    def in_order(self) -> tuple[np.ndarray, np.ndarray]:
         """The nearest others of each point, in the format of `jaxfed.kernels.knn.hamming_knn`.
 
         Returns:

@@ -32,18 +32,18 @@ Protocol = Callable[[Session, Codes, int, Pairs], Steps]
 
 def masked(session: Session, codes: Codes, _: int, known: Pairs) -> Steps:
     """Steps of `masked`: a client sends its hidden points once, and its shares for each pair."""
-    sizes = {j: len(own) for j, own in codes.items()}
+    sizes = {j: len(points) for j, points in codes.items()}
     parties = session.parties(
         masked_codes.Client, codes, list(codes), sizes=sizes, run=session.reserve()
     )
     num_bits = 32 * next(iter(codes.values())).shape[1]
     server = masked_codes.Server(session.endpoints[SERVER], num_bits, session.presence)
     points_of = parties.stream("send_points", {j: [()] for j in codes})
-    told: dict[int, list[tuple[int]]] = {j: [] for j in codes}
+    partners: dict[int, list[tuple[int]]] = {j: [] for j in codes}
     for j, k in known:
-        told[j].append((k,))
-        told[k].append((j,))
-    shares_of = parties.stream("send_shares", told)
+        partners[j].append((k,))
+        partners[k].append((j,))
+    shares_of = parties.stream("send_shares", partners)
 
     def send_points(client: int) -> None:
         masked_codes.receive_points(points_of(client), server, client, sizes[client])

@@ -70,8 +70,10 @@ class TransferReceiver:
         self._exponents = [_scalar(random_bytes) for _ in self._choices]
         self._public = []  # PK_0 of every transfer
         for choice, exponent in zip(self._choices, self._exponents, strict=True):
-            own = bindings.crypto_scalarmult_ed25519_base_noclamp(exponent)
-            self._public.append(bindings.crypto_core_ed25519_sub(common, own) if choice else own)
+            point = bindings.crypto_scalarmult_ed25519_base_noclamp(exponent)
+            self._public.append(
+                bindings.crypto_core_ed25519_sub(common, point) if choice else point
+            )
 
     @property
     def request(self) -> bytes:

@@ -109,9 +109,9 @@ def key_pair(secret: bytes) -> KeyPair:
     return KeyPair(lambda _: secret)
 
 
-def agreed_seed(own: KeyPair, public: bytes, number: int) -> bytes:
+def agreed_seed(keys: KeyPair, public: bytes, number: int) -> bytes:
     """The seed that the owners of two mask keys agree on for a round; errors as `KeyPair.agreed`."""
-    return derived_seed(own.agreed(public), f"row sums/{number}/pair mask")
+    return derived_seed(keys.agreed(public), f"row sums/{number}/pair mask")
 
 
 class Client:
@@ -267,14 +267,14 @@ class Client:
     def finish(self) -> np.ndarray:
         """Z[R_j], float64 [n_j, C], from the server's sums."""
         message = self._endpoint.receive(SERVER, f"sums/{self._number}")
-        own = self._masked_own + parsed_rows(message, self._masked_own.shape, "a message of sums")
-        first = self._layout[self._own].start * own.shape[1]
+        sums = self._masked_own + parsed_rows(message, self._masked_own.shape, "a message of sums")
+        first = self._layout[self._own].start * sums.shape[1]
         dropped = {j: self._pair_seeds[j] for j in self._partners if j not in self._survivors}
-        add_masks(own, removed(pair_masks(self._own, dropped)), first=first)
-        for contributor in self._survivors if own.size else ():
+        add_masks(sums, removed(pair_masks(self._own, dropped)), first=first)
+        for contributor in self._survivors if sums.size else ():
             if contributor != self._own:
-                add_masks(own, [(self._owner_seed(contributor, self._own), -1)])
-        return self._encoding.decode(own)
+                add_masks(sums, [(self._owner_seed(contributor, self._own), -1)])
+        return self._encoding.decode(sums)
 
     def _least_of_neighbors(
         self, num_terms: int, neighbors: Sequence[int], promise: Promise
@@ -441,9 +441,10 @@ class Server(masked.Server):
                 raise GivenUp(f"{len(clients)} clients are left, {needed} are needed")
             return
         if step == "share_secrets":
-            there = set(clients)
+            present = set(clients)
             self._partners = {
-                client: [j for j in self.graph.neighbors[client] if j in there] for client in there
+                client: [j for j in self.graph.neighbors[client] if j in present]
+                for client in present
             }
         if step in _BEFORE_SHARES:
             self._check_neighborhoods(clients)
@@ -466,11 +467,11 @@ class Server(masked.Server):
                 for j in self._shown(survivor)
                 if j in dropped
             }
-            own = self._layout[survivor]
-            without_masks = self._sums[own].copy()  # it uploaded nothing there
+            rows = self._layout[survivor]
+            without_masks = self._sums[rows].copy()  # it uploaded nothing there
             masks = [(opened[survivor], 1), *pair_masks(survivor, pair_seeds)]
             add_masks(self._sums, removed(masks))
-            self._sums[own] = without_masks
+            self._sums[rows] = without_masks
         return sorted(refused)
 
     @property
@@ -488,14 +489,14 @@ class Server(masked.Server):
 
     def _check_neighborhoods(self, clients: Iterable[int]) -> None:
         assert self.graph is not None
-        there = set(clients)
-        for client in there:
-            count = len(there.intersection(self.graph.neighbors[client]))
+        present = set(clients)
+        for client in present:
+            count = len(present.intersection(self.graph.neighbors[client]))
             if count < self.threshold:
                 raise GivenUp(
                     f"client {client} has {count} neighbors left of the {self.threshold} it needs"
                 )
-        if not there:
+        if not present:
             raise GivenUp("nobody is left")
 
     def _secret(self, client: int, is_survivor: bool, refused: set[int]) -> bytes:

@@ -63,7 +63,7 @@ class ParticipatingRows:
     def agreement(self) -> str:
         """Hash of the places and the number of columns, the same at all clients that were told the same."""
         places = [
-            (int(owner), int(own.start), int(own.stop)) for owner, own in self._places.items()
+            (int(owner), int(rows.start), int(rows.stop)) for owner, rows in self._places.items()
         ]
         return hashlib.sha256(repr((places, self.shape[1])).encode()).hexdigest()
 
@@ -77,16 +77,16 @@ class ParticipatingRows:
 
     def upload(self, matrix: np.ndarray, sender: int) -> bytes:
         """Message with the rows of all but the sender: 8 (n' - n_j) C bytes."""
-        own = self[sender]
-        return matrix[: own.start].tobytes() + matrix[own.stop :].tobytes()
+        rows = self[sender]
+        return matrix[: rows.start].tobytes() + matrix[rows.stop :].tobytes()
 
     def add_upload(self, sums: np.ndarray, message: bytes, sender: int) -> None:
         """Add an upload to the sums, uint64 [n', C], in place."""
-        own = self[sender]
-        num_others = self.shape[0] - (own.stop - own.start)
+        rows = self[sender]
+        num_others = self.shape[0] - (rows.stop - rows.start)
         others = parsed_rows(message, (num_others, self.shape[1]), f"client {sender}'s upload")
-        sums[: own.start] += others[: own.start]
-        sums[own.stop :] += others[own.start :]
+        sums[: rows.start] += others[: rows.start]
+        sums[rows.stop :] += others[rows.start :]
 
 
 def parsed_rows(message: bytes, shape: tuple[int, int], what: str) -> np.ndarray:
@@ -104,9 +104,9 @@ SignedSeeds = Sequence[
 ]  # seeds, and +1 or -1 for adding or subtracting their stream
 
 
-def pair_masks(own: int, seeds: Mapping[int, bytes]) -> SignedSeeds:
+def pair_masks(client: int, seeds: Mapping[int, bytes]) -> SignedSeeds:
     """Masks of client `own` with the partners {k: seed_jk}."""
-    return [(seed, 1 if own < partner else -1) for partner, seed in sorted(seeds.items())]
+    return [(seed, 1 if client < partner else -1) for partner, seed in sorted(seeds.items())]
 
 
 def masked_rows(values: np.ndarray, encoding: FixedPoint, masks: SignedSeeds) -> np.ndarray:

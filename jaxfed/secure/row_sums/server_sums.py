@@ -70,7 +70,7 @@ def client(
 def summed(
     session: Session,
     constructor: Callable[..., Any],
-    own: Mapping[int, Any],
+    matrices: Mapping[int, Any],
     clients: Sequence[int],
     rows: RowsOf,
     num_classes: int,
@@ -84,27 +84,27 @@ def summed(
 ) -> tuple[masked.Server, masked.RowSums]:
     """Run one sum of rows; returns the server's part after it, and the clients' rows.
 
-    Each of `clients` is `constructor(endpoint, own[client], random_bytes=, is_resilient=, **plan)`, with a
-    `promise` on a sparse graph. `before` is a phase before the sum that returns the clients that take part.
+    Each of `clients` is `constructor(endpoint, matrices[client], random_bytes=, is_resilient=, **plan)`, with
+    a `promise` on a sparse graph. `before` is a phase before the sum that returns the clients that take part.
     """
     if graph:
         plan = {**plan, "promise": graph.promise}
-    parties = session.parties(constructor, own, clients, is_resilient=is_resilient, **plan)
+    parties = session.parties(constructor, matrices, clients, is_resilient=is_resilient, **plan)
     end, members = session.endpoints[SERVER], clients if before is None else before(parties)
     first_round = session.reserve(len(clients) + 1)  # every dropout may start another one
     if is_resilient:
         server = double_masks.Server(end, rows, num_classes, signed=signed, graph=graph)
-        found = double_masks.run(
+        has_sums = double_masks.run(
             parties, server, members, first_round=first_round, progress=progress
         )
-        return server, found
+        return server, has_sums
     single = masked.Server(end, rows, num_classes)
     return single, masked.run(parties, single, members, first_round=first_round, progress=progress)
 
 
 def ring_sums(
     session: Session,
-    own: Mapping[int, Any],
+    matrices: Mapping[int, Any],
     *,
     is_resilient: bool,
     shape: tuple[int, int] | None = None,
@@ -117,7 +117,7 @@ def ring_sums(
 
     Args:
         session: the parties.
-        own: matrices by address, for clients of the session: ring elements uint64 [n, C], or real numbers,
+        matrices: by address, for clients of the session: ring elements uint64 [n, C], or real numbers,
             which are encoded by a `FixedPoint` with the number of clients as terms; or what `constructor`
             takes.
         is_resilient: use double masks; a client that leaves after its upload then still counts.
@@ -133,17 +133,17 @@ def ring_sums(
         UsageError: a number beyond the fixed-point range, or single masks in a sparse session.
     """
     session.contributors = []
-    clients = [client for client in session.clients if client in own]
+    clients = [client for client in session.clients if client in matrices]
     if not clients:
         return None
     graph = session.graph
     if graph and not is_resilient:
         raise UsageError("a session with `mask_partners`: use is_resilient=True")
-    num_rows, num_classes = own[clients[0]].shape if shape is None else shape
-    server, found = summed(
+    num_rows, num_classes = matrices[clients[0]].shape if shape is None else shape
+    server, has_sums = summed(
         session,
         constructor,
-        own,
+        matrices,
         clients,
         _rows(list(graph.neighbors) if graph else clients, num_rows),
         num_classes,
@@ -152,7 +152,7 @@ def ring_sums(
         graph=graph,
         before=before,
     )
-    if not found:
+    if not has_sums:
         return None
     session.contributors = server.summed
     return server.own_sums()
@@ -164,34 +164,34 @@ def role_of(name: str, num_clients: int, mask_partners: int) -> str:
 
 
 def roles(
-    name: str, constructor: Callable[..., Any], own: Any, *, is_resilient: bool
+    name: str, constructor: Callable[..., Any], matrix: Any, *, is_resilient: bool
 ) -> dict[str, Role]:
     """Return the parties of one sum that a client on a network lets the server use.
 
     Args:
         name: of the sum.
         constructor: as for `ring_sums`.
-        own: the client's matrix.
+        matrix: the client's.
         is_resilient: as for `ring_sums`; the client refuses the other protocol.
     """
 
-    def among_all(endpoint: Any, own: Any, **plan: Any) -> Any:
+    def among_all(endpoint: Any, matrix: Any, **plan: Any) -> Any:
         if plan["is_resilient"] is not is_resilient:
             raise ProtocolError("a sum by another protocol than the settings say")
         if plan["clients"] != endpoint.clients or len(endpoint.clients) < 2:
             raise ProtocolError("a sum of this client alone, or of others than the session's")
-        return constructor(endpoint, own, **plan)
+        return constructor(endpoint, matrix, **plan)
 
-    def among_neighbors(endpoint: Any, own: Any, **plan: Any) -> Any:
+    def among_neighbors(endpoint: Any, matrix: Any, **plan: Any) -> Any:
         if not plan["is_resilient"] or plan["promise"] != list(PROMISE):
             raise ProtocolError("a sum with another promise than the settings say")
         number = plan["clients"]
         if type(number) is not int or number < len(endpoint.clients):
             raise ProtocolError("a sum of fewer clients than the session's")
-        return constructor(endpoint, own, **plan)
+        return constructor(endpoint, matrix, **plan)
 
     def role(made: Callable[..., Any], *plan: str) -> Role:
-        return Role(made, lambda _: own, CLIENT_STEPS, frozenset(plan))
+        return Role(made, lambda _: matrix, CLIENT_STEPS, frozenset(plan))
 
     return {
         name: role(among_all, "clients", "is_resilient"),
@@ -200,10 +200,10 @@ def roles(
 
 
 def server_sums(
-    session: Session, own: Mapping[int, Any], *, is_resilient: bool, **options: Any
+    session: Session, matrices: Mapping[int, Any], *, is_resilient: bool, **options: Any
 ) -> np.ndarray | None:
     """The sum of the clients' real matrices [n, C], float64, at the server; arguments as `ring_sums`."""
-    sums = ring_sums(session, own, is_resilient=is_resilient, **options)
+    sums = ring_sums(session, matrices, is_resilient=is_resilient, **options)
     return None if sums is None else FixedPoint(1).decode(sums)
 
 

@@ -46,7 +46,9 @@ class Signer:
 
 def packed_signatures(signatures: Mapping[int, bytes]) -> bytes:
     """Message with signatures and the addresses of their clients."""
-    return b"".join(_ENTRY.pack(client, own) for client, own in sorted(signatures.items()))
+    return b"".join(
+        _ENTRY.pack(client, signature) for client, signature in sorted(signatures.items())
+    )
 
 
 def check_signatures(

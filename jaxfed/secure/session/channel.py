@@ -115,15 +115,15 @@ def departures_of(
         raise refused(value=entries, allowed="use a tuple of 'CLIENT@STAGE'")
     departures = dict[int, str]()
     for entry in entries:
-        found = _ENTRY.fullmatch(entry) if isinstance(entry, str) else None
-        if found is None or found[2] not in stages:
+        matched = _ENTRY.fullmatch(entry) if isinstance(entry, str) else None
+        if matched is None or matched[2] not in stages:
             example, names = f"3@{list(stages)[-1]}", ", ".join(stages)
             allowed = f"use 'CLIENT@STAGE', such as '{example}', with stages {names}"
             raise refused(value=entry, allowed=allowed)
-        if int(found[1]) in departures:
-            wrong = f"client {found[1]} leaves at two stages"
+        if int(matched[1]) in departures:
+            wrong = f"client {matched[1]} leaves at two stages"
             raise refused(wrong, value=tuple(entries), allowed="name it once")
-        departures[int(found[1])] = found[2]
+        departures[int(matched[1])] = matched[2]
     return [Departure(*each) for each in departures.items()]
 
 

@@ -152,12 +152,12 @@ def drawn_graph(
         return Graph(dict.fromkeys(ring, ()), _LEAST_THRESHOLD, promise)
     size, threshold = neighborhood(len(ring), size, promise)
     if size == len(ring) - 1:
-        neighbors = {own: sorted(set(ring) - {own}) for own in ring}
+        neighbors = {client: sorted(set(ring) - {client}) for client in ring}
     else:
         steps = [step for step in range(-(size // 2), size // 2 + 1) if step]
         neighbors = {
-            own: sorted(ring[(place + step) % len(ring)] for step in steps)
-            for place, own in enumerate(ring)
+            client: sorted(ring[(place + step) % len(ring)] for step in steps)
+            for place, client in enumerate(ring)
         }
     return Graph(neighbors, threshold, promise)
 
@@ -167,9 +167,9 @@ def is_connected(neighbors: Mapping[int, Sequence[int]], clients: Iterable[int])
     unseen = set(clients)
     waiting = [unseen.pop()] if unseen else []
     while waiting:
-        found = unseen.intersection(neighbors[waiting.pop()])
-        unseen -= found
-        waiting.extend(found)
+        reached = unseen.intersection(neighbors[waiting.pop()])
+        unseen -= reached
+        waiting.extend(reached)
     return not unseen
 
 

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from jaxfed.errors import DroppedOut
 from jaxfed.secure.session.channel import Presence
 
-Told = Mapping[int, Sequence[Any]]  # plain arguments of a step, by client
+Arguments = Mapping[int, Sequence[Any]]  # plain arguments of a step, by client
 Stream = Callable[..., Iterator[None]]  # (client, *arguments) -> its messages, one at a time
 
 
@@ -43,7 +43,7 @@ class Parties(Protocol):
         step: str,
         clients: Iterable[int],
         *,
-        told: Told | None = None,
+        arguments: Arguments | None = None,
         tell: Callable[[int], None] | None = None,
         take: Callable[[int], None] | None = None,
         needs_all: bool = False,
@@ -54,7 +54,7 @@ class Parties(Protocol):
         Args:
             step: a method of the clients' objects.
             clients: their addresses.
-            told: arguments of the step: numbers, strings, and lists of them.
+            arguments: of the step: numbers, strings, and lists of them.
             tell: sends the server's messages to one client, before its step.
             take: receives one client's messages at the server, after its step. A `ProtocolError` loses the
                 client.
@@ -66,12 +66,12 @@ class Parties(Protocol):
         """
         ...
 
-    def stream(self, step: str, told: Mapping[int, Sequence[Sequence[Any]]]) -> Stream:
+    def stream(self, step: str, arguments: Mapping[int, Sequence[Sequence[Any]]]) -> Stream:
         """Begin a phase in which clients send many messages, and the server none.
 
         Args:
             step: a method of the clients' objects, a generator that yields after each message.
-            told: by client, the arguments of each call, in the order in which the server takes them.
+            arguments: by client, those of each call, in the order in which the server takes them.
 
         Returns:
             (client, *arguments) -> iterator. Each `next` has that client send its next message; on a network
@@ -93,7 +93,7 @@ class InProcess:
         step: str,
         clients: Iterable[int],
         *,
-        told: Told | None = None,
+        arguments: Arguments | None = None,
         tell: Callable[[int], None] | None = None,
         take: Callable[[int], None] | None = None,
         needs_all: bool = False,
@@ -106,7 +106,9 @@ class InProcess:
             try:
                 if tell:
                     tell(client)
-                result = getattr(self._objects[client], step)(*(told[client] if told else ()))
+                result = getattr(self._objects[client], step)(
+                    *(arguments[client] if arguments else ())
+                )
                 if take:
                     with self.presence.losing(client):
                         take(client)
@@ -117,9 +119,9 @@ class InProcess:
                     break
         return answered
 
-    def stream(self, step: str, told: Mapping[int, Sequence[Sequence[Any]]]) -> Stream:
+    def stream(self, step: str, arguments: Mapping[int, Sequence[Sequence[Any]]]) -> Stream:
         """Begin a phase of many messages, each made when it is to be received."""
-        del told
+        del arguments
 
         def messages(client: int, *arguments: Any) -> Iterator[None]:
             sent: Iterator[None] = getattr(self._objects[client], step)(*arguments)

@@ -1,8 +1,8 @@
-"""Letters: what a server sends to one client of a session in one exchange, as bytes.
+"""Call messages: steps and frames that a server sends to one client of a session in one exchange.
 
-A letter has the steps that the client is to take (`Call`), and the frames that it receives. It holds JSON and
-frames, never code: a client runs only steps that it knows by name. Every part has its length in front of it,
-8 bytes, big-endian.
+A message has the steps that the client is to take (`Call`), and the frames that it receives. It holds JSON
+and frames, never code: a client runs only steps that it knows by name. Every part has its length in front of
+it, 8 bytes, big-endian.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ class Call(NamedTuple):
     arguments: list[Any]
 
 
-class Letter(NamedTuple):
+class CallMessage(NamedTuple):
     """The steps of one exchange, and the frames that have arrived for them."""
 
     calls: Sequence[Call]
     frames: Sequence[bytes]
 
     def to_bytes(self) -> bytes:
-        """Encode the letter."""
+        """Encode the message."""
         text = json.dumps([_plain(list(call)) for call in self.calls], separators=(",", ":"))
         return packed([text.encode(), *self.frames])
 
 
-def parsed_letter(message: bytes) -> Letter:
-    """Parse a letter."""
+def parsed_call_message(message: bytes) -> CallMessage:
+    """Parse a call message."""
     try:
         text, *frames = parsed(message)
         calls = [Call(*map(_given, call)) for call in json.loads(text)]
     except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise ProtocolError("a malformed letter") from error
+        raise ProtocolError("a malformed call message") from error
     for call in calls:
         kinds = zip(call, (int, str, dict, str, list), strict=True)
         if not all(type(value) is kind for value, kind in kinds):
-            raise ProtocolError("a malformed call in a letter")
-    return Letter(calls, frames)
+            raise ProtocolError("a malformed call in a message")
+    return CallMessage(calls, frames)
 
 
 def packed(parts: Iterable[bytes | bytearray]) -> bytes:
@@ -83,20 +83,20 @@ def _plain(value: Any) -> Any:
     if isinstance(value, slice):
         return {"slice": [value.start, value.stop]}
     if isinstance(value, Mapping):
-        return {"mapping": [[key, _plain(own)] for key, own in value.items()]}
-    return [_plain(own) for own in value] if isinstance(value, list | tuple) else value
+        return {"mapping": [[key, _plain(each)] for key, each in value.items()]}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _given(value: Any) -> Any:
     """Undo `_plain`; tuples are lists afterwards."""
     if isinstance(value, list):
-        return [_given(own) for own in value]
+        return [_given(each) for each in value]
     if not isinstance(value, dict):
         return value
-    ((kind, own),) = value.items()
+    ((kind, content),) = value.items()
     if kind == "slice":
-        start, stop = own
+        start, stop = content
         return slice(start, stop)
     if kind != "mapping":
         raise ValueError
-    return {key: _given(each) for key, each in own}
+    return {key: _given(each) for key, each in content}

@@ -2,7 +2,7 @@
 
     session = RemoteSession(num_clients, carry, {masked.client: "votes"})
 
-`carry` sends each client its letter and returns the frames of those that answer. One that does not has left.
+`carry` sends each client its message and returns the frames of those that answer. One that does not has left.
 `ReplayedParty` is a client's side. Quiet steps wait for the next exchange; `flush` sends the last ones.
 """
 
@@ -19,10 +19,10 @@ from jaxfed.secure.session.channel import Channel, OwnChannel, Presence
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.parties import Session
-from jaxfed.secure.session.phases import Parties, Stream, Told
-from jaxfed.secure.session.remote_calls import Call, Letter
+from jaxfed.secure.session.phases import Arguments, Parties, Stream
+from jaxfed.secure.session.remote_calls import Call, CallMessage
 
-# (name of the exchange, letter of each client) -> packed frames of each client that answers
+# (name of the exchange, call message of each client) -> packed frames of each client that answers
 Carry = Callable[[str, Mapping[int, bytes]], Mapping[int, bytes]]
 Roles = Mapping[Callable[..., Any], str]
 
@@ -32,7 +32,7 @@ class RemoteSession(Session):
 
     Args:
         num_clients: number of clients that are invited.
-        carry: exchanges letters for frames.
+        carry: exchanges messages for frames.
         roles: names of the clients' objects, by the constructors that drivers pass to `parties`.
         mask_partners: as in `Session`.
         random_bytes: source of the server's keys.
@@ -72,10 +72,10 @@ class RemoteSession(Session):
         return self.presence.staying(sorted(asked))
 
     def exchange(self, name: str) -> None:
-        """Send every client with something to do its letter, and take in what it answers."""
+        """Send every client with something to do its message, and take in what it answers."""
         present = self.presence.staying(sorted(self._pending))
         sent = {
-            client: Letter(
+            client: CallMessage(
                 self._pending[client], list(map(bytes, self.channel.emptied(client)))
             ).to_bytes()
             for client in present
@@ -98,7 +98,7 @@ class RemoteSession(Session):
             self._pending[client].extend(())
 
     def later(self, client: int, call: Call) -> None:
-        """Add a step to the client's next letter."""
+        """Add a step to the client's next message."""
         self._pending[client].append(call)
 
     @property
@@ -130,7 +130,7 @@ class _Remote:
         step: str,
         clients: Iterable[int],
         *,
-        told: Told | None = None,
+        arguments: Arguments | None = None,
         tell: Callable[[int], None] | None = None,
         take: Callable[[int], None] | None = None,
         needs_all: bool = False,
@@ -142,7 +142,7 @@ class _Remote:
         for client in present:
             if tell:
                 tell(client)
-            self._later(client, step, told[client] if told else ())
+            self._later(client, step, arguments[client] if arguments else ())
         if quiet:
             return dict.fromkeys(present)
         self._session.exchange(step)
@@ -157,11 +157,11 @@ class _Remote:
                 continue
         return answered
 
-    def stream(self, step: str, told: Mapping[int, Sequence[Sequence[Any]]]) -> Stream:
+    def stream(self, step: str, arguments: Mapping[int, Sequence[Sequence[Any]]]) -> Stream:
         """Begin a phase of many messages, which arrive in one exchange."""
-        for client, calls in told.items():
-            for arguments in calls:
-                self._later(client, step, arguments)
+        for client, calls in arguments.items():
+            for each in calls:
+                self._later(client, step, each)
 
         def messages(client: int, *arguments: Any) -> Iterator[None]:
             del arguments

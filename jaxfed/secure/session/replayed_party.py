@@ -1,10 +1,10 @@
-"""A client of a session over a network: a function of 32 random bytes and the letters that it received.
+"""A client of a session over a network: a function of 32 random bytes and the messages that it received.
 
     party = ReplayedParty(address, seed, roles)
-    for letter in past: party.play(letter)      # the same frames as then, which are not sent again
-    frames = party.play(letter)                 # to be sent
+    for message in past: party.play(message)    # the same frames as then, which are not sent again
+    frames = party.play(message)                # to be sent
 
-Nothing else is stored between two letters. Whoever plays a party must answer each letter once: two letters
+Nothing else is stored between two messages. Whoever plays a party must answer each message once: two
 after the same past would seal two texts under one nonce.
 """
 
@@ -71,13 +71,13 @@ class ReplayedParty:
         self.endpoint: PartyEndpoint | None = None
         self.results: dict[tuple[str, str], Any] = {}
 
-    def play(self, letter: bytes) -> bytes:
-        """Take the letter's steps; returns the frames that are to be sent, packed.
+    def play(self, message: bytes) -> bytes:
+        """Take the message's steps; returns the frames that are to be sent, packed.
 
         Raises:
-            ProtocolError: a malformed letter, an unknown role or step, or an unexpected message.
+            ProtocolError: a malformed message, an unknown role or step, or an unexpected message.
         """
-        calls, frames = remote_calls.parsed_letter(letter)
+        calls, frames = remote_calls.parsed_call_message(message)
         self._channel.feed(frames)
         for call in calls:
             self._take(call)
@@ -86,7 +86,7 @@ class ReplayedParty:
     def _take(self, call: Call) -> None:
         if call.number not in self._objects:
             self._objects[call.number] = call.role, self._made(call)
-        role, own = self._objects[call.number]
+        role, instance = self._objects[call.number]
         left = self._left.setdefault(call.number, list(_SETUP_STEPS)) if role == SETUP else []
         if self._may_be_sparse and call.step == _SPARSE and left[:1] == ["agree"]:
             left[:] = [_SPARSE]
@@ -94,7 +94,7 @@ class ReplayedParty:
         if role != call.role or call.step not in steps:
             raise ProtocolError(f"step {call.step!r} of {call.role!r} is not one of this client's")
         del left[:1]  # agreeing twice would number messages from 0 again, under the same keys
-        result = getattr(own, call.step)(*call.arguments)
+        result = getattr(instance, call.step)(*call.arguments)
         if hasattr(result, "__next__"):
             for _ in result:
                 pass
@@ -119,7 +119,7 @@ class ReplayedParty:
             raise ProtocolError(f"{call.role!r} is not to be used now")
         if call.plan.keys() != role.plan:
             raise ProtocolError(f"a plan of {sorted(call.plan)} for {call.role!r}")
-        if any(SERVER in own for own in call.plan.values() if isinstance(own, dict)):
+        if any(SERVER in value for value in call.plan.values() if isinstance(value, dict)):
             raise ProtocolError("a plan that gives rows to the server")
         return role.constructor(
             self.endpoint, role.own(self), random_bytes=self._random_bytes, **call.plan

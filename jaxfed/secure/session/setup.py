@@ -18,7 +18,7 @@ Public keys are assumed to arrive as they were sent: the server follows the prot
 other's keys by other means (a certificate, a comparison of `roster_hash`). A server that put its own keys
 into the roster would be a man in the middle.
 
-In a sparse session (`neighborhoods`) the server draws a graph over the clients that said hello. A client's
+In a sparse session (`neighborhoods`) the server draws a graph over the clients that have joined. A client's
 roster has the server, itself and its k neighbors, 32 + 36 (k + 1) bytes; it shares keys with these alone, and
 keys of a pair derive from the hash of what both rosters have, the server's key and the pair's. There is no
 group secret, and a client that leaves later is left to the protocol.
@@ -150,10 +150,12 @@ class ServerSetup:
 
     def send_roster(self, client: int) -> None:
         """Send all public keys to one client, in a sparse session those of its neighbors."""
-        own = self._roster
+        publics = self._roster
         if self.graph:
-            own = {party: own[party] for party in (SERVER, client, *self.graph.neighbors[client])}
-        roster = packed_roster(own)
+            publics = {
+                party: publics[party] for party in (SERVER, client, *self.graph.neighbors[client])
+            }
+        roster = packed_roster(publics)
         _sent(self._channel, self._session, SERVER, client, "roster", roster)
 
     def finished(self) -> PartyEndpoint:
@@ -210,8 +212,8 @@ def agree(
         return {SERVER: server.finished(), **ends}, server.graph
     everybody("agree", tell=server.send_roster, quiet=True)
     everybody("give_group_secret")
-    own = server.finished()
-    return {SERVER: own, **everybody("finished", quiet=True)}, None
+    endpoint = server.finished()
+    return {SERVER: endpoint, **everybody("finished", quiet=True)}, None
 
 
 def packed_roster(roster: Mapping[int, bytes]) -> bytes:
@@ -220,12 +222,12 @@ def packed_roster(roster: Mapping[int, bytes]) -> bytes:
     return roster[SERVER] + b"".join(_ENTRY.pack(client, roster[client]) for client in clients)
 
 
-def _pair_rosters(roster: Mapping[int, bytes], own: int) -> dict[int, bytes]:
+def _pair_rosters(roster: Mapping[int, bytes], client: int) -> dict[int, bytes]:
     """By partner, the roster of the server, this party and the partner alone."""
     return {
-        partner: packed_roster({party: roster[party] for party in (SERVER, own, partner)})
+        partner: packed_roster({party: roster[party] for party in (SERVER, client, partner)})
         for partner in roster
-        if partner != own
+        if partner != client
     }
 
 

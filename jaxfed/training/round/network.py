@@ -16,14 +16,14 @@ With XCLP's labels (lines 6 and 7 of Algorithm 2) a client first labels with the
 `jaxfed.xclp.network`. Its labels never leave it. One that leaves the labeling has left the round.
 
     "embed"   `Request`            computes V^(j) by the model, and keeps it      number of its points
-    letters of a session           takes part in Algorithm 1                      frames
+    messages of a session          takes part in Algorithm 1                      frames
     "end"     its masked sums      keeps its labels and confidences, forgets V^(j)
 
 With sums under masks (`jaxfed.training.round.masked_sums`) it replies with its update to nobody. One that
 leaves the sum has left the round.
 
     "update"               computes its update, keeps z_j                  how many numbers it has
-    letters of a session   takes part in the sum                           frames
+    messages of a session  takes part in the sum                           frames
     "end"                  forgets z_j
 """
 

@@ -160,7 +160,7 @@ class Sent:
         self, step: str, told: tuple[int, ...], tell: Callable[[int], None] | None = None
     ) -> Any:
         answered = self._parties(
-            step, [self._client], told={self._client: told}, tell=tell, quiet=True
+            step, [self._client], arguments={self._client: told}, tell=tell, quiet=True
         )
         if self._client not in answered:
             raise DroppedOut(self._client)

@@ -13,7 +13,7 @@ from jaxfed.algorithms.fedct.settings import LabelPrivacy, Voting
 from jaxfed.federation.algorithm import Unusable
 from jaxfed.federation.communication import label_bytes
 from jaxfed.learners import LEARNERS, mixed
-from jaxfed.learners.learner import Taught
+from jaxfed.learners.learner import PublicTargets
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy import xor_mechanism
 from jaxfed.privacy.composition import approximate
@@ -267,7 +267,10 @@ def test_a_clients_turn_is_alone_what_it_is_in_a_cohort(learner, sums):
     privacy = LabelPrivacy(release="xor", epsilon=300.0)
     settings = CoTraining(learner, U, NUM_CLASSES, 2, Voting(sums=sums), privacy)
     labels = np.arange(len(U), dtype=np.int32) % NUM_CLASSES
-    taught, model = Taught(U, labels, np.ones(len(U), np.float32)), learner.init(KEY, FEDERATION)
+    taught, model = (
+        PublicTargets(U, labels, np.ones(len(U), np.float32)),
+        learner.init(KEY, FEDERATION),
+    )
 
     def turn_of(cohort):
         draw_of = lambda client: rr.from_key(jax.random.fold_in(KEY, client))  # noqa: E731

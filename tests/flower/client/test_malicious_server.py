@@ -17,7 +17,7 @@ from network_deployment import Deployment, config_of, state_of
 from jaxfed.flower.client import client_run, client_step
 from jaxfed.flower.messages import setup
 from jaxfed.flower.messages.steps import failure_of
-from jaxfed.secure.session.remote_calls import Call, Letter, parsed_letter
+from jaxfed.secure.session.remote_calls import Call, CallMessage, parsed_call_message
 
 XCLP = (
     *("xclp.hamming=masked", "xclp.influence=columns", "xclp.num_bits=64", "xclp.row_sums=masked"),
@@ -80,7 +80,7 @@ class Client:
         shutil.copytree(before, folder)
         self.calls, self.frames = [], []
         if "content.message.letter" in self.request:
-            self.calls, self.frames = parsed_letter(self.request["content.message.letter"])
+            self.calls, self.frames = parsed_call_message(self.request["content.message.letter"])
 
     def reply(self, **changes):
         """Perform the recorded request; in the names of `changes` a dot is `__`."""
@@ -104,7 +104,7 @@ class Client:
     def letter(self, *more, frames=(), replaced=lambda call: call):
         """A change: the recorded letter with other calls, and more of them."""
         calls = [*map(replaced, self.calls), *(Call(*call) for call in more)]
-        letter = Letter(calls, [*self.frames, *frames]).to_bytes()
+        letter = CallMessage(calls, [*self.frames, *frames]).to_bytes()
         return {"content__message__letter": letter}
 
     def terms(self, **changes):
@@ -117,7 +117,7 @@ class Client:
         return {
             "step__number": self.number + steps,
             "step__after": self.number if after is None else after,
-            "content__message__letter": Letter([Call(*call) for call in calls], []).to_bytes(),
+            "content__message__letter": CallMessage([Call(*call) for call in calls], []).to_bytes(),
         }
 
     def states(self):
@@ -159,7 +159,7 @@ def test_keys_agreed_on_twice(xclp, before):
     """The second endpoint would have the keys of the first, and number its messages from 0: nonces twice."""
     for step in ("agree", "join", "give_group_secret"):
         client = before(xclp, "send_own")
-        roster = parsed_letter(xclp["give_group_secret"][1]["content.message.letter"]).frames
+        roster = parsed_call_message(xclp["give_group_secret"][1]["content.message.letter"]).frames
         again = (1, "setup", {}, step, [])
         assert "is not one of this client's" in client.refuses(
             **client.letter(again, frames=roster)

@@ -11,7 +11,7 @@ from jaxfed.secure.row_sums import server_sums
 from jaxfed.secure.session import remote_calls
 from jaxfed.secure.session.neighborhoods import PROMISE
 from jaxfed.secure.session.parties import Session
-from jaxfed.secure.session.remote_calls import Call, Letter
+from jaxfed.secure.session.remote_calls import Call, CallMessage
 
 RNG = np.random.default_rng(0)
 SIZES = (3, 1, 0, 2)
@@ -22,7 +22,7 @@ PLAN = {"rows": ROWS, "is_resilient": False, "signed": False}
 
 
 def letter(role, plan, step):
-    return Letter([Call(99, role, plan, step, [])], []).to_bytes()
+    return CallMessage([Call(99, role, plan, step, [])], []).to_bytes()
 
 
 def test_malformed_letters_are_refused():
@@ -34,10 +34,12 @@ def test_malformed_letters_are_refused():
         remote_calls.packed([b"{"]),
         remote_calls.packed([b"[[1]]"]),
         remote_calls.packed([b'[[1,"setup",{"slice":[1]},"join",[]]]']),
-        Letter([Call(1, "setup", {}, "__init__", [])], []).to_bytes(),
-        Letter([Call(1, "codes", {"sizes": {0: 3}, "run": 0}, "send_points", [])], []).to_bytes(),
-        Letter([Call(1, "unknown", {}, "join", [])], []).to_bytes(),
-        Letter([], [b"no frame"]).to_bytes(),
+        CallMessage([Call(1, "setup", {}, "__init__", [])], []).to_bytes(),
+        CallMessage(
+            [Call(1, "codes", {"sizes": {0: 3}, "run": 0}, "send_points", [])], []
+        ).to_bytes(),
+        CallMessage([Call(1, "unknown", {}, "join", [])], []).to_bytes(),
+        CallMessage([], [b"no frame"]).to_bytes(),
     ):
         with pytest.raises(ProtocolError):
             party.play(letter)

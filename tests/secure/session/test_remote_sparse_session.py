@@ -9,7 +9,7 @@ from jaxfed.secure.row_sums import server_sums
 from jaxfed.secure.session import remote_calls
 from jaxfed.secure.session.neighborhoods import neighborhood
 from jaxfed.secure.session.parties import Session
-from jaxfed.secure.session.remote_calls import Call, Letter
+from jaxfed.secure.session.remote_calls import Call, CallMessage
 from jaxfed.secure.session.replayed_party import ReplayedParty
 
 NUMBER = 16
@@ -58,7 +58,7 @@ def joined(**options):
 
 
 def step(name):
-    return Letter([Call(1, remote_calls.SETUP, {}, name, [])], []).to_bytes()
+    return CallMessage([Call(1, remote_calls.SETUP, {}, name, [])], []).to_bytes()
 
 
 def test_a_client_whose_settings_have_no_partners_takes_part_in_no_sparse_session():

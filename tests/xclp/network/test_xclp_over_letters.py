@@ -14,7 +14,7 @@ from jaxfed.secure.primitives.ring import FixedPoint
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER
-from jaxfed.secure.session.remote_calls import Call, Letter
+from jaxfed.secure.session.remote_calls import Call, CallMessage
 from jaxfed.xclp import Parameters, cross_client_label_propagation, network
 from jaxfed.xclp.network import LabelingClient, labeled_by_clients
 
@@ -147,7 +147,7 @@ def of_client(x, y):
 
 def request(number=1, letter=None):
     frame = framing.Header(bytes(16), SERVER, 0, "invite", 0, 0, is_sealed=False).packed()
-    join = Letter([Call(1, "setup", {}, "join", [])], [frame]).to_bytes()
+    join = CallMessage([Call(1, "setup", {}, "join", [])], [frame]).to_bytes()
     session = json.dumps({"address": 0, "seed": 7, "round": number})
     return {"terms": session, "letter": join if letter is None else letter}
 
@@ -159,7 +159,7 @@ def test_a_state_serves_one_session_on_the_same_examples():
     assert first["frames"] != second["frames"]  # fresh keys
     assert own["once"] is True
     assert len(own["seed"]) == 32
-    empty = request(letter=Letter([], []).to_bytes())
+    empty = request(letter=CallMessage([], []).to_bytes())
     after, _ = network.answered(p, "agree", own, empty, cohort)
     assert after["seed"] == own["seed"]
     # A later round begins another session; it cannot go on with this one.
