@@ -39,12 +39,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.method import method
 from jaxfed.federation.rounds import Participation
-from jaxfed.privacy.composition import (
-    EVERYTHING,
-    WithoutReplacement,
-    accounting,
-    epsilon_of,
-)
+from jaxfed.privacy.composition import EVERYTHING, WithoutReplacement, accounting, epsilon_of
 from jaxfed.training.aggregate import clipped_mean, over_cohort
 from jaxfed.training.privacy_budget import PRIVATE, Budget, Guarantee, check_private
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate

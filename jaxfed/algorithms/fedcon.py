@@ -57,12 +57,7 @@ from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.local.losses import Augment, Batch, Loss, ValueAndState
 from jaxfed.training.mean_teacher import followed, kept_or_first, online_only, ramp_up, siamese
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
-from jaxfed.training.round.parts import (
-    Classifier,
-    Hook,
-    Messages,
-    network_classifier,
-)
+from jaxfed.training.round.parts import Classifier, Hook, Messages, network_classifier
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server_state import ServerState, together
 from jaxfed.training.specification import Training

@@ -162,10 +162,7 @@ def pate(
         metrics = {f"student_{name}": value for name, value in turn.metrics.items()}
         if gamma:
             spent = 2 * gamma, len(public)
-            metrics |= {
-                "epsilon": basic(*spent),
-                "epsilon_approximate": approximate(*spent, delta),
-            }
+            metrics |= {"epsilon": basic(*spent), "epsilon_approximate": approximate(*spent, delta)}
         turns = with_turns(state.turns, turn.client_id)
         return state._replace(learner=turn.state, turns=turns), metrics
 

@@ -152,10 +152,7 @@ def without_late(
 
 
 def _labeled(
-    result: Result,
-    vectors: list[np.ndarray],
-    late: list[np.ndarray],
-    p: Parameters,
+    result: Result, vectors: list[np.ndarray], late: list[np.ndarray], p: Parameters
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Labels and confidences of all points of each client, by the graph that has those that are not late."""
     there = [own[:2] for own in result.predictions]

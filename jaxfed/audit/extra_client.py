@@ -95,12 +95,7 @@ def extra_client_views(
     observed_once, shadows_once = _last_answer_cached(observed), _last_answer_cached(shadows)
     return [
         View(
-            "scores",
-            "probabilities",
-            OF_ALL,
-            observed_once,
-            shadows=shadows_once,
-            adversary=CLIENT,
+            "scores", "probabilities", OF_ALL, observed_once, shadows=shadows_once, adversary=CLIENT
         ),
         View("labels", "labels", OF_ALL, marks, shadows=shadows_once, adversary=CLIENT),
     ]

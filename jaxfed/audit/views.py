@@ -152,9 +152,7 @@ def _seen(sent: np.ndarray, summed: bool) -> np.ndarray:
     return values.mean(axis=0, keepdims=True) if summed else values
 
 
-def parameter_views(
-    classifier: Classifier,
-) -> Callable[[str, Sequence[int], Sequence[Any]], View]:
+def parameter_views(classifier: Classifier) -> Callable[[str, Sequence[int], Sequence[Any]], View]:
     """Return a function: message, clients, what each has sent -> view of messages that are parameters.
 
     Answers are predictions by them. Gradients are those of the predictions' cross-entropy with respect to all

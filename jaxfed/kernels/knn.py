@@ -34,11 +34,7 @@ _NO_POINT = -(2**30)
 
 
 def hamming_knn(
-    bits: jax.Array,
-    num_neighbors: int,
-    *,
-    valid: jax.Array | None = None,
-    backend: str = "auto",
+    bits: jax.Array, num_neighbors: int, *, valid: jax.Array | None = None, backend: str = "auto"
 ) -> tuple[jax.Array, jax.Array]:
     """Each point's `num_neighbors` nearest others in Hamming distance, exactly.
 
@@ -74,11 +70,7 @@ def hamming_knn(
 
 
 def hamming_knn_among(
-    queries: jax.Array,
-    bits: jax.Array,
-    num_neighbors: int,
-    *,
-    valid: jax.Array | None = None,
+    queries: jax.Array, bits: jax.Array, num_neighbors: int, *, valid: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
     """Each query's `num_neighbors` nearest points in Hamming distance, exactly; queries are not points.
 
@@ -176,11 +168,7 @@ def _nearer_by(kernel: hamming.TileKernel, num_words: int) -> Nearer:
 
 @functools.partial(jax.jit, static_argnames=("num_neighbors", "backend", "mesh"))
 def _hamming_knn(
-    bits: jax.Array,
-    valid: jax.Array,
-    num_neighbors: int,
-    backend: str,
-    mesh: Mesh | None = None,
+    bits: jax.Array, valid: jax.Array, num_neighbors: int, backend: str, mesh: Mesh | None = None
 ) -> tuple[jax.Array, jax.Array]:
     num_words = bits.shape[1]
     missing, dtype = no_distance(num_words), hamming.distance_dtype(num_words)

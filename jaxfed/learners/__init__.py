@@ -19,15 +19,7 @@ from jaxfed.learners.mixed import mixed
 from jaxfed.learners.networks import network
 from jaxfed.registry import Registry
 
-__all__ = [
-    "INGREDIENTS",
-    "LEARNERS",
-    "Fitted",
-    "Learner",
-    "PublicTargets",
-    "mixed",
-    "network",
-]
+__all__ = ["INGREDIENTS", "LEARNERS", "Fitted", "Learner", "PublicTargets", "mixed", "network"]
 
 _OWN: dict[str, Callable[..., Learner]] = {
     "network": network,

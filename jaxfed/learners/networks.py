@@ -35,14 +35,7 @@ from jaxfed.federation.cohort import Array, Cohort, Ragged, apart, joined, padde
 from jaxfed.federation.execution import jitted
 from jaxfed.kernels.arrays import permuted
 from jaxfed.kernels.devices import in_batches
-from jaxfed.learners.learner import (
-    SPOILED,
-    Fitted,
-    Learner,
-    Predict,
-    PublicTargets,
-    check_classes,
-)
+from jaxfed.learners.learner import SPOILED, Fitted, Learner, Predict, PublicTargets, check_classes
 from jaxfed.models.model import Model
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Count, NotNegative, OneOf, hinted
@@ -302,10 +295,7 @@ def largest(logits: jax.Array) -> jax.Array:
 
 
 def answering(
-    training: Training,
-    of_logits: Callable[[jax.Array], jax.Array],
-    without: int,
-    spoiled: float,
+    training: Training, of_logits: Callable[[jax.Array], jax.Array], without: int, spoiled: float
 ) -> Predict:
     """Return the prediction by a function of logits float32 [..., C], for all clients in one program.
 

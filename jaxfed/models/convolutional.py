@@ -141,8 +141,7 @@ def cnn13(
     """
     *_, channels = image_shape("cnn13", input_shape, smallest=12)
     return _model(
-        lambda layers: _CNN13(layers, channels, num_classes, normalize_features),
-        norm_kind=norm,
+        lambda layers: _CNN13(layers, channels, num_classes, normalize_features), norm_kind=norm
     )
 
 
@@ -284,10 +283,7 @@ def resnet18(
 
 
 def cifar_resnet8(
-    input_shape: Sequence[int],
-    num_classes: int | None,
-    *,
-    norm: Norm = "batch",
+    input_shape: Sequence[int], num_classes: int | None, *, norm: Norm = "batch"
 ) -> Model:
     """The ResNet-8 of SAGE (CVPR 2025) and ProxyFL: the CIFAR stem and blocks of 64, 128 and 256 channels.
 
@@ -366,11 +362,7 @@ class _Plan(NamedTuple):
 
 
 def _fedct(
-    plan: _Plan,
-    input_shape: Sequence[int],
-    num_classes: int | None,
-    *,
-    norm: Norm = "batch",
+    plan: _Plan, input_shape: Sequence[int], num_classes: int | None, *, norm: Norm = "batch"
 ) -> Model:
     """FedCT's networks: stages of 3 x 3 convolutions, max-pool 2 and dropout; then dense layers.
 
@@ -392,8 +384,7 @@ def _fedct(
     height, width, channels = image_shape("this network", input_shape, smallest=scale)
     num_pixels = (height // scale) * (width // scale)
     return _model(
-        lambda layers: _FedCT(plan, layers, channels, num_pixels, num_classes),
-        norm_kind=norm,
+        lambda layers: _FedCT(plan, layers, channels, num_pixels, num_classes), norm_kind=norm
     )
 
 
@@ -418,12 +409,7 @@ fedct_cifar10, fedct_svhn, fedct_scans = (
 
 class _FedCT(nnx.Module):
     def __init__(
-        self,
-        plan: _Plan,
-        layers: Layers,
-        into: int,
-        num_pixels: int,
-        num_classes: int | None,
+        self, plan: _Plan, layers: Layers, into: int, num_pixels: int, num_classes: int | None
     ):
         self.plan = plan
         self.stages: nnx.List[nnx.List[Unit]] = nnx.List()

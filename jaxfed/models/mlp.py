@@ -18,10 +18,7 @@ from jaxfed.settings import Count
 
 
 def mlp(
-    input_shape: Sequence[int],
-    num_classes: int | None,
-    *,
-    hidden: Sequence[Count] = (512, 512),
+    input_shape: Sequence[int], num_classes: int | None, *, hidden: Sequence[Count] = (512, 512)
 ) -> Model:
     """Dense layers with a ReLU after each; features are the last hidden layer.
 
@@ -32,10 +29,7 @@ def mlp(
 
 
 def linear_mlp(
-    input_shape: Sequence[int],
-    num_classes: int | None,
-    *,
-    embedding: Count = 128,
+    input_shape: Sequence[int], num_classes: int | None, *, embedding: Count = 128
 ) -> Model:
     """logits = W (V x + v) + w: the two-layer linear MLP of XCLP's B.1; features are V x + v.
 
@@ -57,11 +51,7 @@ def _dense(
 
 class _Dense(nnx.Module):
     def __init__(
-        self,
-        layers: Layers,
-        sizes: Sequence[int],
-        num_classes: int | None,
-        activation: Activation,
+        self, layers: Layers, sizes: Sequence[int], num_classes: int | None, activation: Activation
     ):
         self.hidden = nnx.List(layers.linear(into, out) for into, out in pairwise(sizes))
         self.activation = activation

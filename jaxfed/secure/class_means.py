@@ -72,11 +72,7 @@ def counted_client(endpoint: Endpoint, shown: Shown, **options: Any) -> RowClien
 
 
 def class_means(
-    session: Session,
-    shown: Mapping[int, Shown],
-    *,
-    least: int = 2,
-    is_resilient: bool = False,
+    session: Session, shown: Mapping[int, Shown], *, least: int = 2, is_resilient: bool = False
 ) -> Means:
     """The means over all clients that stay, at the server.
 

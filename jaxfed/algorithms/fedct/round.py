@@ -26,14 +26,7 @@ from jaxfed.algorithms.fedct.settings import LabelPrivacy, Voting
 from jaxfed.federation.algorithm import Metrics, Unusable
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, label_bytes
-from jaxfed.learners.client_fit import (
-    ClientFit,
-    asked,
-    count,
-    speaking,
-    take_turn,
-    with_turns,
-)
+from jaxfed.learners.client_fit import ClientFit, asked, count, speaking, take_turn, with_turns
 from jaxfed.learners.learner import Learner, PublicTargets, State
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy.xor_mechanism import estimate, one_hot

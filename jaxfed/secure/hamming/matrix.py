@@ -56,11 +56,7 @@ class OwnDistances:
 
 
 def run_own(
-    messages: Iterator[None],
-    server: Endpoint,
-    client: int,
-    num_points: int,
-    num_bits: int,
+    messages: Iterator[None], server: Endpoint, client: int, num_points: int, num_bits: int
 ) -> Iterator[Block]:
     """Have a client send its own distances; yields each block that the server has received."""
     for rows, columns in _own_blocks(num_points):

@@ -96,11 +96,7 @@ class EncryptedPoints:
     """
 
     def __init__(
-        self,
-        codes: np.ndarray,
-        key: PrivateKey,
-        *,
-        random_bytes: RandomBytes = secrets.token_bytes,
+        self, codes: np.ndarray, key: PrivateKey, *, random_bytes: RandomBytes = secrets.token_bytes
     ) -> None:
         self.key, self._codes = key, codes
         self._num_bits = 32 * codes.shape[1]

@@ -100,9 +100,7 @@ def phe(session: Session, codes: Codes, key_bits: int, known: Pairs) -> Steps:
         return paillier_packed.run_pair(
             paillier_packed.First(ends[j], k, encrypted(j)),
             paillier_packed.Second(
-                *(ends[k], j, codes[k], n_j),
-                key_bits=key_bits,
-                random_bytes=session.source(k),
+                *(ends[k], j, codes[k], n_j), key_bits=key_bits, random_bytes=session.source(k)
             ),
             paillier_packed.Server(
                 ends[SERVER], j, k, n_j, 32 * codes[j].shape[1], key_bits=key_bits

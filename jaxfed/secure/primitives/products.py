@@ -84,8 +84,7 @@ def subset_products(rows: np.ndarray, numbers: Sequence[mpz], modulus: mpz) -> l
     if not num_rows:
         return []
     size = min(
-        range(1, _MAX_GROUP + 1),
-        key=lambda size: -(-num_rows // size) * (num_columns + 2**size),
+        range(1, _MAX_GROUP + 1), key=lambda size: -(-num_rows // size) * (num_columns + 2**size)
     )
     products = []
     for start in range(0, num_rows, size):

@@ -188,9 +188,7 @@ class Channel:
         route = Route(header.sender, header.receiver, header.kind)
         before = self.volumes[route]
         self.volumes[route] = Volume(
-            before.messages + 1,
-            before.payload_bytes + header.size,
-            before.num_bytes + len(message),
+            before.messages + 1, before.payload_bytes + header.size, before.num_bytes + len(message)
         )
         self._queues[header.sender, header.receiver].append(message)
 

@@ -57,12 +57,7 @@ class ReplayedParty:
     """
 
     def __init__(
-        self,
-        address: int,
-        seed: bytes,
-        roles: Mapping[str, Role],
-        *,
-        may_be_sparse: bool = False,
+        self, address: int, seed: bytes, roles: Mapping[str, Role], *, may_be_sparse: bool = False
     ) -> None:
         self._address, self._roles, self._may_be_sparse = address, roles, may_be_sparse
         self._channel, self._random_bytes = Channel.own(address), replayable_bytes(seed)

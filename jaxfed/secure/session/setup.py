@@ -60,11 +60,7 @@ class ClientSetup:
     """A client during setup."""
 
     def __init__(
-        self,
-        address: int,
-        channel: Channel,
-        *,
-        random_bytes: RandomBytes = secrets.token_bytes,
+        self, address: int, channel: Channel, *, random_bytes: RandomBytes = secrets.token_bytes
     ) -> None:
         self._address, self._channel = address, channel
         self._random_bytes = random_bytes
@@ -247,12 +243,7 @@ def parsed_roster(message: bytes) -> dict[int, bytes]:
 
 
 def _sent(
-    channel: Channel,
-    session: bytes,
-    sender: int,
-    receiver: int,
-    kind: str,
-    payload: bytes,
+    channel: Channel, session: bytes, sender: int, receiver: int, kind: str, payload: bytes
 ) -> None:
     """Send a message of setup, in the clear. Each kind comes once, so messages need no numbers."""
     channel.presence.act(sender, "send", kind)
