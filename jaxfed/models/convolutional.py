@@ -16,17 +16,18 @@ too small ones, and unknown options.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.errors import UsageError
+from jaxfed.kernels.pooling import max_pool, overlapping_max_pool
 from jaxfed.models.layers import (
     HE_FAN_OUT_INIT,
     KERAS_INIT,
@@ -37,26 +38,20 @@ from jaxfed.models.layers import (
     Norm,
     Unit,
     WeightNorm,
+    built,
     dropout,
     flatten,
     identity,
     image_shape,
     leaky_relu,
-    max_pool,
-    overlapping_max_pool,
     pooled_conv,
     unit_vectors,
 )
-from jaxfed.models.model import Model, from_module
+from jaxfed.models.model import Model
 from jaxfed.settings import Count, Ge, Note, Share
 
 Stem = Literal["imagenet", "cifar"]
 Pool = Literal["mean", "max"]
-
-
-def _model(make: Callable[..., Any], *, by_example: bool = False, **settings: Any) -> Model:
-    """The model of make(layers), whose `Layers` have these settings."""
-    return from_module(lambda rngs: make(Layers(rngs, **settings)), by_example=by_example)
 
 
 def cnn(
@@ -78,7 +73,7 @@ def cnn(
     scale = 2 ** len(channels)
     height, width, in_channels = image_shape("cnn", input_shape, smallest=scale)
     num_pixels = (height // scale) * (width // scale)
-    return _model(
+    return built(
         lambda layers: _CNN(layers, (in_channels, *channels), num_pixels, hidden, num_classes),
         by_example=norm != "batch",
         norm_kind=norm,
@@ -140,7 +135,7 @@ def cnn13(
     BatchNorm have no effect; the authors' network has them.
     """
     *_, channels = image_shape("cnn13", input_shape, smallest=12)
-    return _model(
+    return built(
         lambda layers: _CNN13(layers, channels, num_classes, normalize_features), norm_kind=norm
     )
 
@@ -199,7 +194,7 @@ def resnet9(
     scale = math.prod(pools)
     height, width, channels = image_shape("resnet9", input_shape, smallest=scale)
     num_features = 512 * (height // scale) * (width // scale)
-    return _model(
+    return built(
         lambda layers: _ResNet9(layers, channels, tuple(pools), num_features, num_classes),
         kernel_init=KERAS_INIT,
         norm_kind=norm,
@@ -274,7 +269,7 @@ def resnet18(
     """
     *_, channels = image_shape("resnet18", input_shape)
     blocks = (64, 64, 128, 128, 256, 256, 512, 512)
-    return _model(
+    return built(
         partial(_ResNet, channels, num_classes, blocks, stem, pool, normalize_features),
         kernel_init=HE_FAN_OUT_INIT,
         norm_kind=norm,
@@ -287,11 +282,10 @@ def cifar_resnet8(
 ) -> Model:
     """The ResNet-8 of SAGE (CVPR 2025) and ProxyFL: the CIFAR stem and blocks of 64, 128 and 256 channels.
 
-    Cost: 1,227,594 parameters for RGB and ten classes; 0.20e9 multiply-adds an image
-    of 32 x 32.
+    Cost: 1,227,594 parameters for RGB and ten classes; 0.20e9 multiply-adds an image of 32 x 32.
     """
     *_, channels = image_shape("cifar_resnet8", input_shape)
-    return _model(
+    return built(
         partial(_ResNet, channels, num_classes, (64, 128, 256), "cifar", "mean", False),
         kernel_init=HE_FAN_OUT_INIT,
         norm_kind=norm,
@@ -383,7 +377,7 @@ def _fedct(
     scale = 2 ** len(plan.stages)
     height, width, channels = image_shape("this network", input_shape, smallest=scale)
     num_pixels = (height // scale) * (width // scale)
-    return _model(
+    return built(
         lambda layers: _FedCT(plan, layers, channels, num_pixels, num_classes), norm_kind=norm
     )
 

@@ -40,8 +40,8 @@ from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.host.location import location
-from jaxfed.models.layers import HE_FAN_OUT_INIT, Layers, dropout, image_shape
-from jaxfed.models.model import Model, from_module
+from jaxfed.models.layers import HE_FAN_OUT_INIT, Layers, built, dropout, image_shape
+from jaxfed.models.model import Model
 from jaxfed.models.pretrained import Tensor, pytorch_name, read_tensors
 
 IMAGE_SIZE = 224  # pixels a side of the images that the released weights were trained with
@@ -90,26 +90,12 @@ NETWORKS = {
 }
 
 
-def prepare(images: jax.Array, network: Network, image_size: int = IMAGE_SIZE) -> jax.Array:
-    """Resize and normalize images as the network expects them: (resized - mean) / deviation.
-
-    Grey images are repeated over RGB. The whole image is resized to a square (bicubic, antialiased
-    where it shrinks). There is no center crop as in ImageNet evaluation, so small images keep their
-    borders. [n, h, w, 1 or 3], uint8, or float in units of 0 to 255 -> float32 [n, size, size, 3].
-    """
-    images = jnp.asarray(images, jnp.float32)
-    shape = len(images), image_size, image_size, images.shape[-1]
-    resized = jax.image.resize(images, shape, "bicubic")
-    mean, deviation = (jnp.asarray(of).reshape(1, 1, 1, 3) for of in network[:2])
-    return (resized - mean) / deviation
-
-
 def efficientnet(
     name: str,
     input_shape: Sequence[int] = (IMAGE_SIZE, IMAGE_SIZE, 3),
     num_classes: int | None = 1000,
 ) -> Model:
-    """Build the network of that name, for images as `prepare` makes them, of any size.
+    """Build the network of that name, for images as `jaxfed.kernels.images.squares` makes them, of any size.
 
     In training there is dropout before the classifier, and stochastic depth. Without `num_classes` there is
     no classifier. Raises a UsageError for inputs that are no images of three channels.
@@ -119,12 +105,8 @@ def efficientnet(
     *_, channels = image_shape(name, input_shape)
     if channels != 3:
         raise UsageError(f"{name} takes images of 3 channels, not of {channels}")
-
-    def build(rngs: nnx.Rngs) -> _EfficientNet:
-        layers = Layers(rngs, HE_FAN_OUT_INIT, momentum=0.99, epsilon=1e-3)
-        return _EfficientNet(NETWORKS[name].lite, num_classes, layers)
-
-    return from_module(build)
+    make = partial(_EfficientNet, NETWORKS[name].lite, num_classes)
+    return built(make, kernel_init=HE_FAN_OUT_INIT, momentum=0.99, epsilon=1e-3)
 
 
 efficientnet_b0, efficientnet_lite0 = (partial(efficientnet, name) for name in NETWORKS)

@@ -12,6 +12,7 @@ from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.host.location import location
+from jaxfed.kernels.images import Images, squares
 from jaxfed.models import efficientnet as nets
 from jaxfed.models import vision_transformer as transformers
 from jaxfed.models.model import Model
@@ -34,7 +35,7 @@ class Encoder(NamedTuple):
     files: tuple[Path, ...]
     image_size: int | None
     form: transformers.Form | None = None
-    images: transformers.Images | None = None
+    images: Images | None = None
     key: str = _KEY
 
     @property
@@ -64,7 +65,8 @@ class Encoder(NamedTuple):
         """Resize and normalize images [n, h, w, 1 or 3] of values from 0 to 255."""
         if self.form is None or self.images is None:
             size = self.image_size or nets.IMAGE_SIZE
-            return nets.prepare(images, nets.NETWORKS[self.network], size)
+            mean, deviation, _ = nets.NETWORKS[self.network]
+            return squares(images, size, mean, deviation)
         with transformers.of_folder(self.key, self.network):
             x = self.images.prepared(images, self.image_size)
             if min(x.shape[1:3]) < self.form.patch:

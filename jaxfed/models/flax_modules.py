@@ -41,14 +41,12 @@ _MODES = {
 }
 
 
+FlaxModule = flax.linen.Module | nnx.Module | Callable[[nnx.Rngs], nnx.Module]
 # Method, state, x, key -> output, state; the key is None in evaluation.
 _Call = Callable[[str, nnx.State, jax.Array, jax.Array | None], tuple[Any, nnx.State]]
 
 
-def from_flax(
-    module: flax.linen.Module | nnx.Module | Callable[[nnx.Rngs], nnx.Module],
-    input_shape: Sequence[int],
-) -> Model:
+def from_flax(module: FlaxModule, input_shape: Sequence[int]) -> Model:
     """The model of a Flax network for examples of this shape.
 
     Args:
@@ -81,9 +79,7 @@ def from_flax(
     model = compose(
         init=init,
         features=lambda state, x: call(whole, state, x, None)[0],
-        head=lambda state, features: (
-            call("head", state, features, None)[0] if has_features else features
-        ),
+        head=lambda state, z: call("head", state, z, None)[0] if has_features else z,
         train_features=lambda state, x, key: call(whole, state, x, key),
     )
     _check(model, name, tuple(input_shape))
@@ -93,8 +89,7 @@ def from_flax(
 
 
 def _parts(
-    module: flax.linen.Module | nnx.Module | Callable[[nnx.Rngs], nnx.Module],
-    input_shape: tuple[int, ...],
+    module: FlaxModule, input_shape: tuple[int, ...]
 ) -> tuple[str, Any, Callable[[jax.Array], nnx.State], _Call]:
     """A network's name, the object with its methods, its initial state, and its call."""
     name = getattr(module, "__name__", type(module).__name__)
@@ -196,11 +191,9 @@ def _check(model: Model, name: str, input_shape: tuple[int, ...]) -> None:
         trained, moved = jax.eval_shape(model.train_apply, state, x, key)
     for mode, output in (("evaluation", logits), ("training", trained)):
         if not hasattr(output, "shape") or len(output.shape) != 2 or output.shape[0] != 2:
-            returned = (
-                f"shape {output.shape}" if hasattr(output, "shape") else type(output).__name__
-            )
+            kind = f"shape {output.shape}" if hasattr(output, "shape") else type(output).__name__
             raise UsageError(
-                f"{name}: returns {returned} for 2 examples in {mode}; return logits [2, C]"
+                f"{name}: returns {kind} for 2 examples in {mode}; return logits [2, C]"
             )
     before, after = ([path for path, _ in nnx.to_flat_state(s)] for s in (state, moved))
     if before != after:

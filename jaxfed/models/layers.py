@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, Literal
 
 import jax
@@ -15,8 +14,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.errors import UsageError
+from jaxfed.kernels.arrays import narrow_product
 from jaxfed.kernels.conv import matmul_conv
+from jaxfed.kernels.pooling import max_pool
 from jaxfed.kernels.winograd import winograd_conv
+from jaxfed.models.model import Model, from_module
 
 Norm = Literal["batch", "group", "none"]
 Activation = Callable[[jax.Array], jax.Array]
@@ -69,20 +71,6 @@ def _convolve(*operands: Any, **options: Any) -> jax.Array:
     """XLA's convolution; on a CPU the fastest for each shape (`jaxfed.kernels.winograd`)."""
     on_cpu = jax.default_backend() == "cpu"
     return (_CPU_ALONE.get() if on_cpu else jax.lax.conv_general_dilated)(*operands, **options)
-
-
-def narrow_product(
-    x: jax.Array, kernel: jax.Array, dimension_numbers: Any, **options: Any
-) -> jax.Array:
-    """x W, [..., C], as x (W^T)^T, for a kernel W [D, C] of few columns: `dot_general` of a dense layer.
-
-    W's gradient is then a product with C rows, g^T x, not with C columns, x^T g; the latter takes XLA:CPU
-    four times as long for C = 10. Results agree up to rounding.
-    """
-    ((axis,), (_,)), batch = dimension_numbers
-    # Without the barrier XLA would undo the transposition.
-    turned = jax.lax.optimization_barrier(kernel.T)
-    return jax.lax.dot_general(x, turned, (((axis,), (1,)), batch), **options)
 
 
 def _in_float32(args: Any, /, *, dtype: Any = None, inexact: bool = True) -> Any:
@@ -269,6 +257,11 @@ class Layers:
         )
 
 
+def built(make: Callable[..., Any], *, by_example: bool = False, **settings: Any) -> Model:
+    """Return the model of make(layers), whose `Layers` have these settings."""
+    return from_module(lambda rngs: make(Layers(rngs, **settings)), by_example=by_example)
+
+
 def dropout(
     x: jax.Array, rate: float, rngs: nnx.Rngs | None, *, channels: bool = False
 ) -> jax.Array:
@@ -278,54 +271,6 @@ def dropout(
     """
     layer = nnx.Dropout(rate, broadcast_dims=(1, 2) if channels else ())
     return layer(x, deterministic=rngs is None, rngs=rngs)
-
-
-def max_pool(x: jax.Array, size: int) -> jax.Array:
-    """Maximum of every size x size block of [n, H, W, c]; rows and columns left over are dropped.
-
-    On a CPU a windowed reduction is fast, but its derivative takes longer than the rest of a training step.
-    So 2 x 2 has a custom derivative for reverse mode, and larger sizes use maxima of strided slices.
-    """
-    whole = x[:, : x.shape[1] // size * size, : x.shape[2] // size * size]
-    return _max_of_pairs(whole) if size == 2 else _max_of_blocks(whole, size)
-
-
-def _max_of_blocks(x: jax.Array, size: int) -> jax.Array:
-    for axis in (1, 2):
-        taps = [jax.lax.slice_in_dim(x, tap, None, size, axis) for tap in range(size)]
-        x = reduce(jnp.maximum, taps)
-    return x
-
-
-@jax.custom_vjp
-def _max_of_pairs(x: jax.Array) -> jax.Array:
-    """Maximum of every 2 x 2 block."""
-    lowest = jnp.array(-jnp.inf, x.dtype)
-    window = (1, 2, 2, 1)
-    return jax.lax.reduce_window(x, lowest, jax.lax.max, window, window, "VALID")
-
-
-def _pairs_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return _max_of_pairs(x), x
-
-
-def _pairs_backward(x: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
-    """Backward pass in one loop over x. Ties within a column share its cotangent, and so do tied columns."""
-    n, height, width, channels = x.shape
-    pairs = x.reshape(n, height // 2, 2, width // 2, 2, channels)
-    across = pairs[:, :, ::-1]
-    of_column = jnp.maximum(pairs, across)
-    share = _share(of_column, of_column[:, :, :, :, ::-1]) * _share(pairs, across)
-    return ((cotangent[:, :, None, :, None] * share).reshape(x.shape),)
-
-
-def _share(one: jax.Array, other: jax.Array) -> jax.Array:
-    """Share of a maximum's cotangent for `one`: 1, 0, or 1/2 for a tie."""
-    half = jnp.asarray(0.5, one.dtype)
-    return jnp.where(one > other, 2 * half, jnp.where(one == other, half, 0 * half))
-
-
-_max_of_pairs.defvjp(_pairs_forward, _pairs_backward)
 
 
 def pooled_conv(conv: nnx.Conv, x: jax.Array, size: int) -> jax.Array:
@@ -338,20 +283,6 @@ def pooled_conv(conv: nnx.Conv, x: jax.Array, size: int) -> jax.Array:
     plain = nnx.clone(conv)
     plain.use_bias, plain.bias = False, nnx.data(None)
     return max_pool(plain(x), size) + bias.astype(x.dtype)
-
-
-def overlapping_max_pool(x: jax.Array) -> jax.Array:
-    """Maximum over 3 x 3 windows, 2 apart, of [n, H, W, c] with one pixel of -inf around."""
-    for axis in (1, 2):
-        pads = [(0, 0, 0)] * x.ndim
-        pads[axis] = (1, 1, 0)
-        padded = jax.lax.pad(x, jnp.array(-jnp.inf, x.dtype), pads)
-        length = (x.shape[axis] + 1) // 2
-        taps = [
-            jax.lax.slice_in_dim(padded, tap, tap + 2 * length - 1, 2, axis) for tap in range(3)
-        ]
-        x = jnp.maximum(jnp.maximum(taps[0], taps[1]), taps[2])
-    return x
 
 
 def unit_vectors(x: jax.Array) -> jax.Array:

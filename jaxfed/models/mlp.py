@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 import jax
 from flax import nnx
 
-from jaxfed.models.layers import Activation, Layers, flatten, identity
-from jaxfed.models.model import Model, from_module
+from jaxfed.models.layers import Activation, Layers, built, flatten, identity
+from jaxfed.models.model import Model
 from jaxfed.settings import Count
 
 
@@ -25,7 +26,8 @@ def mlp(
     784-512-512-10 is FedCT's network for Fashion-MNIST (Table 9; 669,706 parameters). `hidden` () is logistic
     regression.
     """
-    return _dense(input_shape, num_classes, hidden, jax.nn.relu)
+    sizes = (math.prod(input_shape), *hidden)
+    return built(partial(_Dense, sizes, num_classes, jax.nn.relu))
 
 
 def linear_mlp(
@@ -36,22 +38,13 @@ def linear_mlp(
     Trained by FedAvg, its first layer is the linear embedding of FEMNIST's Table 6. The paper does not
     give D, the `embedding`.
     """
-    return _dense(input_shape, num_classes, (embedding,), identity)
-
-
-def _dense(
-    input_shape: Sequence[int],
-    num_classes: int | None,
-    hidden: Sequence[int],
-    activation: Activation,
-) -> Model:
-    sizes = (math.prod(input_shape), *hidden)
-    return from_module(lambda rngs: _Dense(Layers(rngs), sizes, num_classes, activation))
+    sizes = (math.prod(input_shape), embedding)
+    return built(partial(_Dense, sizes, num_classes, identity))
 
 
 class _Dense(nnx.Module):
     def __init__(
-        self, layers: Layers, sizes: Sequence[int], num_classes: int | None, activation: Activation
+        self, sizes: Sequence[int], num_classes: int | None, activation: Activation, layers: Layers
     ):
         self.hidden = nnx.List(layers.linear(into, out) for into, out in pairwise(sizes))
         self.activation = activation

@@ -73,9 +73,8 @@ def read_tensors(
                 tensor = tensor._replace(name=prefix + tensor.name)
                 value = _leaf(path, file.get_tensor(tensor.name), tensor, leaf, leaves[leaf].shape)
                 # Without a dtype, `jnp.asarray` compiles a program for each shape.
-                leaves[leaf] = leaves[leaf].replace(
-                    jnp.asarray(value.astype(np.float32), np.float32)
-                )
+                array = jnp.asarray(value.astype(np.float32), np.float32)
+                leaves[leaf] = leaves[leaf].replace(array)
     except (OSError, SafetensorError, TypeError) as error:
         raise UsageError(f"{path} is not a readable safetensors file: {error}") from error
     return nnx.from_flat_state(leaves.items())

@@ -124,11 +124,8 @@ def _split(
     key: jax.Array | None,
 ) -> tuple[frozenset[Path], dict[Path, jax.Array], float]:
     """Names of the leaves of w that v has; dense kernel's name -> A; the factor of A B."""
-    head = (
-        head_paths(model, f"trainable={trainable!r}")
-        if trainable == "head"
-        else read_by_head(model)
-    )
+    setting = f"trainable={trainable!r}"
+    head = head_paths(model, setting) if trainable == "head" else read_by_head(model)
     leaves = dict(nnx.to_flat_state(nnx.filter_state(start, nnx.Param)))
     trained, what = head, ""
     if trainable == "norms":

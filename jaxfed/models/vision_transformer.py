@@ -23,7 +23,7 @@ DINOv2 with registers. There is no dropout, stochastic depth or random rotary sc
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,13 +31,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.host.location import location
-from jaxfed.models.layers import Activation, Layers, identity, image_shape
-from jaxfed.models.model import Model, from_module
+from jaxfed.kernels.images import Images, resized_grid, rotary_angles, rotated
+from jaxfed.models.layers import Activation, Layers, built, identity, image_shape
+from jaxfed.models.model import Model
 from jaxfed.models.pretrained import Tensor, pytorch_name, read_tensors
 from jaxfed.settings import Count
 
@@ -159,11 +159,8 @@ def of_folder(key: str, folder: str) -> Iterator[None]:
 
 def network(form: Form, num_classes: int | None) -> Model:
     """Build the network of a form, for images [n, H, W, c] of any size."""
-
-    def build(rngs: nnx.Rngs) -> _Transformer:
-        return _Transformer(form, num_classes, Layers(rngs, _INIT, epsilon=form.epsilon))
-
-    return from_module(build, by_example=True)
+    make = partial(_Transformer, form, num_classes)
+    return built(make, by_example=True, kernel_init=_INIT, epsilon=form.epsilon)
 
 
 class _Attention(nnx.Module):
@@ -262,7 +259,7 @@ class _Transformer(nnx.Module):
         if form.has_class:
             x = jnp.concatenate([_repeated(self.class_token, x), x], axis=1)
         if form.rotary:
-            turn = partial(_rotated, *_angles(height, width, d // form.heads, form.rotary))
+            turn = partial(rotated, *rotary_angles(height, width, d // form.heads, form.rotary))
         else:
             places = self.positions[...].astype(jnp.float32)
             x = x + resized_positions(form, places, height, width).astype(x.dtype)[None]
@@ -280,49 +277,14 @@ class _Transformer(nnx.Module):
         return x.astype(jnp.float32)
 
 
-def _angles(height: int, width: int, size: int, base: float) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and sines [1, patches, 1, size] of DINOv3's rotary positions."""
-    places = np.meshgrid(
-        *((np.arange(n) + 0.5) / n * 2 - 1 for n in (height, width)), indexing="ij"
-    )
-    rates = 1 / base ** np.arange(0, 1, 4 / size)
-    angles = 2 * np.pi * np.stack(places, axis=-1).reshape(-1, 2, 1) * rates
-    angles = np.tile(angles.reshape(1, height * width, 1, -1), 2)
-    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-
-
-def _rotated(cosine: np.ndarray, sine: np.ndarray, x: jax.Array) -> jax.Array:
-    """Rotate the patches among tokens [n, t, heads, size]; class token and registers come first."""
-    before, patches = jnp.split(x, [x.shape[1] - cosine.shape[1]], axis=1)
-    first, second = jnp.split(patches, 2, axis=-1)
-    turned = jnp.concatenate([-second, first], axis=-1)
-    after = patches * cosine.astype(x.dtype) + turned * sine.astype(x.dtype)
-    return jnp.concatenate([before, after], axis=1)
-
-
 def resized_positions(form: Form, places: jax.Array, height: int, width: int) -> jax.Array:
     """Positions of the class token, if any, and of height x width patches."""
     grid = form.image_size // form.patch
     if height == width == grid:
         return places
     first, rest = places[: form.has_class], places[form.has_class :].reshape(grid, grid, -1)
-    if form.antialias:
-        rest = jax.image.resize(rest, (height, width, rest.shape[-1]), "cubic")
-    else:
-        rest = jnp.einsum("hi,wj,ijd->hwd", _cubic(grid, height), _cubic(grid, width), rest)
+    rest = resized_grid(rest, height, width, antialias=form.antialias)
     return jnp.concatenate([first, rest.reshape(height * width, -1)])
-
-
-def _cubic(old: int, new: int, a: float = -0.75) -> np.ndarray:
-    """PyTorch's bicubic weights [new, old]; the border is repeated."""
-    place = (np.arange(new) + 0.5) * old / new - 0.5
-    weights = np.zeros((new, old))
-    for tap in range(-1, 3):
-        index = np.floor(place).astype(int) + tap
-        t = np.abs(place - index)
-        near, far = ((a + 2) * t - (a + 3)) * t * t + 1, ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
-        np.add.at(weights, (np.arange(new), index.clip(0, old - 1)), np.where(t <= 1, near, far))
-    return weights.astype(np.float32)
 
 
 def read_form(folder: str | Path) -> Form:
@@ -420,74 +382,10 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
     return content
 
 
-_METHODS = {0: "nearest", 1: "lanczos3", 2: "bilinear", 3: "bicubic"}  # of Pillow, by number
-
-
-class Images(NamedTuple):
-    """Preparation of images by preprocessor_config.json.
-
-    size: height and width, or the shorter side alone; () leaves images as they are. crop: height and width of
-    the middle, () for none. Mean and deviation are of values times `factor`.
-    """
-
-    size: tuple[int, ...]
-    crop: tuple[int, ...]
-    method: str
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-    factor: float
-
-    def prepared(self, images: jax.Array, image_size: int | None = None) -> jax.Array:
-        """Resize, crop and normalize images [n, h, w, c] of values from 0 to 255.
-
-        Resampling is Pillow's, with antialiasing, rounded to whole values. With `image_size` whole images are
-        resized to squares of this many pixels a side instead, without a crop.
-        """
-        x = jnp.asarray(images, jnp.float32)
-        n, height, width, channels = x.shape
-        size, crop = ((image_size,) * 2, ()) if image_size else (self.size, self.crop)
-        if len(size) == 1:
-            short = min(height, width)
-            size = tuple(size[0] * side // short for side in (height, width))
-        if size and size != (height, width):
-            for sides in ((height, size[1]), size):  # columns, then rows; whole values after each
-                x = jax.image.resize(x, (n, *sides, channels), self.method)
-                x = jnp.clip(jnp.round(x), 0, 255)
-        if crop:
-            top, left = ((have - want) // 2 for have, want in zip(x.shape[1:3], crop, strict=True))
-            if min(top, left) < 0:
-                raise UsageError(
-                    f"{PREPROCESSOR}: crop {crop} is larger than images {x.shape[1:3]}"
-                )
-            x = x[:, top : top + crop[0], left : left + crop[1]]
-        mean, deviation = (
-            np.asarray(of, np.float32).reshape(1, 1, 1, -1) for of in (self.mean, self.deviation)
-        )
-        return (x * np.float32(self.factor) - mean) / deviation
-
-
 def read_images(folder: str | Path) -> Images:
     """Read preprocessor_config.json. Raises a UsageError of one line."""
-    config = _json(Path(folder), PREPROCESSOR)
     try:
-        crop = _sides(config.get("crop_size", 224)) if config.get("do_center_crop") else ()
-        size = _sides(config["size"]) if config.get("do_resize", True) else ()
-        if crop and isinstance(config["size"], int):
-            size = size[:1]  # earlier files of CLIP: the shorter side
-        normal = (
-            config if config.get("do_normalize", True) else {"image_mean": [0], "image_std": [1]}
-        )
-        mean, deviation = (tuple(map(float, normal[f"image_{of}"])) for of in ("mean", "std"))
-        factor = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
-        return Images(
-            size, crop, _METHODS[config.get("resample", 2)], mean, deviation, float(factor)
-        )
+        return Images.of_settings(_json(Path(folder), PREPROCESSOR))
     except (KeyError, TypeError, ValueError) as error:
         wrong = f"{type(error).__name__} {error}"
         raise UsageError(f"{PREPROCESSOR}: cannot be read: {wrong}") from error
-
-
-def _sides(size: int | Mapping[str, int]) -> tuple[int, ...]:
-    if isinstance(size, int):
-        return size, size
-    return (size["shortest_edge"],) if "shortest_edge" in size else (size["height"], size["width"])

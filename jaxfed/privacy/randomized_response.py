@@ -145,9 +145,8 @@ def randomize_bits(codes: jax.Array, draw: DrawUniform, epsilon: float) -> jax.A
         _flips(draw(range(start, start + _BLOCK), num_bits), limit)
         for start in range(0, len(codes), _BLOCK)
     ]
-    return (
-        codes ^ jnp.concatenate([jnp.zeros((0, codes.shape[1]), jnp.uint32), *flips])[: len(codes)]
-    )
+    none = jnp.zeros((0, codes.shape[1]), jnp.uint32)
+    return codes ^ jnp.concatenate([none, *flips])[: len(codes)]
 
 
 @jax.jit

@@ -6,8 +6,9 @@ from efficientnet_weights import write_weights
 from jaxfed.data import features as module
 from jaxfed.data.features import pretrained_features
 from jaxfed.errors import UsageError
+from jaxfed.kernels.images import squares
 from jaxfed.models import efficientnet as networks
-from jaxfed.models.efficientnet import NETWORKS, efficientnet, prepare, read_weights
+from jaxfed.models.efficientnet import NETWORKS, efficientnet, read_weights
 
 NETWORK = "efficientnet_lite0"
 SIZE = 32
@@ -70,7 +71,7 @@ def test_each_row_is_the_networks_features_of_the_prepared_image(extract, weight
     images = _images()
     model = efficientnet(NETWORK)
     state = read_weights(weights, jax.eval_shape(model.init, jax.random.key(0)))
-    expected = jax.jit(model.features)(state, prepare(images, NETWORKS[NETWORK], SIZE))
+    expected = jax.jit(model.features)(state, squares(images, SIZE, *NETWORKS[NETWORK][:2]))
     expected = np.asarray(expected)
     assert expected.std(0).max() > 0  # images differ
     computed = extract(images)

@@ -7,11 +7,11 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 from small_networks import random_state, template
 
+from jaxfed.kernels.images import squares
 from jaxfed.models.efficientnet import (
     NETWORKS,
     efficientnet,
     find_weights,
-    prepare,
     read_weights,
 )
 
@@ -146,8 +146,8 @@ def test_prepare_resizes_as_pillow_does(size, target):
         ],
         axis=-1,
     )
-    lite = prepare(jnp.asarray(image)[None], NETWORKS["efficientnet_lite0"], target)
+    lite = squares(jnp.asarray(image)[None], target, *NETWORKS["efficientnet_lite0"][:2])
     np.testing.assert_allclose(lite[0], (expected - 127) / 128, atol=1e-4)
-    b0 = prepare(jnp.asarray(image)[None], NETWORKS["efficientnet_b0"], target)
+    b0 = squares(jnp.asarray(image)[None], target, *NETWORKS["efficientnet_b0"][:2])
     mean, deviation = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
     np.testing.assert_allclose(b0[0], (expected / 255 - mean) / deviation, atol=1e-4)

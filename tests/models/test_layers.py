@@ -10,13 +10,12 @@ from flax import nnx
 from float64_networks import convolved, pooled
 from small_networks import BATCH, NUM_CLASSES, inputs_of, random_state
 
+from jaxfed.kernels.arrays import narrow_product
+from jaxfed.kernels.pooling import max_pool, overlapping_max_pool
 from jaxfed.models import MODELS
 from jaxfed.models.layers import (
     Layers,
     WeightNorm,
-    max_pool,
-    narrow_product,
-    overlapping_max_pool,
     unit_vectors,
 )
 from jaxfed.models.model import in_precision, normalized
