@@ -380,6 +380,15 @@ def evaluation_by(classifier: Classifier, *, reads_clients: bool = True) -> Eval
         of_batch = partial(probabilities, classifier.needed(state))
         return np.asarray(in_batches(of_batch, x, rows_at_once()))
 
+    last: list[Any] = [(), None]  # what the newest probabilities of a split depend on, and they
+
+    def of_split(state: ServerState, federation: Federation, split: np.ndarray) -> np.ndarray:
+        made_from = federation, split, *jax.tree.leaves(classifier.needed(state))
+        if reads_clients or [*map(id, made_from)] != [*map(id, last[0])]:
+            last[1] = predict(state, federation.examples(split))
+            last[0] = () if reads_clients else made_from
+        return last[1]
+
     def quality(
         name: str,
         state: ServerState,
@@ -389,7 +398,7 @@ def evaluation_by(classifier: Classifier, *, reads_clients: bool = True) -> Eval
     ) -> Metrics:
         if not len(split):
             return {}
-        probability, truth = predict(state, federation.examples(split)), federation.y[split]
+        probability, truth = of_split(state, federation, split), federation.y[split]
         return {f"{name}_{measure}": MEASURES[measure](probability, truth) for measure in measures}
 
     def validate(state: ServerState, federation: Federation) -> Metrics:
@@ -408,7 +417,7 @@ def evaluation_by(classifier: Classifier, *, reads_clients: bool = True) -> Eval
 
     def predictions(state: ServerState, federation: Federation) -> Predictions:
         test = federation.test
-        probability = predict(state, federation.examples(test))
+        probability = of_split(state, federation, test)
         return Predictions(
             client=np.full(len(test), -1, np.int32),
             example=test,

@@ -25,6 +25,7 @@ from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.data import Partition
 from jaxfed.training import aggregate
 from jaxfed.training.local.batches import Batches
+from jaxfed.training.round import parts
 from jaxfed.training.round.round import server_optimizer
 
 FULL = Batches("joint", 20, 1)  # one step on all that a client has
@@ -190,3 +191,19 @@ def test_the_teacher_reaches_a_client_once():
         assert communication["download_bytes"] == (2 + sent[-1]) * model
         assert communication["upload_bytes"] == 2 * model
     assert sent == [0, 0, 0, 1, 0, 1, 0]
+
+
+def test_saved_predictions_are_those_that_were_just_measured(monkeypatch):
+    made = []
+    in_batches = parts.in_batches
+    monkeypatch.setattr(parts, "in_batches", lambda *given: made.append(1) or in_batches(*given))
+    classifier = parts.network_classifier(training_of(FULL))
+    measured = parts.evaluation_by(classifier, reads_clients=False)
+    federation = dataclasses.replace(WHOLE, test=np.arange(10))
+    first, _, last = rounds_of(small(fedavg), WHOLE, 2)
+    measured.evaluate(first, federation)
+    expected = measured.outputs.predictions(last, federation)
+    measured.evaluate(last, federation)
+    found = measured.outputs.predictions(last, federation)
+    assert len(made) == 2  # one for each state
+    assert_same(found.confidence, expected.confidence)
