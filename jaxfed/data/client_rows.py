@@ -80,8 +80,8 @@ class ClientRows(Sequence[np.ndarray]):
         return len(self.sizes)
 
     def __getitem__(self, client: Any) -> Any:
-        """One client's rows, or some clients (a slice)."""
-        if isinstance(client, slice):
+        """One client's rows, or some clients (a slice, or their numbers)."""
+        if isinstance(client, slice) or np.ndim(client):
             return ClientRows(self.start[client], self.sizes[client], self.rows)
         start = int(self.start[client])
         end = start + int(self.sizes[client])

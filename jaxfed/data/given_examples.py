@@ -14,7 +14,8 @@ Examples are finite numbers [n, ...] of one shape. Their kinds do not mix:
 * All other types are numbers, which stay as they are. Integers of 64 bits become float64, since a device
   would wrap them. Images of other integers than bytes are refused, because their scale is unknown.
 * Numbers that all lie in [0, 1], some of them fractions, are on the scale 0 to 1. They do not mix with whole
-  numbers beyond 1, nor with images outside [-1, 2] (`Range`).
+  numbers beyond 1, nor images of this scale with others outside [-1, 2] (`Range`).
+* An array without examples has no kind of its own: it takes that of the others.
 
 Labels of examples whose classes are known are whole numbers from -1 (unlabeled) to C - 1. One rule
 (`read_labels`) is that of tables and of arrays in files, too.
@@ -110,14 +111,16 @@ def examples_of(
         wrong = f"are an array {list(x.shape)}; use [n, {wanted}], a row for each example" + (
             "" if like is None else ", of the same shape as all others"
         )
-    elif like is None:
-        wrong = wrong or integer_images(x)
-    elif x.size and x.dtype != np.uint8 == like.dtype and x.dtype.kind in "iu":
+    elif like is not None and not x.size:
+        x = x.astype(like.dtype)
+    elif like is not None and x.dtype != np.uint8 == like.dtype and x.dtype.kind in "iu":
         low, high = x.min(), x.max()
         if not 0 <= low <= high <= 255:
             wrong = f"have values {low} to {high}; bytes are needed, 0 to 255"
         x = x.astype(np.uint8)
-    elif x.size and (x.dtype == np.uint8) != (like.dtype == np.uint8):
+    elif like is None or x.dtype != np.uint8 != like.dtype:
+        wrong = wrong or integer_images(x)
+    elif (x.dtype == np.uint8) != (like.dtype == np.uint8):
         kinds = f"some examples are {like.dtype} and some {x.dtype}"
         raise UsageError(f"{where}: {kinds}; use one type for all, bytes 0..255 or numbers")
     if wrong:
@@ -172,15 +175,23 @@ class Range(NamedTuple):
 
     def check(self, x: np.ndarray, where: str) -> None:
         """Refuse numbers x of another scale than this range's, by the rule of the module's docstring."""
-        here = Range.of(x)
-        is_image_beyond = x.ndim > 2 and not -1 <= here.low <= here.high <= 2
-        if (self._is_unit_scale and (here._is_beyond_unit or is_image_beyond)) or (
-            here._is_unit_scale and self._is_beyond_unit
+        if wrong := self.other_scale(x):
+            raise UsageError(f"{where}: {wrong}")
+
+    def other_scale(self, x: np.ndarray) -> str:
+        """Return the error text for numbers x of another scale; "" for the same."""
+        here, is_image = Range.of(x), x.ndim > 2
+        is_image_beyond = is_image and not -1 <= here.low <= here.high <= 2
+        is_beyond_here = self._is_unit_scale and (here._is_beyond_unit or is_image_beyond)
+        are_images_beyond = is_image and self.low >= 0 and self.high > 2
+        if not is_beyond_here and not (
+            here._is_unit_scale and (self._is_beyond_unit or are_images_beyond)
         ):
-            raise UsageError(
-                f"{where}: examples have values {here.low:g} to {here.high:g}, and those to train on "
-                f"{self.low:g} to {self.high:g}; use one scale for all"
-            )
+            return ""
+        return (
+            f"examples have values {here.low:g} to {here.high:g}, and those to train on {self.low:g} to "
+            f"{self.high:g}; use one scale for all"
+        )
 
     @property
     def _is_unit_scale(self) -> bool:
@@ -388,7 +399,7 @@ class GivenExamples:
         self._y: list[np.ndarray] = []
         self._names: list[str] = []
         self._added: Counter[str] = Counter()
-        self._first: np.ndarray | None = None
+        self._first: np.ndarray | None = None  # of the first example's type and shape
         self._scale: Range | None = None
         self.num_bytes = 0
 
@@ -399,7 +410,7 @@ class GivenExamples:
         else:
             where = f"{self._asked}: {name.format(self._added[name])}"
             x, y = pair_of(part, where, num_classes=self._num_classes, like=self._first)
-            self._first = x[:0] if self._first is None else self._first
+            self._first = x[:0] if self._first is None and len(x) else self._first
         self._x.append(x)
         self._y.append(y)
         self._names.append(name)
@@ -422,9 +433,10 @@ class GivenExamples:
 
         These are x [n, ...], labels int32 [n], -1 if unlabeled, and the number of examples of each `add`.
         """
-        if self._first is None:
+        empty = self._x[:1] if self._first is None else [self._first]
+        if not empty:
             raise UsageError(f"{self._asked}: no examples; one client is needed at least")
-        x = np.concatenate(self._x or [self._first])
+        x = np.concatenate([part for part in self._x if len(part)] or empty)
         y = np.concatenate(self._y or [np.zeros(0, np.int32)])
         sizes = np.fromiter(map(len, self._x), np.int64, len(self._x))
         is_wrong = _are_wrong(y, self._num_classes)
@@ -440,8 +452,10 @@ class GivenExamples:
         are_clients = np.array(["{" in name for name in self._names], bool)  # they were added first
         if self._scale is None:
             self._scale = Range.of(x[: sizes[are_clients].sum()])
-        for part in np.flatnonzero(~are_clients).tolist():
-            self._scale.check(self._x[part], self._where(part))
+        are_compared = ~are_clients | (x.ndim > 2 and x.dtype != np.uint8)
+        for part in np.flatnonzero(are_compared).tolist():
+            if wrong := self._scale.other_scale(self._x[part]):
+                raise UsageError(f"{self._where(part)}: {wrong}")
         self._x, self._y, self._names, self.num_bytes = [], [], [], 0
         return x, y.astype(np.int32, copy=False), sizes
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+_AT_ONCE = 2**24  # bytes of rows that are read together
 # Mapping -> descriptor of its file, and the address to which the file's first byte would be mapped.
 _OPENED: weakref.WeakKeyDictionary[mmap.mmap, tuple[int, int]] = weakref.WeakKeyDictionary()
 
@@ -55,6 +56,14 @@ def gathered(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
     if not is_mapped(x):
         return np.asarray(x)[rows]
     return _read(x, np.ravel(rows)).reshape(*np.shape(rows), *x.shape[1:])
+
+
+def copy_rows(x: np.ndarray, rows: np.ndarray, target: np.ndarray, places: np.ndarray) -> None:
+    """Copy x[rows] to target[places], some megabytes at a time; `rows` and `places` are int [n]."""
+    order, step = np.argsort(rows), max(1, _AT_ONCE // max(1, target[:1].nbytes))
+    for start in range(0, len(rows), step):
+        some = order[start : start + step]
+        target[places[some]] = gathered(x, rows[some])
 
 
 def _opened(x: np.ndarray) -> tuple[int, int] | None:

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from jaxfed.data import given_examples
 from jaxfed.data.client_rows import ClientRows, Partition, sizes_of
 from jaxfed.data.dataset import UNLABELED as UNLABELED
-from jaxfed.data.mapped_rows import MappedRows, gathered, is_mapped
+from jaxfed.data.mapped_rows import MappedRows, copy_rows, gathered, is_mapped
 from jaxfed.errors import UsageError
 from jaxfed.federation.census import Census, added, feature_sums, mean_and_deviation
-from jaxfed.federation.cohort import Cohort, length_for, stacked
+from jaxfed.federation.cohort import Cohort, Ragged, length_for
 
 _PADDING_ALLOWED = 2.0  # ratio of padded rows to examples above which examples are `Ragged`
 _SMALL = 4096  # rows up to which the cost of padding is negligible
@@ -241,7 +241,7 @@ class Federation:
     def check_arrays(self, x: Any, asked: str, y: Any = None) -> None:
         """Check examples [n, ...] that a method uses as they are, and labels [n]: `examples_like_these`."""
         like_these = self.examples_like_these(x, asked)
-        if like_these.dtype != getattr(x, "dtype", None):
+        if not hasattr(x, "dtype") or like_these.dtype != x.dtype:
             wrong = f"{asked}: examples are not an array of {like_these.dtype}; convert them"
             raise UsageError(wrong)
         if y is not None:
@@ -266,29 +266,26 @@ class Federation:
         concatenated (`Ragged`) in as many rows as these K clients have; `ragged` decides that otherwise.
         Labels, weights and the mask stay padded, 9 bytes for each of K x capacity places.
         """
-        clients = range(self.num_clients) if clients is None else clients
-        shape = (len(clients), int(self._room[:1].max(initial=0)))
-        y = np.full(shape, UNLABELED, np.int32)
-        mask = np.zeros(shape, bool)
-        own = [self.points(client) for client in clients]
-        for row, (client, points) in enumerate(zip(clients, own, strict=True)):
-            num_labeled = len(self.partition.labeled[client])
-            y[row, :num_labeled] = self.y[points[:num_labeled]]
-            mask[row, : len(points)] = True
-        most = int(self._room[: len(clients)].sum())
+        chosen = np.arange(self.num_clients) if clients is None else np.asarray(clients, np.int64)
+        part = Partition(*(ClientRows.of(rows)[chosen] for rows in self.partition))
+        labeled, points, capacity = part.labeled, part.joined, int(self._room[:1].max(initial=0))
+        is_labeled, mask = (np.arange(capacity) < rows.sizes[:, None] for rows in (labeled, points))
+        y = np.full(mask.shape, UNLABELED, np.int32)
+        y[is_labeled] = self.y[labeled.joined]
+        most = int(self._room[: len(chosen)].sum())
         if ragged is None:
             ragged = mask.size > max(_SMALL, _PADDING_ALLOWED * most)
-        copies = (gathered(self.x, points) for points in own)
-        if ragged and own:
-            parts = list(copies)
+        if ragged and len(chosen):
             # One client may occur twice; then there may be more examples than the largest clients have.
-            count = max(1, most, sum(map(len, parts)))
-            examples = stacked(parts, length_for(count, count), shape[1])
-            return Cohort(np.asarray(clients, np.int32), examples, y, mask)
+            count = max(1, most, int(points.sizes.sum()))
+            shape, places = (length_for(count, count),), np.arange(points.sizes.sum())
+        else:
+            ragged, shape, places = False, mask.shape, np.flatnonzero(mask)
         x = np.zeros((*shape, *self.x.shape[1:]), self.x.dtype)
-        for row, part in enumerate(copies):
-            x[row, : len(part)] = part
-        return Cohort(np.asarray(clients, np.int32), x, y, mask)
+        copy_rows(self.x, points.joined, x.reshape(-1, *self.x.shape[1:]), places)
+        if ragged:
+            x = Ragged(x, points.start.astype(np.int32), points.sizes.astype(np.int32), capacity)
+        return Cohort(chosen.astype(np.int32), x, y, mask)
 
     @cached_property
     def sizes(self) -> np.ndarray:

@@ -199,6 +199,37 @@ def test_another_scale_than_that_to_train_on(entrance, scale, tmp_path):
     refused(entrance, words, x, Y, good, folder=tmp_path / "p")
 
 
+AMONG_CLIENTS = {  # images of the second client, of the first
+    "shares among 0..255": (SHARES, BYTES.astype(np.float32), "0 to 255; use one scale for all"),
+    "0..255 among shares": (BYTES.astype(np.float32), SHARES, "0 to 255; use one scale for all"),
+    "integers among shares": (BYTES.astype(np.int32), SHARES, "int32.* are not images"),
+    "integers among floats": (BYTES.astype(int), BYTES.astype(np.float32), "are not images"),
+}
+
+
+@pytest.mark.parametrize("name", AMONG_CLIENTS)
+@pytest.mark.parametrize("entrance", ["from_clients: clients", "pack: clients"])
+def test_images_of_another_scale_than_another_client_has(entrance, name, tmp_path):
+    x, good, words = AMONG_CLIENTS[name]
+    refused(entrance, words, x, Y, good, folder=tmp_path / "p")
+
+
+@pytest.mark.parametrize("clients", [(BYTES, SHARES[:0]), (SHARES[:0], BYTES)])
+def test_a_client_without_examples_changes_no_type(clients, tmp_path):
+    pairs = [(x, Y[: len(x)]) for x in clients]
+    packed = Federation.open_packed(pack(pairs, tmp_path / "p"))
+    for federation in (Federation.from_clients(pairs), packed):
+        assert federation.x.dtype == np.uint8
+        assert sorted(federation.sizes) == [0, len(BYTES)]
+
+
+@pytest.mark.parametrize("form", [np.ndarray.tolist, pandas.DataFrame])
+@pytest.mark.parametrize("name", LEARNT)
+def test_public_examples_are_an_array_of_the_clients_type(name, form):
+    with pytest.raises(UsageError, match="public: examples are not an array of float64; convert"):
+        of_public(name, form(X.astype(float)), Y, X)
+
+
 @pytest.mark.parametrize("entrance", [name for name in ENTRANCES if not name.startswith("pack")])
 def test_other_forms_of_the_same_examples(entrance):
     """Lists, frames and wide integers; methods take arrays of the clients' type."""
