@@ -14,7 +14,8 @@ from local_network import LocalNetwork
 
 from jaxfed.config import file as config_file
 from jaxfed.experiment.store.workdir import Workdir
-from jaxfed.federation.algorithm import ClientSide, FederatedAlgorithm, Sides, Unusable
+from jaxfed.federation.algorithm import ClientSide, FederatedAlgorithm, OnNetwork, Unusable
+from jaxfed.federation.method import with_attributes
 from jaxfed.flower.client import client_run
 from jaxfed.flower.deployment import trial
 from jaxfed.flower.messages import records
@@ -193,7 +194,9 @@ def tally(config, name, federation, *_, **__):
 
     return FederatedAlgorithm(
         init,
-        lambda state, cohort, key: (state, {}),
+        with_attributes(
+            lambda state, cohort, key: (state, {}),
+            on_network=lambda: OnNetwork(server, ClientSide(init_own, answer, form)),
+        ),
         lambda state, seen: {"test_accuracy": 0.0},
-        sides=lambda: Sides(server, ClientSide(init_own, answer, form)),
     )

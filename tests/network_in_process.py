@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.data import Partition
+from jaxfed.federation.algorithm import on_network
 from jaxfed.federation.census import census_of, counts_of
 from jaxfed.testing.method_checks import SEED, arranged
 
@@ -68,12 +69,12 @@ class Network:
         for client in clients:
             seen = of_client(federation, client)
             key = jax.random.fold_in(jax.random.key(seed), 0)
-            side = make_algorithm(config, name, seen).sides().client.at(key, seen)
+            side = on_network(make_algorithm(config, name, seen)).client.at(key, seen)
             self.clients[client], self.federations[client] = side, seen
             self.own[client] = as_numpy(side.init(key, seen))
         self.federation = of_server(federation)
         algorithm = make_algorithm(config, name, self.federation)
-        init, played = algorithm.sides().server(self.ask, self.federation)
+        init, played = on_network(algorithm).server(self.ask, self.federation)
         self.algorithm = algorithm._replace(init=init, round=played)
 
     def ask(self, step, messages, form, *, round_number, check=None, in_session=False):

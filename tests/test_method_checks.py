@@ -7,9 +7,9 @@ import pytest
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.fedavg import fedavg
-from jaxfed.federation.algorithm import FederatedAlgorithm, Outputs
+from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.cohort import arranged as sorted_cohort
-from jaxfed.federation.method import method
+from jaxfed.federation.method import method, with_attributes
 from jaxfed.testing import MethodChecks
 from jaxfed.testing.method_checks import arranged, assert_equal
 
@@ -28,7 +28,8 @@ def test_messages_say_what_is_wrong(monkeypatch):
             metrics = plain.round(state, cohort, key)[1]
             return state._replace(round=jax.jit(lambda n: n + 1)(state.round)), metrics
 
-        return plain._replace(round=round, outputs=Outputs())
+        evaluate = with_attributes(plain.evaluate, predictions=None)
+        return plain._replace(round=round, evaluate=evaluate)
 
     monkeypatch.setitem(ALGORITHMS, "careless", careless)
     with pytest.raises(AssertionError, match=r"test accuracy 0\.\d+, least_accuracy is 0.4"):

@@ -8,17 +8,16 @@ part of the clients uses the labels of these clients only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from functools import wraps
 
 import jax
 import numpy as np
 
 from jaxfed.algorithms.local_learning import local_learning
-from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, ServerState
+from jaxfed.federation.algorithm import Evaluate, FederatedAlgorithm, Metrics, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged
-from jaxfed.federation.method import method
+from jaxfed.federation.method import method, with_attributes
 from jaxfed.learners.client_fit import check_clients
 from jaxfed.learners.learner import Learner
 from jaxfed.settings import Count
@@ -52,17 +51,17 @@ def centralized(
     def round(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[ServerState, Metrics]:
         return alone.round(state, _pooled(cohort), key)
 
-    def of_all(judge: Callable, state: ServerState, federation: Federation) -> Metrics:
+    return alone._replace(init=init, round=round, evaluate=over_all(alone.evaluate))
+
+
+def over_all(judge: Evaluate) -> Evaluate:
+    """The measurement of one model that has all clients' examples, by that of clients' models."""
+
+    @wraps(judge)
+    def evaluate(state: ServerState, federation: Federation) -> Metrics:
         return judge(state, federation.pooled())
 
-    assert alone.validate is not None
-    return alone._replace(
-        init=init,
-        round=round,
-        evaluate=partial(of_all, alone.evaluate),
-        validate=partial(of_all, alone.validate),
-        outputs=alone.outputs._replace(clients=None),
-    )
+    return with_attributes(evaluate, of_clients=None)
 
 
 def _pooled(cohort: Cohort) -> Cohort:

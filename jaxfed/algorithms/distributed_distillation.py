@@ -142,4 +142,4 @@ def distributed_distillation(
         return after, {**metrics, "communication": communication.metrics()}
 
     judged = judged_by_clients(learner, num_classes, has_consensus=True)
-    return FederatedAlgorithm(init, round, **judged._asdict())
+    return FederatedAlgorithm(init, round, *judged)

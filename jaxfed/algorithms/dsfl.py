@@ -139,7 +139,7 @@ def dsfl(
         after = DSFLState(distilled.state, soft, told.weight, turns, count(int(state.round) + 1))
         return after, metrics
 
-    return FederatedAlgorithm(init, round, **judged_by_clients(learner, num_classes)._asdict())
+    return FederatedAlgorithm(init, round, *judged_by_clients(learner, num_classes))
 
 
 def sharpened_by_softmax(mean: np.ndarray, temperature: float) -> np.ndarray:

@@ -25,16 +25,17 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxfed.federation.algorithm import Asynchronous, FederatedAlgorithm, Timed
+from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.clock import Asynchronous, Timed
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.method import method
+from jaxfed.federation.method import method, with_attributes
 from jaxfed.settings import Count, NotNegative
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.parts import Hook, Messages
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.server_state import ServerState, stacked_for
+from jaxfed.training.server_state import ServerState, stacked_for, without_tables
 from jaxfed.training.specification import Training
 
 
@@ -61,8 +62,8 @@ def fedbuff(
     """
     buffered = partial(_buffered, training, staleness_exponent)
     plain = buffered(())
-    course = plain.course._replace(asynchronous=Asynchronous(concurrency, buffered))
-    return plain._replace(course=course)
+    asynchronous = Asynchronous(concurrency, buffered)
+    return plain._replace(round=with_attributes(plain.round, asynchronous=asynchronous))
 
 
 def _buffered(training: Training, exponent: float, arrivals: Sequence[Timed]) -> FederatedAlgorithm:
@@ -81,12 +82,11 @@ def _buffered(training: Training, exponent: float, arrivals: Sequence[Timed]) ->
     algorithm = federated_training(
         training, local_update, pseudo_label="none", hooks=(models,), messages=Messages(models.send)
     )
-    outputs = algorithm.outputs
-    return algorithm._replace(
-        outputs=outputs._replace(
-            evaluated=lambda state: outputs.evaluated(state)._replace(memory=())
-        )
-    )
+
+    def evaluated(state: ServerState) -> ServerState:
+        return without_tables(state)._replace(memory=())
+
+    return algorithm._replace(evaluate=with_attributes(algorithm.evaluate, evaluated=evaluated))
 
 
 class Start(NamedTuple):

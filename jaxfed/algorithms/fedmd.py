@@ -103,7 +103,7 @@ def fedmd(
     )
     check_answers(parts.learner, "scores")
     judged = judged_by_clients(parts.learner, num_classes)
-    return FederatedAlgorithm(parts.init, parts.round, **judged._asdict())
+    return FederatedAlgorithm(parts.init, parts.round, *judged)
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,7 +33,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import num_bytes_of
 from jaxfed.federation.evaluate import over_own_points
-from jaxfed.federation.method import method
+from jaxfed.federation.method import method, with_attributes
 from jaxfed.kernels.devices import in_batches, rows_at_once
 from jaxfed.models.head import head_paths, split_head
 from jaxfed.training.local.local_training import Trained
@@ -122,8 +122,8 @@ def with_own_heads(training: Training, name: str, steps: Steps) -> FederatedAlgo
 
         return over_own_points(labels_by, federation, np.asarray(state.clients.has_trained))
 
-    outputs = algorithm.outputs._replace(clients=evaluate_clients)
-    return algorithm._replace(outputs=outputs)
+    evaluate = with_attributes(algorithm.evaluate, of_clients=evaluate_clients)
+    return algorithm._replace(evaluate=evaluate)
 
 
 @jax.jit

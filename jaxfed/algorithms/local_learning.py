@@ -59,5 +59,4 @@ def local_learning(*, learner: Learner, num_classes: int, steps: Count = 50) -> 
         turns = with_turns(state.turns, turn.client_id)
         return LocalState(turn.state, turns, count(int(state.round) + 1)), turn.metrics
 
-    judged = judged_by_clients(learner, num_classes)
-    return FederatedAlgorithm(init, round, **judged._asdict())
+    return FederatedAlgorithm(init, round, *judged_by_clients(learner, num_classes))

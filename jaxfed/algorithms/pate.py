@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxfed.algorithms.centralized import over_all
 from jaxfed.data import Partition
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
@@ -167,11 +168,8 @@ def pate(
         return state._replace(learner=turn.state, turns=turns), metrics
 
     judged = judged_by_clients(server_learner, num_classes, has_consensus=True)
-    of_all = judged._replace(
-        evaluate=lambda state, federation: judged.evaluate(state, federation.pooled()),
-        outputs=judged.outputs._replace(clients=None),
-    )
-    return FederatedAlgorithm(init, round, **of_all._asdict())
+    of_all = judged._replace(evaluate=over_all(judged.evaluate))
+    return FederatedAlgorithm(init, round, *of_all)
 
 
 def noisy_vote(

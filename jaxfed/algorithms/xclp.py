@@ -21,11 +21,11 @@ import jax
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import FederatedAlgorithm, Sides
+from jaxfed.federation.algorithm import FederatedAlgorithm, OnNetwork
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution import HERE, Execution
-from jaxfed.federation.method import method
+from jaxfed.federation.method import method, with_attributes
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Share
 from jaxfed.xclp import (
@@ -113,13 +113,14 @@ def labeling_method(
             *([result.head] if result.head else []),
         )
 
-    def sides() -> Sides:
-        from jaxfed.xclp.network import labeling_sides  # only networks need it
+    def on_network() -> OnNetwork:
+        from jaxfed.xclp.network import on_network  # only networks need it
 
-        return labeling_sides(parameters, execution, late_fraction)
+        return on_network(parameters, execution, late_fraction)
 
     if parameters.head == "none":
-        return transductive(label_points)._replace(sides=sides)
+        plain = transductive(label_points)
+        return plain._replace(round=with_attributes(plain.round, on_network=on_network))
     first_head = partial(no_head, num_classes=parameters.num_classes)
     return transductive(label_points, first_head)._replace(predict=predicted_by_head)
 

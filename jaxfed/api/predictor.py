@@ -33,8 +33,9 @@ from jaxfed.data.features import extraction
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.data_form import DataForm, form_from
 from jaxfed.experiment.store.workdir import write_json
-from jaxfed.federation.algorithm import FederatedAlgorithm, ServerState
+from jaxfed.federation.algorithm import FederatedAlgorithm, ServerState, on_network
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.evaluate import evaluated_by
 from jaxfed.host import safe_files, storage
 from jaxfed.host.checkpoint import Checkpoints, named_arrays, with_arrays
 from jaxfed.host.location import folder_to_write, location
@@ -81,15 +82,15 @@ def method_and_form(
     if algorithm.predict is None:
         raise UsageError("it labels its clients' points and trains no model")
     init = algorithm.init
-    if federation.census is not None and algorithm.sides is not None:
-        sides = algorithm.sides()
-        if sides.evaluate is not None:
+    parties = None if federation.census is None else on_network(algorithm)
+    if parties is not None:
+        if parties.evaluate is not None:
             raise UsageError("its models and labels stay at the clients of the network")
         # Without rows of clients' states.
-        init, _ = sides.server(lambda *_, **__: {}, federation)
+        init, _ = parties.server(lambda *_, **__: {}, federation)
     state = init(jax.random.fold_in(jax.random.key(config.seed + repeat), 0), federation)
     is_selected = algorithm.validate and not last
-    return algorithm, algorithm.outputs.evaluated(state) if is_selected else state
+    return algorithm, evaluated_by(algorithm)(state) if is_selected else state
 
 
 def step_of(algorithm: FederatedAlgorithm, state: ServerState) -> Step:

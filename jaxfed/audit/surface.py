@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from inspect import unwrap
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,7 +34,7 @@ from jaxfed.audit.views import (
     parameter_views,
     probabilities_shown,
 )
-from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.algorithm import FederatedAlgorithm, attribute_of
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import arranged
 from jaxfed.federation.method import checked, plain
@@ -83,10 +82,8 @@ def surface_of(
         if "network" in settings:
             args.network = cache(args.network)  # one learner, whose programs are compiled once
         return partial(SHOWN[name], args)
-    played = unwrap(algorithm.round)
-    if getattr(played, "func", None) is one_round and name not in _UNKNOWN:
-        return _averaged(played.args[0])
-    return None
+    parts: Parts | None = attribute_of(algorithm.round, "parts")
+    return None if parts is None or name in _UNKNOWN else _averaged(parts)
 
 
 def _kept(model: nnx.State, deltas: nnx.State, weights: jax.Array, state: Any) -> tuple[Any, Any]:

@@ -10,12 +10,12 @@ loop that calls `round`; `jaxfed.algorithms` has the methods, one file each.
         state, metrics = algorithm.round(state, cohort, fold_in(key, t))
     metrics = algorithm.evaluate(state, federation)
 
-A method that runs on a network has two sides: a server that asks clients, and a client that answers.
+A method that runs on a network has a server that asks clients, and a client that answers.
 
-    sides = algorithm.sides()                       # `sides` is None: the method runs in one process alone
-    init, round = sides.server(ask, federation)     # at the server; `federation` has a census, no client data
-    own = sides.client.init(key, federation)        # at client j
-    own, reply = sides.client.answer(step, own, request, cohort)
+    parties = on_network(algorithm)                 # None: the method runs in one process alone
+    init, round = parties.server(ask, federation)   # at the server; `federation` has a census, no client data
+    own = parties.client.init(key, federation)      # at client j
+    own, reply = parties.client.answer(step, own, request, cohort)
 
 A round of a network is the simulation's round with `ask` in place of the clients' computation. A step is a
 pure function of a client's stored state and one request, so each may be answered by a process of its own.
@@ -23,7 +23,7 @@ pure function of a client's stored state and one request, so each may be answere
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -32,6 +32,7 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
+from jaxfed.settings import unwrapped
 
 ServerState = Any  # a pytree of arrays: whatever a method carries from round to round
 Metrics = dict[str, Any]  # name -> number, or a nested dict of numbers
@@ -131,90 +132,18 @@ class ClientSide(NamedTuple):
         return jax.eval_shape(lambda: self.init(key, federation))
 
 
-class Sides(NamedTuple):
-    """Both sides of a method.
+class OnNetwork(NamedTuple):
+    """A method on a network.
 
     Fields:
         server: ask, federation -> `Init` and `Round` of the server, whose cohorts have no examples.
-        client: a client's.
+        client: the side of a client.
         evaluate: the server's measurement of a state without models; None: that of the method.
     """
 
     server: Callable[[Ask, Federation], tuple[Init, Round]]
     client: ClientSide
     evaluate: Evaluate | None = None
-
-
-class Timed(NamedTuple):
-    """One round in simulated time.
-
-    Fields:
-        clients: the clients whose updates the server's step takes, ascending.
-        seconds: simulated time at which the round ends.
-        version: in asynchronous rounds, the number of server steps before each client began; else ().
-    """
-
-    clients: tuple[int, ...]
-    seconds: float
-    version: tuple[int, ...] = ()
-
-
-class Asynchronous(NamedTuple):
-    """Asynchronous rounds: number of clients that train at a time; schedule of all rounds -> their method."""
-
-    concurrency: int
-    of: Callable[[Sequence[Timed]], FederatedAlgorithm]
-
-
-class Course(NamedTuple):
-    """Differences between the rounds of a method, and its conditions on them, for the loop that plays them.
-
-    Fields:
-        one_shot: one round labels everything the cohort holds; a second would repeat it (`rounds_of`).
-            `@method(one_shot=True)` sets it.
-        stage_1: number of first rounds, on given labels alone, as in FedAvg. The state after the last one is
-            evaluated in any case, since compared methods begin to pseudo-label there
-            (`jaxfed.federation.rounds.is_judged`).
-        has_stage_2: True if later rounds differ; at least one of them is then required (`check_rounds`).
-        needs_labels: True if clients without labels have nothing to do in stage 2 either, so they need not
-            take part (`jaxfed.federation.rounds`). With labels at the server that is every client.
-        asynchronous: asynchronous rounds, in which the server does not wait for a whole cohort; None: the
-            server waits.
-        check_participation: for a method whose guarantee depends on how clients take part, raises a
-            `UsageError` for a `jaxfed.federation.rounds.Participation` in other cohorts or rounds.
-    """
-
-    one_shot: bool = False
-    stage_1: int = 0
-    has_stage_2: bool = False
-    needs_labels: bool = False
-    asynchronous: Asynchronous | None = None
-    check_participation: Callable[[Any], None] | None = None
-
-    def needs_labels_in(self, round_number: int) -> bool:
-        """True if clients without labels have nothing to do in this round, from 1 on."""
-        return self.needs_labels or round_number <= self.stage_1
-
-    @property
-    def labeled_only_rounds(self) -> int:
-        """Number of first rounds that another stage follows; 0 if all rounds are alike."""
-        return self.stage_1 if self.has_stage_2 else 0
-
-
-class Outputs(NamedTuple):
-    """Functions of the evaluated states, for what a run keeps and writes of them.
-
-    Fields:
-        evaluated: state -> the state without what no evaluation reads; selection keeps that of the best.
-        clients: measures the final state on each client's own points
-            (`jaxfed.federation.evaluate.over_clients`): those it wants labeled (`test`) or, if clients hold
-            no test data, its unlabeled points (`unlabeled`), whose true classes training never saw.
-        predictions: state, federation -> labels of all points that the method labels, or is tested on.
-    """
-
-    evaluated: Callable[[ServerState], ServerState] = lambda state: state
-    clients: Evaluate | None = None
-    predictions: Callable[[ServerState, Federation], Predictions] | None = None
 
 
 class FederatedAlgorithm(NamedTuple):
@@ -226,12 +155,11 @@ class FederatedAlgorithm(NamedTuple):
 
     `predict(state, x)`, of a method that trains a model, returns its probabilities of the classes.
 
-    `course` has the differences between its rounds and their conditions, `outputs` what a run writes.
-
-    `sides()` returns the method's server and client for a network; None: it runs in one process alone, as a
-    method does that is not declared `on_network`.
-
     `name`, for people: that of `jaxfed.algorithms`; "" if the factory was called otherwise.
+
+    A room that has to know more of a method reads an attribute of its `round` or `evaluate` (`attribute_of`),
+    which `jaxfed.federation.method.with_attributes` sets; plain functions have none. A function that replaces
+    one of these keeps the attributes by `functools.wraps`.
     """
 
     init: Init
@@ -239,10 +167,12 @@ class FederatedAlgorithm(NamedTuple):
     evaluate: Evaluate
     validate: Evaluate | None = None
     predict: Predict | None = None
-    course: Course = Course()
-    outputs: Outputs = Outputs()
-    sides: Callable[[], Sides] | None = None
     name: str = ""
+
+
+def attribute_of(function: Callable[..., Any], name: str, default: Any = None) -> Any:
+    """Return an attribute of a function, or of the one that it wraps (`functools.wraps`), or the default."""
+    return getattr(unwrapped(function, until=name), name, default)
 
 
 HAS_NO_MODEL = "has_no_model"  # metric of `evaluate`, True for a state without any model
@@ -252,7 +182,14 @@ def rounds_of(
     algorithm: FederatedAlgorithm, rounds: int, cohort_size: int, num_clients: int
 ) -> int:
     """Number of rounds to run: 1 for a one-shot method with all clients (size 0: all), else `rounds`."""
-    return 1 if algorithm.course.one_shot and cohort_size in (0, num_clients) else rounds
+    is_one_shot = attribute_of(algorithm.round, "one_shot", False)
+    return 1 if is_one_shot and cohort_size in (0, num_clients) else rounds
+
+
+def on_network(algorithm: FederatedAlgorithm) -> OnNetwork | None:
+    """Return a method on a network, from `on_network` of its round; None: it runs in one process alone."""
+    made: Callable[[], OnNetwork] | None = attribute_of(algorithm.round, "on_network")
+    return None if made is None else made()
 
 
 def check_rounds(labeled_only: int, rounds: int, name: str, stage_1: str) -> None:

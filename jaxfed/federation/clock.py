@@ -14,15 +14,16 @@ import heapq
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from jaxfed.data.client_rows import sizes_of
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import FederatedAlgorithm, Timed
+from jaxfed.federation.algorithm import FederatedAlgorithm, attribute_of
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.rounds import CohortOf, Played, Sampling, sample_clients
+from jaxfed.federation.rounds import CohortOf, Played, Sampling, needs_labels_in, sample_clients
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Gt, NotNegative, check, when
 
@@ -86,6 +87,30 @@ def seconds_of(clock: Clock, seed: int, examples: np.ndarray) -> np.ndarray:
     return clock.seconds_per_example * slowness[0] * examples + messages
 
 
+class Timed(NamedTuple):
+    """One round in simulated time.
+
+    Fields:
+        clients: the clients whose updates the server's step takes, ascending.
+        seconds: simulated time at which the round ends.
+        version: in asynchronous rounds, the number of server steps before each client began; else ().
+    """
+
+    clients: tuple[int, ...]
+    seconds: float
+    version: tuple[int, ...] = ()
+
+
+class Asynchronous(NamedTuple):
+    """The attribute `asynchronous` of a round whose server does not wait for a whole cohort.
+
+    Number of clients that train at a time; schedule of all rounds -> their method.
+    """
+
+    concurrency: int
+    of: Callable[[Sequence[Timed]], FederatedAlgorithm]
+
+
 @dataclass(frozen=True)
 class Schedule:
     """All rounds of a run in simulated time; round t is `rounds[t - 1]`."""
@@ -129,11 +154,11 @@ def schedule_of(
     Raises:
         UsageError: incompatible settings, or asynchronous rounds for which clients are too few.
     """
-    course, name = algorithm.course, algorithm.name or "this method"
+    asynchronous: Asynchronous | None = attribute_of(algorithm.round, "asynchronous")
     if not clock.is_on:
-        if course.asynchronous is not None:
+        if asynchronous is not None:
             raise UsageError(
-                f"the rounds of {name} are asynchronous, in simulated time",
+                f"the rounds of {algorithm.name or 'this method'} are asynchronous, in simulated time",
                 key="seconds_per_example",
                 owner="Clock",
                 value=clock.seconds_per_example,
@@ -141,10 +166,10 @@ def schedule_of(
             )
         return algorithm, None
     workers = _Workers(clock, algorithm, federation, seed, processed)
-    if course.asynchronous is None:
+    if asynchronous is None:
         return algorithm, Schedule(_synchronous(workers, sampling, rounds))
-    timed = _asynchronous(workers, course.asynchronous.concurrency, sampling, rounds)
-    return course.asynchronous.of(timed)._replace(name=algorithm.name), Schedule(timed)
+    timed = _asynchronous(workers, asynchronous.concurrency, sampling, rounds)
+    return asynchronous.of(timed)._replace(name=algorithm.name), Schedule(timed)
 
 
 class _Workers:
@@ -159,7 +184,7 @@ class _Workers:
         processed: Callable[[np.ndarray], np.ndarray],
     ) -> None:
         self.federation, self.seed = federation, seed
-        self._needs_labels = algorithm.course.needs_labels_in
+        self._needs_labels = partial(needs_labels_in, algorithm)
         labeled, *others = (sizes_of(kind) for kind in federation.partition)
         at_clients = labeled * (len(federation.server) == 0)
         self._rounds = [

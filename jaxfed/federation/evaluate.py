@@ -9,6 +9,14 @@ AAAI 2015; Guo, Pleiss, Sun, Weinberger, ICML 2017, who take 15 bins of equal wi
 mass: equally many points in each, as far as equal confidences allow. Flat confidences would all fall into one
 bin of equal width (Nguyen, O'Connor, EMNLP 2015; Nixon et al., CVPR Workshops 2019). The plug-in estimate is
 above zero for calibrated confidences too: by some 0.8 sqrt(15 p (1 - p) / n) with n / 15 points per bin.
+
+A method's `evaluate` may have attributes (`jaxfed.federation.algorithm.attribute_of`), for what a run keeps
+of states and writes at its end:
+
+    evaluated      state -> the state without what no evaluation reads; selection keeps that of the best
+    of_clients     `Evaluate` on each client's own points (`over_clients`): those it wants labeled (`test`)
+                   or, if clients hold no test data, unlabeled ones, whose classes training never saw
+    predictions    state, federation -> `Predictions` of all points that it labels, or is tested on
 """
 
 from __future__ import annotations
@@ -18,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxfed.federation.algorithm import Metrics
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, ServerState, attribute_of
 from jaxfed.federation.clients import Federation
 from jaxfed.registry import Registry
 
@@ -139,6 +147,14 @@ def over_own_points(
     owner = np.repeat(np.arange(len(points)), list(map(len, points)))
     truth, label = federation.y[np.concatenate(points)], np.concatenate([np.zeros(0, int), *found])
     return over_clients("unlabeled", label, truth, owner, len(points))
+
+
+def evaluated_by(algorithm: FederatedAlgorithm) -> Callable[[ServerState], ServerState]:
+    """Return the function state -> state without what no evaluation reads."""
+    found: Callable[[ServerState], ServerState] = attribute_of(
+        algorithm.evaluate, "evaluated", lambda state: state
+    )
+    return found
 
 
 class Reliability(NamedTuple):

@@ -59,7 +59,7 @@ class Method:
         title: its name in reports and tables; "": its name in configs.
         cites: its paper, as "authors, venue year"; "" for none.
         leaves: what leaves a client, as in "its model's change"; "": not said.
-        on_network: True if it also runs between processes (`FederatedAlgorithm.sides`).
+        on_network: True if it also runs between processes (`jaxfed.federation.algorithm.OnNetwork`).
         one_shot: True if one round labels all points of its cohort and trains no model.
         pooled: True if all clients' data are in one place: a bound, not a federated method.
         takes: its ingredients, out of `INGREDIENTS`; its other keywords are settings.
@@ -154,10 +154,10 @@ def method(**declaration: Any) -> Callable[[Callable[..., R]], Callable[..., R]]
             used = {"training", *in_objects}
             rest = {key: value for key, value in keywords.items() if key not in used}
             algorithm: Any = factory(**rest, **objects)
-            if hasattr(algorithm, "course"):  # anything else is refused where it is used
-                course = algorithm.course._replace(one_shot=own.one_shot)
-                sides = algorithm.sides if own.on_network else None
-                algorithm = algorithm._replace(course=course, sides=sides)
+            if hasattr(algorithm, "round"):  # anything else is refused where it is used
+                alone = {} if own.on_network else {"on_network": None}
+                round_ = with_attributes(algorithm.round, one_shot=own.one_shot, **alone)
+                algorithm = algorithm._replace(round=round_)
             result: R = algorithm
             return result
 
@@ -225,6 +225,13 @@ def checked(
     if own.together is not None:
         own.together(SimpleNamespace(**given))
     return given, objects
+
+
+def with_attributes(function: Callable[..., R], **attributes: Any) -> Callable[..., R]:
+    """Return a method's `round` or `evaluate` with attributes, each for a room that reads it."""
+    found = functools.partial(function)
+    vars(found).update(attributes)
+    return found
 
 
 def plain(factory: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,7 +21,13 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import HAS_NO_MODEL, FederatedAlgorithm, Metrics, ServerState
+from jaxfed.federation.algorithm import (
+    HAS_NO_MODEL,
+    FederatedAlgorithm,
+    Metrics,
+    ServerState,
+    attribute_of,
+)
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.host.parallel.workers import prefetched
@@ -96,7 +102,7 @@ def sample_clients(
     label, as with labels at the server, "proportional" is "uniform" by another draw.
 
     `seed` is that of the repeat, `round_number` from 1. `needs_labels`: clients without labels have nothing
-    to do in this round (`Course.needs_labels_in`).
+    to do in this round (`needs_labels_in`).
     """
     num_clients, size = federation.num_clients, config.cohort_size
     if not 0 < size < num_clients:
@@ -188,13 +194,14 @@ def cohorts_of(
 ) -> CohortOf:
     """Return the function that draws a method's cohorts from a federation (`sample_clients`).
 
-    A method whose guarantee assumes other cohorts, or fewer rounds, raises a UsageError.
+    A method whose guarantee depends on how clients take part has a round with `check_participation`, which
+    raises a UsageError for a `Participation` in other cohorts, or in more rounds.
     """
-    if (check := algorithm.course.check_participation) is not None:
+    if (check := attribute_of(algorithm.round, "check_participation")) is not None:
         check(participation(sampling, federation, seed, rounds))
 
     def cohort_of(number: int) -> Cohort:
-        needs_labels = algorithm.course.needs_labels_in(number)
+        needs_labels = needs_labels_in(algorithm, number)
         return federation.cohort(
             sample_clients(sampling, federation, seed, number, needs_labels=needs_labels)
         )
@@ -202,13 +209,23 @@ def cohorts_of(
     return cohort_of
 
 
+def needs_labels_in(algorithm: FederatedAlgorithm, number: int) -> bool:
+    """True if clients without labels have nothing to do in this round, from 1 on, so need not take part.
+
+    It is `needs_labels_in` of the method's round. With labels at the server it is about every client.
+    """
+    needs: bool = attribute_of(algorithm.round, "needs_labels_in", lambda number: False)(number)
+    return needs
+
+
 def is_judged(algorithm: FederatedAlgorithm, number: int, last: int, evaluate_every: int) -> bool:
     """True if the state after round `number` of `last` is evaluated.
 
     These are every `evaluate_every`-th round (0: none), the last one, and the last of the rounds on given
-    labels alone: the state before pseudo-labels is a candidate of selection.
+    labels alone (`stage_1` of the method's round is their number): compared methods begin to pseudo-label
+    there, and the state before is a candidate of selection.
     """
-    if number in (last, algorithm.course.stage_1):
+    if number in (last, attribute_of(algorithm.round, "stage_1", 0)):
         return True
     return evaluate_every > 0 and number % evaluate_every == 0
 

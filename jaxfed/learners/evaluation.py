@@ -27,9 +27,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxfed.federation.algorithm import HAS_NO_MODEL, Metrics, Outputs, Predictions
+from jaxfed.federation.algorithm import HAS_NO_MODEL, Metrics, Predictions
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_own_points
+from jaxfed.federation.method import with_attributes
 from jaxfed.learners.client_fit import Question, answers_of, tell
 from jaxfed.learners.learner import Learner
 from jaxfed.privacy.membership import gap_auc
@@ -76,8 +77,9 @@ def judged_by(
     Cost: each client's predictions of the split, and of its own labeled examples.
     """
     judge = _Judge(learner, read, has_consensus)
-    outputs = Outputs(clients=judge.evaluate_clients, predictions=judge.predictions)
-    return Evaluation(judge.evaluate, judge.validate, judge.predict, outputs)
+    outputs = {"of_clients": judge.evaluate_clients, "predictions": judge.predictions}
+    evaluate = with_attributes(judge.evaluate, **outputs)
+    return Evaluation(evaluate, judge.validate, judge.predict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.overrides import with_overrides
 from jaxfed.data import Partition
-from jaxfed.federation.algorithm import FederatedAlgorithm, ServerState
+from jaxfed.federation.algorithm import FederatedAlgorithm, ServerState, attribute_of
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.method import declared
@@ -67,13 +67,18 @@ def trains(name: str) -> bool:
     return declared(ALGORITHMS[name]).trains
 
 
+def is_one_shot(name: str) -> bool:
+    """True if one round of the method of this name labels all points of its cohort."""
+    return declared(ALGORITHMS[name]).one_shot
+
+
 @functools.cache
 def arranged(
     name: str, strategy: str = "auto", settings: tuple[str, ...] = ()
 ) -> tuple[ConfigDict, Federation, FederatedAlgorithm]:
     """A method with its config, and digits among clients of unequal sizes."""
     made = _made(name, strategy, settings, has_rounds=trains(name))
-    if not trains(name) and not made[2].course.one_shot:  # trains something of its own
+    if not trains(name) and not is_one_shot(name):  # trains something of its own
         return _made(name, strategy, settings, has_rounds=True)
     return made
 
@@ -270,7 +275,7 @@ class MethodChecks:
     def test_the_order_of_clients_is_inert(self) -> None:
         """A reversed cohort gives the same model, bit for bit."""
         config, federation, algorithm = self._arranged()
-        if algorithm.course.one_shot:
+        if is_one_shot(self.method):
             return
         last = config.training.labeled_only_rounds + 1
         backwards = played(
@@ -286,7 +291,7 @@ class MethodChecks:
 
     def test_strategies_agree_and_padding_is_inert(self) -> None:
         """One comparison of both, as another shape would be compiled again."""
-        if not self._arranged()[2].course.one_shot:
+        if not is_one_shot(self.method):
             self.agrees_with("vmap")
 
     def agrees_with(self, strategy: str) -> None:
@@ -370,14 +375,14 @@ class MethodChecks:
         state = played(algorithm, config, federation, start, 1, last)
         other = make_algorithm(config, self.method, renamed)
         begun = started(other, renamed)
-        if not other.course.one_shot:  # whose first state has given labels at most
+        if not is_one_shot(self.method):  # whose first state has given labels at most
             begun = jax.tree.map(lambda leaf: _reordered(leaf, to), start)
         after = played(other, config, renamed, begun, 1, last)
         if algorithm.predict is not None and other.predict is not None:
             x = federation.x[federation.test]
             predicted = np.asarray(other.predict(after, x))[:, to]
             np.testing.assert_allclose(algorithm.predict(state, x), predicted, rtol=1e-2, atol=1e-3)
-        ours, theirs = algorithm.outputs.predictions, other.outputs.predictions
+        ours, theirs = (attribute_of(one.evaluate, "predictions") for one in (algorithm, other))
         if ours is not None and theirs is not None:
             labels = _renamed(ours(state, federation).label, to)
             assert np.mean(labels == theirs(after, renamed).label) > 0.98
@@ -385,12 +390,13 @@ class MethodChecks:
     def test_predictions_are_what_was_measured(self) -> None:
         """The table of predictions, if the method has one, has the accuracy that `evaluate` returns."""
         config, federation, algorithm = self._arranged()
-        if algorithm.outputs.predictions is None:
+        predictions = attribute_of(algorithm.evaluate, "predictions")
+        if predictions is None:
             return
         state = self._states()[config.rounds]
-        predictions = algorithm.outputs.predictions(state, federation)
-        tested = np.isin(predictions.role, ("new", "test"))
-        right = predictions.label[tested] == federation.y[predictions.example[tested]]
+        table = predictions(state, federation)
+        tested = np.isin(table.role, ("new", "test"))
+        right = table.label[tested] == federation.y[table.example[tested]]
         assert np.mean(right) == algorithm.evaluate(state, federation)["test_accuracy"]
 
     def _arranged(

@@ -13,6 +13,7 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.method import with_attributes
 from jaxfed.federation.rounds import Participation
 from jaxfed.privacy.composition import MOST_NOISE, Subsampling, epsilon_of, noise_multiplier_of
 from jaxfed.settings import (
@@ -160,8 +161,7 @@ class Budget:
                 }
             return after, metrics
 
-        course = plain.course._replace(check_participation=self.check)
-        return plain._replace(round=round, course=course)
+        return plain._replace(round=with_attributes(round, check_participation=self.check))
 
     def check(self, played: Participation) -> None:
         """Check that a run has the cohorts that the guarantee assumes, and not more rounds."""

@@ -19,7 +19,7 @@ the client's points. A client's party answers a message by
 
     client, kept, frames = take_part(p, step, own, request, vectors, labels)
 
-and has its labels after the last one, `client.prediction()`. One-shot XCLP (`labeling_sides`) stores them.
+and has its labels after the last one, `client.prediction()`. One-shot XCLP (`on_network`) stores them.
 Until then the client's state has a hash of its examples, because other examples would make other messages
 under the same masks.
 """
@@ -39,7 +39,7 @@ import numpy as np
 
 from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import ProtocolError, UsageError
-from jaxfed.federation.algorithm import Ask, ClientSide, Init, Metrics, Round, Sides, Unusable
+from jaxfed.federation.algorithm import Ask, ClientSide, Init, Metrics, OnNetwork, Round, Unusable
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
@@ -303,8 +303,8 @@ class ServerState(NamedTuple):
     round: np.ndarray
 
 
-def labeling_sides(parameters: Parameters, execution: Execution, late_fraction: float) -> Sides:
-    """Both sides of one-shot XCLP.
+def on_network(parameters: Parameters, execution: Execution, late_fraction: float) -> OnNetwork:
+    """Server and client of one-shot XCLP.
 
     Raises:
         UsageError: points come after the graph is made.
@@ -350,7 +350,7 @@ def labeling_sides(parameters: Parameters, execution: Execution, late_fraction: 
         check_network(parameters)  # a client adds no noise of `bit_epsilon`
         return answered(parameters, step, own, request, cohort)
 
-    return Sides(
+    return OnNetwork(
         server,
         ClientSide(
             lambda key, federation: NO_STATE,

@@ -14,7 +14,9 @@ from jaxfed.config import assembly
 from jaxfed.config.methods import needs
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import attribute_of, on_network
 from jaxfed.federation.execution import is_one_cpu
+from jaxfed.federation.rounds import needs_labels_in
 from jaxfed.testing import MethodChecks
 from jaxfed.testing.method_checks import (
     SEED,
@@ -259,7 +261,7 @@ def test_clients_without_anything_to_train_on_are_inert(case):
     last = min(config.rounds, config.training.labeled_only_rounds + 2)
     nothing = (np.zeros(0, np.int64),) * 9
     own = nothing
-    if algorithm.course.needs_labels_in(last):
+    if needs_labels_in(algorithm, last):
         own = (*nothing[:5], *np.split(federation.validation[:4], 4))
     part = federation.partition
     with_nobody = federation.with_partition(
@@ -276,13 +278,13 @@ def test_clients_without_anything_to_train_on_are_inert(case):
         x = federation.x[federation.test]
         found = [algorithm.predict(state, x) for state in states]
     else:
-        found = [algorithm.outputs.predictions(state, federation).confidence for state in states]
+        predictions = attribute_of(algorithm.evaluate, "predictions")
+        found = [predictions(state, federation).confidence for state in states]
     np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("case", on_demand(CASES, at_once=("xclp", "fedavg", "fedct", "fedper")))
 def test_it_runs_on_a_network_as_declared(case):
     name, settings = CASES[case]
-    assert (arranged(name, settings=settings)[2].sides is not None) == declaration_of(
-        name
-    ).on_network
+    algorithm = arranged(name, settings=settings)[2]
+    assert (on_network(algorithm) is not None) == declaration_of(name).on_network

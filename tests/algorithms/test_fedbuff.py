@@ -195,4 +195,4 @@ def test_the_device_has_as_many_models_as_are_in_use():
     rows = {len(leaf) for leaf in jax.tree.leaves(state.memory)}
     assert rows == {max(slots_of(schedule.rounds)) + 1}
     assert 2 <= rows.pop() < 20
-    assert algorithm.outputs.evaluated(state).memory == ()
+    assert algorithm.evaluate.evaluated(state).memory == ()

@@ -84,7 +84,7 @@ def test_three_rounds_are_the_equations(method, momentum, tmp_path):
             mean = np.mean([heads[client] for client in sorted(trained)], axis=0)
             at_test = accuracy(np.concatenate([w, mean]), federation, federation.test)
             assert algorithm.evaluate(state, federation)["test_accuracy"] == at_test
-    measured = algorithm.outputs.clients(state, federation)["client_unlabeled_accuracy"]
+    measured = algorithm.evaluate.of_clients(state, federation)["client_unlabeled_accuracy"]
     expected = [
         accuracy(np.concatenate([w, head]), federation, points)
         for head, points in zip(heads, federation.partition.unlabeled, strict=True)
@@ -120,9 +120,9 @@ def test_clients_without_labels_keep_their_head_and_do_not_count():
     )
     algorithm = fedper(training=training_of(WHOLE))
     state = algorithm.init(KEY, federation)
-    assert algorithm.outputs.clients(state, federation) == {}
+    assert algorithm.evaluate.of_clients(state, federation) == {}
     after, _ = algorithm.round(state, federation.cohort(), KEY)
     np.testing.assert_array_equal(after.clients.has_trained, [True, False, True])
     np.testing.assert_array_equal(head_of(after, 1), head_of(state, 1))
-    found = algorithm.outputs.clients(after, federation)["client_unlabeled_accuracy"]
+    found = algorithm.evaluate.of_clients(after, federation)["client_unlabeled_accuracy"]
     np.testing.assert_array_equal(np.isnan(found), [False, True, True])

@@ -85,7 +85,7 @@ def test_rounds_of_fedproto_are_the_equations():
     right = [np.mean(nearest(v, x, given) == y) for v in networks]
     np.testing.assert_allclose(measured["client_test_accuracy"], right)
     np.testing.assert_allclose(measured["test_accuracy"], np.mean(right))
-    found = algorithm.outputs.clients(state, federation)["client_unlabeled_accuracy"]
+    found = algorithm.evaluate.of_clients(state, federation)["client_unlabeled_accuracy"]
     for client, points in enumerate(federation.partition.unlabeled):
         x, y = federation.x[points].astype(np.float64), federation.y[points]
         np.testing.assert_allclose(found[client], np.mean(nearest(networks[client], x, given) == y))

@@ -5,9 +5,10 @@ from functools import partial
 import numpy as np
 import refusals
 
-from jaxfed.federation.algorithm import Asynchronous, Course, FederatedAlgorithm
+from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.clock import Clock, schedule_of
+from jaxfed.federation.clock import Asynchronous, Clock, schedule_of
+from jaxfed.federation.method import with_attributes
 from jaxfed.federation.rounds import Sampling
 
 X, Y = np.arange(5, dtype=np.float32)[:, None], np.arange(5) % 3
@@ -52,10 +53,10 @@ def rounds(federation=SIX, size=0, at_once=0, sampling="uniform", labels=False, 
     """Three rounds in simulated time."""
 
     def call():
-        method = FederatedAlgorithm(*[None] * 3, course=Course(needs_labels=labels))
-        if at_once:
-            course = method.course._replace(asynchronous=Asynchronous(at_once, len))
-            method = method._replace(course=course)
+        asynchronous = Asynchronous(at_once, len) if at_once else None
+        needs = {"needs_labels_in": lambda number: labels}
+        played = with_attributes(len, asynchronous=asynchronous, **needs)
+        method = FederatedAlgorithm(None, played, None)
         given = Clock(**{"seconds_per_example": 1.0} | clock)
         schedule_of(given, method, federation, Sampling(size, sampling), 5, 3)
 

@@ -10,23 +10,25 @@ import pytest
 from scipy import stats
 
 import jaxfed
-from jaxfed.federation.algorithm import Course, FederatedAlgorithm
+from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.method import with_attributes
 from jaxfed.federation.rounds import Sampling, cohorts_of, is_judged, play, sample_clients
 
 CLIENTS = [(np.full((2, 1), j, np.float32), [0, 1]) for j in range(5)]
 
 
-def summing(**course):
+def summing(stage_1=0):
     """A method whose state is the numbers of the clients that it has seen, and its keys."""
 
     def round(state, cohort, key):
         ids = tuple(np.asarray(cohort.client_id).tolist())
         return (*state, (ids, jax.random.key_data(key).tolist())), {"clients": len(ids)}
 
-    return FederatedAlgorithm(
-        lambda key, federation: (), round, lambda state, federation: {}, course=Course(**course)
+    staged = with_attributes(
+        round, stage_1=stage_1, needs_labels_in=lambda number: number <= stage_1
     )
+    return FederatedAlgorithm(lambda key, federation: (), staged, lambda state, federation: {})
 
 
 def test_rounds_follow_one_another_with_their_own_cohorts_and_keys():

@@ -11,6 +11,7 @@ from small_training import KEY, federation_of, rounds_of, training_of
 
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.scaffold import scaffold
+from jaxfed.federation.evaluate import evaluated_by
 from jaxfed.host.row_table import RowTable
 from jaxfed.testing.method_checks import assert_equal
 from jaxfed.training import server_state
@@ -116,7 +117,7 @@ def test_selection_keeps_the_model_of_a_network_alone(small):
         training = training_of(Batches("joint", 2, 1))
         algorithm = method(training=training)
         state = algorithm.init(KEY, federation)
-        kept = algorithm.outputs.evaluated(state)
+        kept = evaluated_by(algorithm)(state)
         assert (kept.clients == () and kept is not state) is is_left
         assert algorithm.evaluate(kept, federation) == algorithm.evaluate(state, federation)
     assert without_tables(state) is state

@@ -56,10 +56,10 @@ from jaxfed.algorithms.fedct.round import (
     server_round,
 )
 from jaxfed.algorithms.fedct.settings import LabelPrivacy, Voting
-from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Sides
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, OnNetwork
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.method import method
+from jaxfed.federation.method import method, with_attributes
 from jaxfed.learners.client_fit import check_clients, count, first_turns
 from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.learner import Learner, PublicTargets
@@ -112,8 +112,9 @@ def fedct(
     """
     settings = CoTraining(learner, public, num_classes, steps, voting, privacy)
     parts = _Simulated(settings)
+    round_ = with_attributes(parts.round, on_network=parts.on_network)
     judged = judged_by_clients(learner, num_classes, has_consensus=True)
-    return FederatedAlgorithm(parts.init, parts.round, sides=parts.sides, **judged._asdict())
+    return FederatedAlgorithm(parts.init, round_, *judged)
 
 
 def draws_of(key: jax.Array) -> DrawOf:
@@ -185,7 +186,7 @@ class _Simulated:
         presence = None if attendance is None else attendance.presence()
         yield Session(len(ids), presence=presence, mask_partners=partners)
 
-    def sides(self) -> Sides:
-        from jaxfed.algorithms.fedct.network import co_training_sides  # only networks need it
+    def on_network(self) -> OnNetwork:
+        from jaxfed.algorithms.fedct.network import on_network  # only networks need it
 
-        return co_training_sides(self.settings, self.first)
+        return on_network(self.settings, self.first)

@@ -39,7 +39,7 @@ from jaxfed.algorithms.fedct.round import (
     server_round,
 )
 from jaxfed.errors import ProtocolError, UsageError
-from jaxfed.federation.algorithm import Ask, ClientSide, Init, Metrics, Round, Sides, Unusable
+from jaxfed.federation.algorithm import Ask, ClientSide, Init, Metrics, OnNetwork, Round, Unusable
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.host.safe_files import array
@@ -91,8 +91,8 @@ def reply_form() -> dict[str, Any]:
     }
 
 
-def co_training_sides(settings: CoTraining, first: Callable[[Federation], FedCTState]) -> Sides:
-    """Return both sides.
+def on_network(settings: CoTraining, first: Callable[[Federation], FedCTState]) -> OnNetwork:
+    """Return the method's server and client.
 
     Args:
         settings: of the method.
@@ -127,7 +127,7 @@ def co_training_sides(settings: CoTraining, first: Callable[[Federation], FedCTS
         lambda key, federation: NO_STATE,
         placed,
     )
-    return Sides(server, client, consensus_quality)
+    return OnNetwork(server, client, consensus_quality)
 
 
 def _check_network(settings: CoTraining) -> None:

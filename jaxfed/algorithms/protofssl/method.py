@@ -104,7 +104,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.method import method
+from jaxfed.federation.method import method, with_attributes
 from jaxfed.privacy.composition import gaussian_epsilon, mean_sensitivity
 from jaxfed.random_streams import Stream
 from jaxfed.settings import NotNegative
@@ -225,7 +225,7 @@ def _with_epsilon(algorithm: FederatedAlgorithm, shown: Shown) -> FederatedAlgor
         epsilon = gaussian_epsilon(shown.delta, sensitivity, shown.noise, releases=int(after.round))
         return after, {**metrics, "prototype_epsilon": epsilon}
 
-    return algorithm._replace(round=round, sides=None)
+    return algorithm._replace(round=with_attributes(round, on_network=None))
 
 
 @dataclass(frozen=True, eq=False)

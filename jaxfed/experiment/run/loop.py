@@ -58,7 +58,7 @@ from jaxfed.experiment.run.save_outputs import save_outputs
 from jaxfed.experiment.run.simulate import Plan, method_rounds
 from jaxfed.experiment.run.summary import Record, divergence, summarize
 from jaxfed.experiment.store.workdir import PARTITION, Workdir, plain, write_json
-from jaxfed.federation.algorithm import FederatedAlgorithm, rounds_of
+from jaxfed.federation.algorithm import FederatedAlgorithm, attribute_of, rounds_of
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock import Schedule
 from jaxfed.federation.rounds import Played
@@ -236,7 +236,7 @@ class Experiment:
             observe=lambda played: self.observe(
                 Observed(*whose, algorithm, federation, played, rounds)
             ),
-            at_end=algorithm.outputs.clients,
+            at_end=attribute_of(algorithm.evaluate, "of_clients"),
         )
         with closing(measured):
             if algorithm.validate and not finished:

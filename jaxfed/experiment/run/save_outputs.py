@@ -32,7 +32,7 @@ from ml_collections import ConfigDict
 from jaxfed.experiment.run.simulate import Selected
 from jaxfed.experiment.store.records import PREDICTED
 from jaxfed.experiment.store.workdir import Workdir
-from jaxfed.federation.algorithm import FederatedAlgorithm, Predictions
+from jaxfed.federation.algorithm import FederatedAlgorithm, Predictions, attribute_of
 from jaxfed.federation.clients import Federation
 from jaxfed.host import storage
 from jaxfed.host.checkpoint import Checkpoints
@@ -63,10 +63,9 @@ def save_outputs(
         record = {"round": round_number, "network": config.model.name}
         record["names"] = dict(simulation.names)
         Checkpoints(folder).save(round_number, state, record)
-    if algorithm.outputs.predictions is not None:
-        predicted = algorithm.outputs.predictions(selected.final, federation)
-        place = workdir.predictions(name, repeat)
-        save_predictions(place, predicted, federation.y, simulation.numbers)
+    if (predictions := attribute_of(algorithm.evaluate, "predictions")) is not None:
+        rows = predictions(selected.final, federation)
+        save_predictions(workdir.predictions(name, repeat), rows, federation.y, simulation.numbers)
 
 
 def save_predictions(

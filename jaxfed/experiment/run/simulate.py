@@ -28,13 +28,14 @@ from jaxfed.federation.algorithm import (
     Metrics,
     Predictions,
     ServerState,
+    attribute_of,
     check_rounds,
     has_diverged,
     rounds_of,
 )
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock import Clock, Schedule, schedule_of
-from jaxfed.federation.evaluate import MEASURES
+from jaxfed.federation.evaluate import MEASURES, evaluated_by
 from jaxfed.federation.rounds import Played, Sampling, cohorts_of, is_judged, play, watched
 from jaxfed.settings import Count, CountOrZero, hinted
 
@@ -43,7 +44,7 @@ class Selected(NamedTuple):
     """A method's current state and, if it validates, the best so far. Checkpoints store this tuple.
 
     `best` is the best state by `dataset.validation_measure`, reduced to what evaluation reads
-    (`Outputs.evaluated`); () for a method that does not validate.
+    (`evaluated_by`); () for a method that does not validate.
     """
 
     state: ServerState
@@ -149,7 +150,7 @@ def method_rounds(
         cohort_of = plan.schedule.cohorts(federation)
     key = jax.random.key(seed)
     state = algorithm.init(jax.random.fold_in(key, 0), federation)
-    best = algorithm.outputs.evaluated(state) if algorithm.validate else ()
+    best = evaluated_by(algorithm)(state) if algorithm.validate else ()
     selected = Selected(state, best, -1.0, 0)
     if resumed is not None:
         selected = resumed(selected)
@@ -200,7 +201,7 @@ def _measured(
     if algorithm.validate is None:
         return selected, {**seen}, seen if number == plan.rounds else {}
     metrics = {**validated(algorithm, state, federation, plan.measure)}
-    selected = selected.after(number, state, metrics, algorithm.outputs.evaluated, measure)
+    selected = selected.after(number, state, metrics, evaluated_by(algorithm), measure)
     metrics |= watched(seen)
     if number < plan.rounds:
         return selected, metrics, {}
@@ -220,7 +221,7 @@ class Simulated:
         algorithm: the method.
         federation: the clients.
         state: the state that validation selected, without what evaluation does not read
-            (`Outputs.evaluated`); the last one if the method does not validate.
+            (`evaluated_by`); the last one if the method does not validate.
         last_state: after the last round.
         metrics: final metrics of `state`: `test_accuracy` and others.
         records: one for each round: `round`, `seconds` including evaluation, the round's metrics, and those
@@ -256,8 +257,8 @@ class Simulated:
 
     def predictions(self) -> Predictions:
         """Return the predictions for all points that the method labels or is tested on."""
-        assert self.algorithm.outputs.predictions is not None
-        return self.algorithm.outputs.predictions(self.state, self.federation)
+        table: Callable[..., Predictions] = attribute_of(self.algorithm.evaluate, "predictions")
+        return table(self.state, self.federation)
 
 
 @hinted
@@ -295,9 +296,9 @@ def simulate(
             label; the loss is no longer finite; no client has a model in the end.
     """
     _check(algorithm, federation, cohort_size)
-    check_rounds(
-        algorithm.course.labeled_only_rounds, rounds, "rounds", "Training.labeled_only_rounds"
-    )
+    if attribute_of(algorithm.round, "has_stage_2"):
+        stage_1 = attribute_of(algorithm.round, "stage_1")
+        check_rounds(stage_1, rounds, "rounds", "Training.labeled_only_rounds")
     chosen = Sampling(cohort_size, sampling)
     rounds = rounds_of(algorithm, rounds, cohort_size, federation.num_clients)
     algorithm, schedule = schedule_of(clock or Clock(), algorithm, federation, chosen, seed, rounds)

@@ -53,7 +53,7 @@ from jaxfed.data.client_rows import Partition
 from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store import compilation_cache
-from jaxfed.federation.algorithm import ClientSide
+from jaxfed.federation.algorithm import ClientSide, on_network
 from jaxfed.federation.census import ClientCounts, counts_of
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.method import method_settings
@@ -245,10 +245,11 @@ def method_of(
 
     federation = own_federation(data, told)
     algorithm = make_algorithm(config, told.method, federation)
-    if algorithm.sides is None:
+    parties = on_network(algorithm)
+    if parties is None:
         raise StepRefused(f"{told.method} runs in one process alone")
     key = jax.random.fold_in(jax.random.key(config.seed), 0)
-    return algorithm.sides().client.at(key, federation), federation, key
+    return parties.client.at(key, federation), federation, key
 
 
 def _checksum(data: ClientData) -> str:

@@ -22,7 +22,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,9 @@ from jaxfed.federation.algorithm import (
     Check,
     FederatedAlgorithm,
     Metrics,
-    Outputs,
     ServerState,
     Unusable,
+    on_network,
 )
 from jaxfed.federation.census import census_of
 from jaxfed.federation.clients import Federation
@@ -126,11 +126,12 @@ class ClientCalls:
 
     def algorithm(self, algorithm: FederatedAlgorithm, name: str) -> FederatedAlgorithm:
         """Return the method with a round that asks the clients."""
-        assert algorithm.sides is not None  # checked
-        sides = algorithm.sides()
-        init, play = sides.server(self.ask, self.federation)
+        parties = on_network(algorithm)
+        assert parties is not None  # checked
+        init, play = parties.server(self.ask, self.federation)
         self.told = self.told._replace(method=name)
 
+        @wraps(algorithm.round)
         def round_(
             state: ServerState, cohort: Cohort, key: jax.Array
         ) -> tuple[ServerState, Metrics]:
@@ -145,12 +146,9 @@ class ClientCalls:
             self._stages.write(round=number, stage=END, states=self.exchange.states)
             return after, {**metrics, "network": self._of_round}
 
-        if sides.evaluate is not None:  # the server has no model
-            algorithm = algorithm._replace(
-                evaluate=sides.evaluate, validate=None, predict=None, outputs=Outputs()
-            )
-        outputs = algorithm.outputs._replace(clients=None)
-        return algorithm._replace(init=init, round=round_, outputs=outputs)
+        if parties.evaluate is not None:  # the server has no model
+            algorithm = algorithm._replace(evaluate=parties.evaluate, validate=None, predict=None)
+        return algorithm._replace(init=init, round=round_)
 
     def ask(
         self,

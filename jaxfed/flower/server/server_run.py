@@ -27,7 +27,7 @@ from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import compilation_cache
 from jaxfed.experiment.store.data_form import DataForm
 from jaxfed.experiment.store.workdir import open_workdir
-from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.algorithm import FederatedAlgorithm, on_network
 from jaxfed.federation.census import Census, FeatureSums
 from jaxfed.flower.messages.steps import Network
 from jaxfed.flower.server import client_calls
@@ -98,7 +98,8 @@ def check(config: ConfigDict, data: ServerData) -> None:
     census = Census(1, 1, FeatureSums(nothing, nothing, 1))  # of clients who have not been asked
     federation = data.federation(census, number)
     algorithm = make_algorithm(config, config.algorithm, federation)
-    if algorithm.sides is None:
+    parties = on_network(algorithm)
+    if parties is None:
         wrong = "this method runs in one process alone, not on a network"
         raise refused(config, "algorithm", wrong, "use launch.run")
-    algorithm.sides().server(lambda *_, **__: {}, federation)
+    parties.server(lambda *_, **__: {}, federation)

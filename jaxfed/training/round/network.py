@@ -40,7 +40,7 @@ import numpy as np
 from flax import nnx
 
 from jaxfed.errors import ProtocolError, UsageError
-from jaxfed.federation.algorithm import Ask, Check, ClientSide, Init, Round, Sides, Unusable
+from jaxfed.federation.algorithm import Ask, Check, ClientSide, Init, OnNetwork, Round, Unusable
 from jaxfed.federation.clients import UNLABELED, Federation
 from jaxfed.federation.cohort import Array, Cohort, arranged, own_examples
 from jaxfed.federation.communication import Communication
@@ -584,8 +584,10 @@ def _summand(reply: Reply) -> Summand:
     return summand_of(reply.update, reply.trains, reply.labels, reply.unlabeled)
 
 
-def sides_of(parts: Parts, trained: Callable[..., Outcome], one_round: Callable[..., Any]) -> Sides:
-    """Return the server's side and a client's, by `trained` and `one_round` of `jaxfed.training.round.round`.
+def on_network(
+    parts: Parts, trained: Callable[..., Outcome], one_round: Callable[..., Any]
+) -> OnNetwork:
+    """Return a method's server and client, by `trained` and `one_round` of `jaxfed.training.round.round`.
 
     Raises:
         UsageError: settings that do not run on a network; at the server, a labeling that needs more than a
@@ -635,4 +637,4 @@ def sides_of(parts: Parts, trained: Callable[..., Outcome], one_round: Callable[
         stages = served(1, labels_at_clients), served(2, labels)
         return client.init_server, partial(one_round, parts, stages)
 
-    return Sides(server, side)
+    return OnNetwork(server, side)

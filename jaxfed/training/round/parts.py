@@ -23,12 +23,13 @@ from flax import nnx
 
 from jaxfed.data.client_rows import ClientRows
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import Course, Evaluate, Metrics, Outputs, Predict, Predictions
+from jaxfed.federation.algorithm import Evaluate, Metrics, Predict, Predictions
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.federation.evaluate import MEASURES, over_clients
 from jaxfed.federation.execution import require
+from jaxfed.federation.method import with_attributes
 from jaxfed.kernels.devices import in_batches, rows_at_once
 from jaxfed.random_streams import Stream
 from jaxfed.training.aggregate import Aggregate
@@ -242,11 +243,13 @@ class Classifier(NamedTuple):
         probabilities: (needed, x [n, ...]) -> float32 [n, C]; jit-traceable.
         of_client: (state after a round, model that a client sent in it, client's number) -> the part needed
             to classify by that client's upload alone, for views of single uploads.
+        reads_clients: False if it needs no clients' states: an evaluated state then has no tables of them.
     """
 
     needed: Callable[[ServerState], Any]
     probabilities: Callable[[Any, jax.Array], jax.Array]
     of_client: Callable[[ServerState, nnx.State, int], Any] = lambda state, model, client: model
+    reads_clients: bool = True
 
 
 def network_classifier(training: Training) -> Classifier:
@@ -255,7 +258,7 @@ def network_classifier(training: Training) -> Classifier:
     def probabilities(model: nnx.State, x: jax.Array) -> jax.Array:
         return jax.nn.softmax(training.model.apply(model, x).astype(jnp.float32))
 
-    return Classifier(lambda state: state.model, probabilities)
+    return Classifier(lambda state: state.model, probabilities, reads_clients=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,7 +282,8 @@ class Parts:
 
     def stage(self, rounds_done: int) -> int:
         """Return the stage of the next round, 1 or 2; without pseudo-labels all rounds are of stage 1."""
-        return 1 + self.course.has_stage_2 * (rounds_done >= self.training.labeled_only_rounds)
+        is_later = rounds_done >= self.training.labeled_only_rounds
+        return 2 if is_later and self.pseudo_label != "none" else 1
 
     def source(self, stage: int) -> str:
         """Return the name of the source of labels of stage 1 or 2."""
@@ -289,13 +293,10 @@ class Parts:
         """Return the number of rounds before a stage."""
         return 0 if stage == 1 else self.training.labeled_only_rounds
 
-    @property
-    def course(self) -> Course:
-        """Stage 1, on given labels alone, and stage 2, on those of a source."""
-        has_stage_2 = self.pseudo_label != "none"
-        is_within = self.pseudo_label in WITHIN_CLIENTS and not self.takes_all
-        needs_labels = not has_stage_2 or is_within
-        return Course(False, self.training.labeled_only_rounds, has_stage_2, needs_labels)
+    def needs_labels(self, stage: int) -> bool:
+        """True if clients without labels have nothing to do in a stage."""
+        source = self.source(stage)
+        return source == "none" or (source in WITHIN_CLIENTS and not self.takes_all)
 
     def first_state(self, num_rows: int, key: jax.Array, federation: Federation) -> ServerState:
         """Return the state before the first round, with rows of clients' states for `num_rows` of them.
@@ -327,7 +328,7 @@ class Parts:
             state = hook.init(state, federation, key)
         if not jax.tree.leaves(state.control):
             return state
-        needs = True, self.course.needs_labels
+        needs = map(self.needs_labels, (1, 2))
         numbers = [federation.num_training(needs_labels=each) for each in needs]
         return state._replace(num_training=np.maximum(numbers, 1).astype(np.float32))
 
@@ -365,15 +366,10 @@ class Evaluation(NamedTuple):
     evaluate: Evaluate
     validate: Evaluate
     predict: Predict
-    outputs: Outputs
 
 
-def evaluation_by(classifier: Classifier, *, reads_clients: bool = True) -> Evaluation:
-    """Build the evaluation functions of a classifier; they share one compiled program.
-
-    `reads_clients` is False for a classifier that needs no clients' states: an evaluated state (`Outputs`)
-    then has no tables of them.
-    """
+def evaluation_by(classifier: Classifier) -> Evaluation:
+    """Build the evaluation functions of a classifier; they share one compiled program."""
     probabilities = jax.jit(classifier.probabilities)
 
     def predict(state: ServerState, x: np.ndarray) -> np.ndarray:
@@ -384,9 +380,9 @@ def evaluation_by(classifier: Classifier, *, reads_clients: bool = True) -> Eval
 
     def of_split(state: ServerState, federation: Federation, split: np.ndarray) -> np.ndarray:
         made_from = federation, split, *jax.tree.leaves(classifier.needed(state))
-        if reads_clients or [*map(id, made_from)] != [*map(id, last[0])]:
+        if classifier.reads_clients or [*map(id, made_from)] != [*map(id, last[0])]:
             last[1] = predict(state, federation.examples(split))
-            last[0] = () if reads_clients else made_from
+            last[0] = () if classifier.reads_clients else made_from
         return last[1]
 
     def quality(
@@ -426,7 +422,7 @@ def evaluation_by(classifier: Classifier, *, reads_clients: bool = True) -> Eval
             confidence=probability.max(axis=1),
         )
 
-    outputs = Outputs(
-        (lambda state: state) if reads_clients else without_tables, evaluate_clients, predictions
-    )
-    return Evaluation(evaluate, validate, predict, outputs)
+    outputs: dict[str, Any] = {"of_clients": evaluate_clients, "predictions": predictions}
+    if not classifier.reads_clients:
+        outputs["evaluated"] = without_tables
+    return Evaluation(with_attributes(evaluate, **outputs), validate, predict)

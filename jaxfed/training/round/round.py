@@ -21,10 +21,11 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Sides
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, OnNetwork
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.method import with_attributes
 from jaxfed.training.aggregate import Aggregate, check_weights, in_all, weighted_sum
 from jaxfed.training.local.batches import ClientData
 from jaxfed.training.round.client_round import ClientUpdate, LocalUpdate, Shared
@@ -86,19 +87,20 @@ def federated_training(
 
         server = server_of(training, server_update, pseudo_label, joins=server_joins)
     check_source(pseudo_label, training.pseudo_labels)
-    reads_clients = classifier is not None
     classifier = classifier or network_classifier(training)
     parts = Parts(
         *(training, local_update, pseudo_label, init_client, control, messages, tuple(hooks)),
         *(server, classifier, takes_all, aggregate_of(training)),
     )
-    return FederatedAlgorithm(
-        parts.checked_state,
+    round_ = with_attributes(
         partial(one_round, parts, simulated(parts, trained)),
-        course=parts.course,
-        sides=partial(_sides, parts),
-        **evaluation_by(classifier, reads_clients=reads_clients)._asdict(),
+        parts=parts,
+        stage_1=training.labeled_only_rounds,
+        has_stage_2=pseudo_label != "none",
+        needs_labels_in=lambda number: parts.needs_labels(parts.stage(number - 1)),
+        on_network=partial(_on_network, parts),
     )
+    return FederatedAlgorithm(parts.checked_state, round_, *evaluation_by(classifier))
 
 
 def one_round(
@@ -288,7 +290,7 @@ def with_measured(
     return state._replace(model=with_statistics(state.model, statistics))
 
 
-def _sides(parts: Parts) -> Sides:
-    from jaxfed.training.round.network import sides_of
+def _on_network(parts: Parts) -> OnNetwork:
+    from jaxfed.training.round.network import on_network
 
-    return sides_of(parts, trained, one_round)
+    return on_network(parts, trained, one_round)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import wraps
 from typing import Any
 
 import jax
@@ -68,6 +69,7 @@ def cross_validated(
     first = make(candidates[0], HERE)
     report = execution.counting("settings of cross-validation") or (lambda done, total: None)
 
+    @wraps(first.round)
     def round(state: Transduction, cohort: Cohort, key: jax.Array) -> tuple[Transduction, Metrics]:
         remembering = replace(execution, memory={})
         methods = [make(settings, remembering) for settings in candidates]

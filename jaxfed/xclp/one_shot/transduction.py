@@ -17,7 +17,6 @@ from jaxfed.federation.algorithm import (
     FederatedAlgorithm,
     Init,
     Metrics,
-    Outputs,
     Predictions,
     Round,
 )
@@ -29,7 +28,7 @@ from jaxfed.federation.evaluate import (
     expected_calibration_error,
     over_clients,
 )
-from jaxfed.federation.method import labels_elsewhere
+from jaxfed.federation.method import labels_elsewhere, with_attributes
 
 
 class Transduction(NamedTuple):
@@ -82,12 +81,8 @@ def transductive(
 
 def one_shot_method(init: Init, round: Round) -> FederatedAlgorithm:
     """Return the method whose state is the labels of all points, which one round finds."""
-    return FederatedAlgorithm(
-        init,
-        round,
-        evaluate,
-        outputs=Outputs(clients=evaluate_clients, predictions=predictions),
-    )
+    outputs = {"of_clients": evaluate_clients, "predictions": predictions}
+    return FederatedAlgorithm(init, round, with_attributes(evaluate, **outputs))
 
 
 def evaluate(state: Transduction, federation: Federation) -> Metrics:

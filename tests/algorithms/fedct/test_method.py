@@ -147,7 +147,7 @@ def test_judgement():
         "client_validation_accuracy_deviation",
         "majority_validation_accuracy",
     }
-    table = algorithm.outputs.predictions(state, FEDERATION)
+    table = algorithm.evaluate.predictions(state, FEDERATION)
     np.testing.assert_array_equal(table.label.reshape(4, -1), said)
     np.testing.assert_array_equal(table.client, np.repeat(np.arange(4), 20))
     probabilities = algorithm.predict(state, x[FEDERATION.test])
@@ -166,13 +166,13 @@ def test_clients_are_judged_on_their_own_unlabeled_points():
     federation = replace(FEDERATION, partition=split)
     algorithm = method()
     state = rounds_of(algorithm, FEDERATION, 1)[0][1]
-    told = algorithm.outputs.clients(state, federation)
+    told = algorithm.evaluate.of_clients(state, federation)
     right = [
         np.mean(nearest(center, FEDERATION.x[own]) == FEDERATION.y[own])
         for center, own in zip(state.learner.center, split.unlabeled[:3], strict=False)
     ]
     np.testing.assert_allclose(told["client_unlabeled_accuracy"], [*right, np.nan])
-    assert algorithm.outputs.clients(state, FEDERATION) == {}
+    assert algorithm.evaluate.of_clients(state, FEDERATION) == {}
 
 
 def test_clients_without_a_model_have_no_say():

@@ -20,8 +20,8 @@ from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import RunProgress, results_table
 from jaxfed.experiment.run.summary import summarize
 from jaxfed.experiment.store.workdir import Workdir, open_workdir
-from jaxfed.federation.algorithm import Course, FederatedAlgorithm
-from jaxfed.federation.method import method
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.method import method, with_attributes
 from jaxfed.host.checkpoint import Checkpoints, CheckpointWriter
 from jaxfed.host.interruption import Interrupted, Interruption
 
@@ -215,7 +215,9 @@ def test_rounds_that_need_labels_have_clients_with_labels(config, tmp_path, monk
 
     @wraps(drift)
     def choosy(**keywords: Any) -> FederatedAlgorithm:
-        return drift(**keywords)._replace(course=Course(stage_1=1))
+        plain = drift(**keywords)
+        chosen = with_attributes(plain.round, needs_labels_in=lambda number: number == 1)
+        return plain._replace(round=chosen)
 
     monkeypatch.setitem(ALGORITHMS, "drift", choosy)
     config.sampling, config.federation.num_labeled_clients = "proportional", 3

@@ -9,7 +9,8 @@ from jaxfed.config import file
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.experiment.run.simulate import simulate
-from jaxfed.federation.algorithm import Course, FederatedAlgorithm
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.method import with_attributes
 from jaxfed.models import from_flax
 
 from flax import nnx  # isort: skip
@@ -81,10 +82,9 @@ def test_what_pseudo_labels_start_from_is_a_candidate():
     qualities = [0.1, 0.2, 0.9, 0.3, 0.3, 0.3]
     method = FederatedAlgorithm(
         lambda key, federation: np.int32(0),
-        lambda state, cohort, key: (state + 1, {}),
+        with_attributes(lambda state, cohort, key: (state + 1, {}), stage_1=2),
         evaluate=lambda state, federation: {"test_accuracy": qualities[state]},
         validate=lambda state, federation: {"validation_accuracy": qualities[state]},
-        course=Course(stage_1=2),
     )
     found = simulate(method, jaxfed.Federation.from_clients(clients_of(2)), rounds=5)
     assert [r["round"] for r in found.records if "validation_accuracy" in r] == [0, 2, 5]

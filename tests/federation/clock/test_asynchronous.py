@@ -6,8 +6,9 @@ from plain_fedbuff import arrivals
 
 import jaxfed
 from jaxfed.algorithms.fedbuff import slots_of
-from jaxfed.federation.algorithm import Asynchronous, Course, FederatedAlgorithm, Timed
-from jaxfed.federation.clock import Clock, schedule_of
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.clock import Asynchronous, Clock, Timed, schedule_of
+from jaxfed.federation.method import with_attributes
 from jaxfed.federation.rounds import Sampling, sample_clients
 
 
@@ -21,11 +22,12 @@ def scheduled(sizes, size, concurrency, rounds, clock=None):
     return asynchronous(clock, federation(sizes), size, concurrency, rounds)
 
 
-def asynchronous(clock, clients, size, concurrency, rounds, **course):
+def asynchronous(clock, clients, size, concurrency, rounds, last=0):
     """The schedule, whose arrivals the method receives."""
     received = []
     of = Asynchronous(concurrency, lambda all_: received.append(all_) or method)
-    method = FederatedAlgorithm(*[None] * 3, course=Course(**course, asynchronous=of))
+    needs = {"needs_labels_in": lambda number: number <= last}
+    method = FederatedAlgorithm(None, with_attributes(len, asynchronous=of, **needs), None)
     _, schedule = schedule_of(clock, method, clients, Sampling(size), 5, rounds)
     assert received == [schedule.rounds]
     return schedule
@@ -78,7 +80,7 @@ def partly_labeled(*labels):
 def scheduled_on_labels(labels, size, concurrency, rounds, last):
     """Rounds up to `last` are on given labels alone."""
     clock, clients = Clock(seconds_per_example=1.0), partly_labeled(*labels)
-    return asynchronous(clock, clients, size, concurrency, rounds, stage_1=last)
+    return asynchronous(clock, clients, size, concurrency, rounds, last)
 
 
 def test_clients_without_labels_do_not_arrive():

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import jaxfed
-from jaxfed.federation.algorithm import Course, FederatedAlgorithm
+from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clock import Clock, schedule_of
+from jaxfed.federation.method import with_attributes
 from jaxfed.federation.rounds import Sampling, sample_clients
 
 SECOND = Clock(seconds_per_example=1.0)
@@ -22,8 +23,9 @@ def federation(number=6, labels=0):
 
 def scheduled(clock, size=0, rounds=3, number=6, sampling="uniform", **options):
     clients = options.pop("federation", None) or federation(number)
-    method = FederatedAlgorithm(*[None] * 3)
-    method = method._replace(course=options.pop("course", Course()))
+    last = options.pop("last_with_labels", 0)
+    round = with_attributes(len, needs_labels_in=lambda number: number <= last)
+    method = FederatedAlgorithm(None, round, None)
     found, schedule = schedule_of(
         clock, method, clients, Sampling(size, sampling), 5, rounds, **options
     )
@@ -38,7 +40,7 @@ def with_labels(*numbers):
 
 
 def scheduled_on_labels(clock, clients, size=0, rounds=3, **options):
-    options = {"course": Course(needs_labels=True), "federation": clients, **options}
+    options = {"last_with_labels": rounds, "federation": clients, **options}
     return scheduled(clock, size, rounds, **options)
 
 
@@ -84,7 +86,7 @@ def test_rounds_of_the_server_alone_take_no_time():
     examples = np.zeros((3, 2), np.float32)
     clients = [(examples[: j + 2], [-1] * (j + 2)) for j in range(2)]
     at_server = jaxfed.Federation.from_clients(clients, server=(examples, [0, 1, 0]), num_classes=2)
-    options = {"course": Course(stage_1=2), "federation": at_server}
+    options = {"last_with_labels": 2, "federation": at_server}
     schedule = scheduled(SECOND, rounds=3, **options)
     assert rounds_of(schedule) == [((0, 1), 0.0), ((0, 1), 0.0), ((0, 1), 3.0)]
     assert schedule.metrics(1) == {"simulated_seconds": 0.0}

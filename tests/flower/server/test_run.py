@@ -5,6 +5,7 @@ import io
 import json
 import stat
 from dataclasses import replace
+from functools import wraps
 
 import numpy as np
 import pytest
@@ -249,6 +250,7 @@ PLAYED = [fault for fault in FAULTS if fault != "out of range"]
 def without(algorithm, left):
     """The method whose rounds are played as if clients {round: clients} had not been drawn."""
 
+    @wraps(algorithm.round)
     def played(state, cohort, key):
         gone = left.get(int(state.round) + 1, ())
         is_there = ~np.isin(cohort.client_id, list(gone))

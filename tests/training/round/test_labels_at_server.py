@@ -23,6 +23,7 @@ from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.fedsem import fedsem
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.rounds import needs_labels_in
 from jaxfed.training import aggregate
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
@@ -95,9 +96,7 @@ def test_fedavg_is_the_server_alone_and_sends_nothing():
     assert metrics["clients"] == 0
     assert float(metrics["train_loss"]) == float(metrics["server_train_loss"]) > 0
     assert metrics["server_local_steps"] == 1
-    assert algorithm.course.needs_labels_in(
-        1
-    )  # so that no client takes time (jaxfed.federation.clock)
+    assert needs_labels_in(algorithm, 1)  # so that no client takes time (jaxfed.federation.clock)
 
 
 def test_stage_1_is_the_servers_and_the_teacher_is_what_stage_2_hands_out():

@@ -198,12 +198,12 @@ def test_saved_predictions_are_those_that_were_just_measured(monkeypatch):
     in_batches = parts.in_batches
     monkeypatch.setattr(parts, "in_batches", lambda *given: made.append(1) or in_batches(*given))
     classifier = parts.network_classifier(training_of(FULL))
-    measured = parts.evaluation_by(classifier, reads_clients=False)
+    measured = parts.evaluation_by(classifier)
     federation = dataclasses.replace(WHOLE, test=np.arange(10))
     first, _, last = rounds_of(small(fedavg), WHOLE, 2)
     measured.evaluate(first, federation)
-    expected = measured.outputs.predictions(last, federation)
+    expected = measured.evaluate.predictions(last, federation)
     measured.evaluate(last, federation)
-    found = measured.outputs.predictions(last, federation)
+    found = measured.evaluate.predictions(last, federation)
     assert len(made) == 2  # one for each state
     assert_same(found.confidence, expected.confidence)
