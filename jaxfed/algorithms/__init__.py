@@ -42,9 +42,9 @@ ALGORITHMS: Registry[Callable[..., FederatedAlgorithm]] = Registry("method", _OW
 
 def declaration_of(name: str) -> Method:
     """Return the declaration of a method, with its title; an unknown method has its name for a title."""
-    found = declared(ALGORITHMS[name]) if name in ALGORITHMS else Method()
-    title = PRESETS[name][-1] if name in PRESETS else found.title or name
-    return replace(found, title=title)
+    declaration = declared(ALGORITHMS[name]) if name in ALGORITHMS else Method()
+    title = PRESETS[name][-1] if name in PRESETS else declaration.title or name
+    return replace(declaration, title=title)
 
 
 def __getattr__(name: str) -> Callable[..., FederatedAlgorithm]:

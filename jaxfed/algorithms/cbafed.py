@@ -177,7 +177,7 @@ def residual_mean(inner: Aggregate, every: int, first: int) -> Aggregate:
     def apply(
         model: nnx.State, deltas: nnx.State, weights: jax.Array, state: Residual
     ) -> tuple[nnx.State, Residual]:
-        new, own = inner.apply(model, deltas, weights, state.inner)
+        new, server_state = inner.apply(model, deltas, weights, state.inner)
         number = state.number + 1
         is_due = (number > first) & ((number - first) % every == 0) & jnp.any(weights > 0)
         new = jax.tree.map(
@@ -187,6 +187,6 @@ def residual_mean(inner: Aggregate, every: int, first: int) -> Aggregate:
         earlier = jax.tree.map(
             lambda now, before: jnp.where(is_next, now, before), new, state.earlier
         )
-        return new, Residual(own, earlier, number)
+        return new, Residual(server_state, earlier, number)
 
     return Aggregate(init, apply)

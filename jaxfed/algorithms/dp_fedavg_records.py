@@ -171,9 +171,9 @@ def private_gradient(
 
             def add(number: jax.Array, carry: tuple[jax.Array, nnx.State]) -> tuple:
                 place = number * chunk + jnp.arange(chunk)
-                there = jnp.minimum(place, len(index) - 1)
-                is_used = used[there] & (place == there)
-                values, factors, gradients = jax.vmap(one)(index[there], is_used)
+                row = jnp.minimum(place, len(index) - 1)
+                is_used = used[row] & (place == row)
+                values, factors, gradients = jax.vmap(one)(index[row], is_used)
                 total, summed = carry
                 # As a product: XLA's CPU backend takes seconds for scaled gradients that are then added up.
                 summed = jax.tree.map(lambda s, g: s + weighted_sum(factors, g), summed, gradients)

@@ -119,24 +119,28 @@ def dsfl(
         update_key, draw_key, distill_key = jax.random.split(key, 3)
         cohort, communication = arranged(cohort), Communication()
         updated = take_turn(learner, state.learner, cohort, None, update_key, steps)
-        told = public_mean(
+        consensus = public_mean(
             *(updated, learner, "predict_proba", public, size, num_classes, sums, communication),
             key=draw_key,
         )
-        soft = sharpened_by_softmax(told.mean, temperature)
-        cohort = without_labels(cohort._replace(client_id=told.turn.client_id))
-        targets = PublicTargets(public, no_labels, told.weight, soft)
-        distilled = take_turn(learner, told.turn.state, cohort, targets, distill_key, distill_steps)
+        soft = sharpened_by_softmax(consensus.mean, temperature)
+        cohort = without_labels(cohort._replace(client_id=consensus.turn.client_id))
+        targets = PublicTargets(public, no_labels, consensus.weight, soft)
+        distilled = take_turn(
+            learner, consensus.turn.state, cohort, targets, distill_key, distill_steps
+        )
         metrics: Metrics = {
             **updated.metrics,
-            "voters": told.num_voters,
-            "failed_clients": len(told.turn.failed) + len(distilled.failed),
+            "voters": consensus.num_voters,
+            "failed_clients": len(consensus.turn.failed) + len(distilled.failed),
             "communication": communication.metrics(),
         }
         if "train_loss" in distilled.metrics:
             metrics["distill_loss"] = distilled.metrics["train_loss"]
-        turns = with_turns(state.turns, told.voters)
-        after = DSFLState(distilled.state, soft, told.weight, turns, count(int(state.round) + 1))
+        turns = with_turns(state.turns, consensus.voters)
+        after = DSFLState(
+            distilled.state, soft, consensus.weight, turns, count(int(state.round) + 1)
+        )
         return after, metrics
 
     return FederatedAlgorithm(init, round, *judged_by_clients(learner, num_classes))

@@ -38,7 +38,7 @@ from jaxfed.training.specification import Training
     leaves="its model's change",
     on_network=True,
     labels_at=EVERYWHERE,
-    weighting=lambda given: None if given.pseudo_label == "none" else "uniform",
+    weighting=lambda settings: None if settings.pseudo_label == "none" else "uniform",
 )
 def fedavg(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:
     """FedAvg on the labels that a pseudo-labeler finds.

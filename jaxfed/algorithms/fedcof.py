@@ -51,8 +51,8 @@ def fedcof(*, num_classes: int, p: HeadSettings) -> FederatedAlgorithm:
         means, total = by_class / np.maximum(counts, 1)[..., None], counts.sum(axis=0)
         moments = Moments(covariance(means, counts), by_class.sum(axis=0, dtype=float).T, total)
         z, y = points.joint()
-        own = z - y @ (moments.by_class / np.maximum(total, 1)).T
-        return fitted(moments, points, sums, p, own)
+        residuals = z - y @ (moments.by_class / np.maximum(total, 1)).T
+        return fitted(moments, points, sums, p, residuals)
 
     return head_method(fit, num_classes=num_classes, p=p, owner="fedcof")
 

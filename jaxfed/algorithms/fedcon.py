@@ -141,14 +141,16 @@ def fedcon(
         return together(online=online, target=followed(pair, jnp.float32(average))["target"])
 
     def local_update(client: ClientRound) -> ClientUpdate:
-        own, received, network = client.state, client.shared.model, client.model["online"]
-        target = kept_or_first(own.steps, own.target, nnx.filter_state(network, nnx.Param))
-        online = together(network=network, predictor=own.predictor)
+        client_state, received, network = client.state, client.shared.model, client.model["online"]
+        target = kept_or_first(
+            client_state.steps, client_state.target, nnx.filter_state(network, nnx.Param)
+        )
+        online = together(network=network, predictor=client_state.predictor)
         start = together(online=online, target=target)
         trained = client.steps(loss, start=start, after_step=follow)
         online = trained.state["online"]
         moved = nnx.merge_state(split(online["network"])[1], split(network)[0])
-        steps = own.steps + trained.num_steps
+        steps = client_state.steps + trained.num_steps
         return client.update(
             trained._replace(state=together(online=moved, target=received["target"])),
             client_state=Own(online["predictor"], trained.state["target"], steps),

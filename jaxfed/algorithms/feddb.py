@@ -82,10 +82,10 @@ def feddb(
     )
 
     def local_update(client: ClientRound) -> ClientUpdate:
-        found = update(client)
-        q = mean_prediction(client, jax.tree.map(jnp.add, client.shared.model, found.delta))
-        return found._replace(
-            weight=jnp.where(found.weight > 0, q, 0),
+        local = update(client)
+        q = mean_prediction(client, jax.tree.map(jnp.add, client.shared.model, local.delta))
+        return local._replace(
+            weight=jnp.where(local.weight > 0, q, 0),
             sent={"mean_predictions": jnp.int32(4 * len(q))},
         )
 

@@ -177,8 +177,8 @@ def weigher(key: jax.Array, num_classes: int) -> Weigher:
     """Draw a net; entries are uniform within 1 / sqrt(inputs) of their layer, as in the authors' code."""
 
     def drawn(number: int, shape: tuple[int, ...], inputs: int) -> jax.Array:
-        own = jax.random.fold_in(key, number)
-        return jax.random.uniform(own, shape, minval=-1, maxval=1) / math.sqrt(inputs)
+        draw_key = jax.random.fold_in(key, number)
+        return jax.random.uniform(draw_key, shape, minval=-1, maxval=1) / math.sqrt(inputs)
 
     return Weigher(
         drawn(0, (num_classes, _HIDDEN), num_classes),

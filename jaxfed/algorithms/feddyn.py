@@ -67,7 +67,7 @@ def feddyn(
         init_client=lambda model, federation, key: zeros(model),
         control=Control(
             zeros,
-            lambda mean, h: jax.tree.map(lambda w, own: w - own / alpha, mean, h),
+            lambda mean, h: jax.tree.map(lambda w, gradient: w - gradient / alpha, mean, h),
             is_sent=False,
         ),
     )

@@ -120,8 +120,8 @@ def fedirm(
             passes=passes,
         )
         trained, teacher = mean_teacher_steps(client, loss, average)
-        own = trained.state, client.data, client.key
-        relations = client_relations(training.model, *own, temperature)
+        trained_client = trained.state, client.data, client.key
+        relations = client_relations(training.model, *trained_client, temperature)
         return client.update(
             trained,
             client_state=teacher,
@@ -158,14 +158,14 @@ def client_relations(
 
 def relation_loss(
     training: Training,
-    given: Prototypes,
+    shared: Prototypes,
     *,
     weight: jax.Array | float,
     temperature: float,
     max_entropy: float,
     passes: int,
 ) -> Loss:
-    """The loss on states {online, target}; `given` is M^l. The target moves in its statistics only."""
+    """The loss on states {online, target}; `shared` is M^l. The target moves in its statistics only."""
     model, local = training.model, training.local
 
     def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
@@ -188,26 +188,26 @@ def relation_loss(
         p = jax.lax.fori_loop(0, passes, add, jnp.zeros_like(logits)) / passes
         is_reliable = batch.used & ~batch.is_labeled & (entropy(p) < max_entropy)
         label = jnp.argmax(p, axis=-1).astype(jnp.int32)
-        own = class_means(logits, label, is_reliable, logits.shape[-1])
+        client_means = class_means(logits, label, is_reliable, logits.shape[-1])
         supervised = losses.labeled_mean(local.pointwise(logits, batch.label), batch)
-        value = supervised + weight * (consistency + mismatch(own, given, temperature))
+        value = supervised + weight * (consistency + mismatch(client_means, shared, temperature))
         return value, together(online=online, target=target)
 
     return loss
 
 
-def mismatch(own: Prototypes, given: Prototypes, temperature: float) -> jax.Array:
+def mismatch(client_means: Prototypes, shared: Prototypes, temperature: float) -> jax.Array:
     """L_IRM of mean logits v_c and rows M^l_c: a mean over the classes that both have; 0 without any."""
-    log_own = jax.nn.log_softmax(own.center / temperature)
-    log_given = jnp.log(jnp.maximum(given.center, 1e-12))
-    both_ways = jnp.sum((given.center - jnp.exp(log_own)) * (log_given - log_own), axis=-1)
-    return losses.mean_where(both_ways, own.is_there & given.is_there)
+    log_means = jax.nn.log_softmax(client_means.center / temperature)
+    log_shared = jnp.log(jnp.maximum(shared.center, 1e-12))
+    both_ways = jnp.sum((shared.center - jnp.exp(log_means)) * (log_shared - log_means), axis=-1)
+    return losses.mean_where(both_ways, client_means.is_there & shared.is_there)
 
 
 @jax.jit
 def _renewed(kept: Prototypes, client_id: jax.Array, sent: Prototypes) -> Prototypes:
     """The mean of each class over the clients that sent it; a class that nobody sent stays."""
-    there = sent.is_there & (client_id >= 0)[:, None]
-    mean = joint_means(sent._replace(is_there=there))
+    is_sent = sent.is_there & (client_id >= 0)[:, None]
+    mean = joint_means(sent._replace(is_there=is_sent))
     center = jnp.where(mean.is_there[:, None], mean.center, kept.center)
     return Prototypes(center, mean.is_there | kept.is_there)

@@ -76,7 +76,7 @@ def fedloke(
 
     def local_update(client: ClientRound) -> ClientUpdate:
         resident = jax.tree.map(
-            lambda own, new: average * own + (1 - average) * new, client.state, client.model
+            lambda old, new: average * old + (1 - average) * new, client.state, client.model
         )
         number = client.shared.round.astype(jnp.float32)
         share = jnp.minimum(number / rampup_rounds, 1) if rampup_rounds else jnp.float32(1)

@@ -259,24 +259,24 @@ def psi_loss(
     return loss
 
 
-def mean_divergence(others: jax.Array, own: jax.Array, is_there: jax.Array) -> jax.Array:
+def mean_divergence(others: jax.Array, log_p: jax.Array, is_there: jax.Array) -> jax.Array:
     """1/H sum_j KL(p_j || p), float32 [B], of log p_j [H, B, C] and log p [B, C].
 
     The mean is over the j with `is_there`, bool [H]; 0 without any.
     """
     count = jnp.maximum(jnp.sum(is_there), 1).astype(jnp.float32)
-    each = jnp.sum(jnp.exp(others) * (others - own[None]), axis=-1)
+    each = jnp.sum(jnp.exp(others) * (others - log_p[None]), axis=-1)
     return weighted_sum(is_there.astype(jnp.float32), each) / count
 
 
-def majority(others: jax.Array, own: jax.Array, is_there: jax.Array) -> jax.Array:
+def majority(others: jax.Array, log_p: jax.Array, is_there: jax.Array) -> jax.Array:
     """The class that most of p and p_j predict, int32 [B], ties to the smallest; see `mean_divergence`."""
-    num_classes = own.shape[-1]
+    num_classes = log_p.shape[-1]
 
     def vote(log_probability: jax.Array) -> jax.Array:
         return jax.nn.one_hot(jnp.argmax(log_probability, axis=-1), num_classes)
 
-    votes = vote(own) + weighted_sum(is_there.astype(jnp.float32), vote(others))
+    votes = vote(log_p) + weighted_sum(is_there.astype(jnp.float32), vote(others))
     return jnp.argmax(votes, axis=-1).astype(jnp.int32)
 
 
@@ -434,10 +434,10 @@ def nearest_clients(
     helper_id = np.full((len(client_id), num_helpers), _NO_CLIENT, np.int32)
     asking = np.flatnonzero(np.isin(client_id, seen_id))
     if len(asking) and len(seen_id) > 1:
-        own = outputs[np.searchsorted(seen_id, client_id[asking])]
-        _, neighbors = cKDTree(outputs).query(own, k=min(num_helpers + 1, len(seen_id)))
-        for row, found in zip(asking, seen_id[neighbors], strict=True):
-            others = found[found != client_id[row]][:num_helpers]
+        client_outputs = outputs[np.searchsorted(seen_id, client_id[asking])]
+        _, neighbors = cKDTree(outputs).query(client_outputs, k=min(num_helpers + 1, len(seen_id)))
+        for row, nearest in zip(asking, seen_id[neighbors], strict=True):
+            others = nearest[nearest != client_id[row]][:num_helpers]
             helper_id[row, : len(others)] = others
     return helper_id
 

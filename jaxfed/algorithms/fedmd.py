@@ -159,11 +159,11 @@ class FedMD:
         cohort = arranged(cohort)
         in_round = int(np.sum(np.asarray(cohort.client_id) >= 0))
         communication = Communication()
-        told, cohort = self.communicated(state, cohort, key, communication)
-        targets = PublicTargets(self.public, self.no_labels, told.weight, told.mean)
-        cohort = cohort._replace(client_id=told.turn.client_id)
+        consensus, cohort = self.communicated(state, cohort, key, communication)
+        targets = PublicTargets(self.public, self.no_labels, consensus.weight, consensus.mean)
+        cohort = cohort._replace(client_id=consensus.turn.client_id)
         digested = take_turn(
-            *(self.learner, told.turn.state, without_labels(cohort), targets),
+            *(self.learner, consensus.turn.state, without_labels(cohort), targets),
             *(digest_key, self.digest_steps),
         )
         left = _still(cohort, digested)
@@ -172,13 +172,13 @@ class FedMD:
         )
         metrics: Metrics = {
             **revisited.metrics,
-            "voters": told.num_voters,
+            "voters": consensus.num_voters,
             "failed_clients": in_round - int(np.sum(revisited.client_id >= 0)),
             "communication": communication.metrics(),
         }
         if "train_loss" in digested.metrics:
             metrics["digest_loss"] = digested.metrics["train_loss"]
-        turns = with_turns(state.turns, told.voters)
+        turns = with_turns(state.turns, consensus.voters)
         return LocalState(revisited.state, turns, count(int(state.round) + 1)), metrics
 
     def communicated(
@@ -192,12 +192,12 @@ class FedMD:
         models, cohort = self.transferred(state, cohort, first_key)
         size = min(self.subset or len(self.public), len(self.public))
         present = ClientFit(models, np.asarray(cohort.client_id), np.zeros(0, np.int32), {})
-        told = public_mean(
+        consensus = public_mean(
             *(present, self.learner, "scores", self.public, size, self.num_classes),
             *(self.sums, communication),
             key=draw_key,
         )
-        return told, cohort
+        return consensus, cohort
 
     def transferred(self, state: LocalState, cohort: Cohort, key: jax.Array) -> tuple[Any, Cohort]:
         """Models after the transfer of new clients, and the cohort without clients whose transfer failed."""

@@ -117,8 +117,8 @@ def with_own_heads(training: Training, name: str, steps: Steps) -> FederatedAlgo
         def labels_by(client: int, points: np.ndarray) -> np.ndarray:
             head = jax.tree.map(lambda leaf: leaf[client], state.clients.head)
             by_own = partial(probabilities, with_head(state, head))
-            found = in_batches(by_own, federation.x[points], rows_at_once())
-            return np.asarray(found).argmax(axis=1)
+            logits = in_batches(by_own, federation.x[points], rows_at_once())
+            return np.asarray(logits).argmax(axis=1)
 
         return over_own_points(labels_by, federation, np.asarray(state.clients.has_trained))
 
@@ -127,8 +127,8 @@ def with_own_heads(training: Training, name: str, steps: Steps) -> FederatedAlgo
 
 
 @jax.jit
-def mean_head(own: Own) -> nnx.State:
+def mean_head(heads: Own) -> nnx.State:
     """Mean of the heads [M, ...] of clients that have trained; of all clients if none has."""
-    trained = own.has_trained | ~jnp.any(own.has_trained)
-    mean: nnx.State = weighted_mean(own.head, trained.astype(jnp.float32))
+    trained = heads.has_trained | ~jnp.any(heads.has_trained)
+    mean: nnx.State = weighted_mean(heads.head, trained.astype(jnp.float32))
     return mean

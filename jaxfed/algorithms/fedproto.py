@@ -231,8 +231,8 @@ def _judged_by_prototypes(training: Training) -> Evaluation:
     """The evaluation of clients' networks that classify by the nearest prototype."""
     model = training.model
 
-    def by_distance(own: Any, x: jax.Array) -> jax.Array:
-        state, prototypes = own
+    def by_distance(classifier: Any, x: jax.Array) -> jax.Array:
+        state, prototypes = classifier
         logits = -euclidean(model.features(state, x).astype(jnp.float32), prototypes.center)
         # Finite, as `answering` takes other logits for a network that has failed.
         return jnp.where(prototypes.is_there, logits, jnp.finfo(jnp.float32).min)
@@ -245,10 +245,10 @@ def _judged_by_prototypes(training: Training) -> Evaluation:
     )
 
     def read(state: ServerState) -> ClientModels:
-        own, prototypes = state.clients, state.memory.prototypes
-        num_clients = len(own.has_trained)
-        networks = own.model, stacked_for(num_clients, prototypes)
-        models = _Networks(networks, jnp.asarray(own.has_trained, jnp.int32))
+        clients, prototypes = state.clients, state.memory.prototypes
+        num_clients = len(clients.has_trained)
+        networks = clients.model, stacked_for(num_clients, prototypes)
+        models = _Networks(networks, jnp.asarray(clients.has_trained, jnp.int32))
         return ClientModels(models, num_clients, len(prototypes.is_there))
 
     return judged_by(learner, read)

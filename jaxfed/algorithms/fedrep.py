@@ -73,12 +73,12 @@ def _moving(part: str, plain: Optimizer, paths: frozenset[Path]) -> Optimizer:
         optimizer = plain(rate)
 
         def init(parameters: Any) -> dict[str, Any]:
-            return {name: optimizer.init(own) for name, own in split(parameters).items()}
+            return {name: optimizer.init(part) for name, part in split(parameters).items()}
 
         def update(gradient: Any, state: Any, parameters: Any) -> tuple[Any, Any]:
-            own = split(parameters)
-            updates = jax.tree.map(jnp.zeros_like, own)
-            updates[part], moved = optimizer.update(split(gradient)[part], state[part], own[part])
+            parts = split(parameters)
+            updates = jax.tree.map(jnp.zeros_like, parts)
+            updates[part], moved = optimizer.update(split(gradient)[part], state[part], parts[part])
             return nnx.merge_state(*updates.values()), {**state, part: moved}
 
         return optax.GradientTransformation(init, update)

@@ -165,8 +165,8 @@ def gradient_diversity(deltas: nnx.State, counts: jax.Array) -> jax.Array:
     included = counts.astype(jnp.float32)
     squares = together = jnp.float32(0)
     for leaf in jax.tree.leaves(nnx.filter_state(deltas, nnx.Param)):
-        own = jnp.sum(jnp.square(leaf), axis=tuple(range(1, leaf.ndim)))  # |g_k|^2
-        squares += weighted_sum(included, own)
+        squared_norms = jnp.sum(jnp.square(leaf), axis=tuple(range(1, leaf.ndim)))  # |g_k|^2
+        squares += weighted_sum(included, squared_norms)
         together += jnp.sum(jnp.square(weighted_sum(included, leaf)))
     return jnp.where(squares > 0, squares / jnp.maximum(together, jnp.finfo(jnp.float32).tiny), 0)
 

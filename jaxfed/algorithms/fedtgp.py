@@ -176,7 +176,9 @@ def trained(
     def epoch(count: jax.Array, maker: Maker) -> Maker:
         epoch_key = jax.random.fold_in(key, count)
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(epoch_key, client_id)
-        draws = jax.vmap(lambda own: jax.random.uniform(own, (num_classes,)))(keys).reshape(-1)
+        draws = jax.vmap(lambda class_key: jax.random.uniform(class_key, (num_classes,)))(
+            keys
+        ).reshape(-1)
         order = jnp.argsort(jnp.where(is_there, draws, jnp.inf))
 
         def step(place: jax.Array, maker: Maker) -> Maker:

@@ -137,7 +137,7 @@ def mixed_up(
     share = jnp.maximum(share, 1 - share)
 
     def mix(rows: jax.Array) -> jax.Array:
-        own = share.reshape(-1, *[1] * (rows.ndim - 1))
-        return own * rows + (1 - own) * rows[partner]
+        weight = share.reshape(-1, *[1] * (rows.ndim - 1))
+        return weight * rows + (1 - weight) * rows[partner]
 
     return mix(x), mix(target)

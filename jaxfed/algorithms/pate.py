@@ -126,11 +126,11 @@ def pate(
     def round(state: PateState, cohort: Cohort, key: jax.Array) -> tuple[PateState, Metrics]:
         number, metrics, communication = int(state.round) + 1, Metrics(), Communication()
         if number <= teacher_rounds:
-            state, told = teach(state, cohort, key, communication)
-            metrics |= told
+            state, more = teach(state, cohort, key, communication)
+            metrics |= more
         if number >= teacher_rounds:
-            state, told = study(state, cohort, key)
-            metrics |= told
+            state, more = study(state, cohort, key)
+            metrics |= more
         metrics["communication"] = communication.metrics()
         return state._replace(round=count(number)), metrics
 

@@ -141,13 +141,13 @@ def proxy_loss(
 
     def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
         seen = passed(model, local, state, anchor, batch, key, asks_received=True)
-        own, received, strong, _ = seen.views
+        p_client, received, strong, _ = seen.views
         sets, is_sure = class_sets(received, batch, prior, threshold)
         terms = contrast(
             seen.features.astype(jnp.float32),
             leaf_of(state, kernel).T,
             sets,
-            jnp.where(is_sure[:, None], 1, own),
+            jnp.where(is_sure[:, None], 1, p_client),
             batch.used,
         )
         sure = batch.used & is_sure
@@ -254,7 +254,7 @@ def tuned(
         rate: eta.
     """
     share = counts.astype(jnp.float32) / jnp.maximum(jnp.sum(counts), 1).astype(jnp.float32)
-    slope = jax.grad(lambda rows, own: jnp.sum(-jnp.diagonal(log_shares(rows, own))))
+    slope = jax.grad(lambda rows, centers: jnp.sum(-jnp.diagonal(log_shares(rows, centers))))
 
     def step(_: jax.Array, rows: jax.Array) -> jax.Array:
         def add(client: jax.Array, total: jax.Array) -> jax.Array:
@@ -265,6 +265,6 @@ def tuned(
     return jax.lax.fori_loop(0, steps, step, rows)
 
 
-def log_shares(rows: jax.Array, own: jax.Array) -> jax.Array:
+def log_shares(rows: jax.Array, centers: jax.Array) -> jax.Array:
     """log softmax over c' of -d(W_c, w_c'), float32 [C, C], of two classifiers' rows [C, D]."""
-    return jax.nn.log_softmax(-euclidean(rows, own), axis=-1)
+    return jax.nn.log_softmax(-euclidean(rows, centers), axis=-1)

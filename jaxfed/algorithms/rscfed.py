@@ -161,8 +161,8 @@ def sub_consensus(inner: Aggregate, draws: int, draw_size: int, beta: float) -> 
             return distance_weights(deltas, jnp.where(drawn, weights, 0), beta)
 
         shares = jnp.mean(jax.lax.map(one, jnp.arange(draws)), axis=0)
-        new, own = inner.apply(model, deltas, shares, state.inner)
-        return new, Drawing(own, state.key, state.number + 1)
+        new, server_state = inner.apply(model, deltas, shares, state.inner)
+        return new, Drawing(server_state, state.key, state.number + 1)
 
     return Aggregate(init, apply)
 
@@ -185,7 +185,7 @@ def distance_weights(deltas: nnx.State, weights: jax.Array, beta: float) -> jax.
     """
     parameters = nnx.filter_state(deltas, nnx.Param)
     mean = weighted_mean(parameters, weights)
-    apart = jax.vmap(lambda own: norm(jax.tree.map(jnp.subtract, own, mean)))(parameters)
+    apart = jax.vmap(lambda client: norm(jax.tree.map(jnp.subtract, client, mean)))(parameters)
     is_in = weights > 0
     size = jnp.where(is_in, weights, 1)
     score = jnp.where(is_in, jnp.log(size) - beta * apart / size, -jnp.inf)

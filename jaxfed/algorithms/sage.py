@@ -89,14 +89,14 @@ def corrected(threshold: float, kappa: float) -> Term:
 
 
 def correction(
-    own: jax.Array, received: jax.Array, threshold: float, kappa: float
+    p_client: jax.Array, received: jax.Array, threshold: float, kappa: float
 ) -> tuple[jax.Array, jax.Array]:
     """Return targets [B, C] from p_L and p_G [B, C], and 1 where either is sure, else 0, float32 [B]."""
-    sure_own, sure_received = jnp.max(own, axis=-1), jnp.max(received, axis=-1)
+    sure_own, sure_received = jnp.max(p_client, axis=-1), jnp.max(received, axis=-1)
     share = jnp.exp(-kappa * jnp.abs(sure_own - sure_received))
     share = jnp.where(sure_own >= threshold, share, 0)[:, None]
-    classes = own.shape[-1]
-    by_own = jax.nn.one_hot(jnp.argmax(own, axis=-1), classes)
+    classes = p_client.shape[-1]
+    by_own = jax.nn.one_hot(jnp.argmax(p_client, axis=-1), classes)
     by_received = jax.nn.one_hot(jnp.argmax(received, axis=-1), classes)
     counts = jnp.maximum(sure_own, sure_received) >= threshold
     return share * by_own + (1 - share) * by_received, counts.astype(jnp.float32)

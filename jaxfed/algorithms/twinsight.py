@@ -183,8 +183,8 @@ def twin_loss(
         h, supervised = twins.plain.train_features(state["supervised"], x, own_key)
         logits, strong = jnp.split(twins.plain.head(state["supervised"], h), 2)
         g, z, encoder = twins.projected(state, x, other_key)
-        own = losses.fixed_softmax(logits)
-        labels = losses.unlabeled_mean(term(Views(own, own, strong, batch)), batch)
+        p = losses.fixed_softmax(logits)
+        labels = losses.unlabeled_mean(term(Views(p, p, strong, batch)), batch)
         discrimination = losses.instance_discrimination(
             z.astype(jnp.float32), batch.used, temperature
         )

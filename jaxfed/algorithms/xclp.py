@@ -96,12 +96,12 @@ def labeling_method(
         result = cross_client_label_propagation(
             *without_late(vectors, labels, late), p, execution, client_ids=ids
         )
-        found = _labeled(result, vectors, late, p)
+        labeled = _labeled(result, vectors, late, p)
         num_bits = (result.choice.p if result.choice else p).num_bits
         measured, theory = cosine_rmse(vectors, setup(seed), num_bits)
         return (
-            padded([label for label, _ in found], cohort, UNLABELED),
-            padded([confidence for _, confidence in found], cohort, 0),
+            padded([label for label, _ in labeled], cohort, UNLABELED),
+            padded([confidence for _, confidence in labeled], cohort, 0),
             {
                 "steps": result.steps,
                 "residual": result.residual,
@@ -144,11 +144,11 @@ def without_late(
     vectors: list[np.ndarray], labels: list[np.ndarray], late: list[np.ndarray]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return the points without the late ones; no copy if none is late."""
-    if not any(own.any() for own in late):
+    if not any(is_late.any() for is_late in late):
         return vectors, labels
     return (
-        [v[~own] for v, own in zip(vectors, late, strict=True)],
-        [y[~own] for y, own in zip(labels, late, strict=True)],
+        [v[~is_late] for v, is_late in zip(vectors, late, strict=True)],
+        [y[~is_late] for y, is_late in zip(labels, late, strict=True)],
     )
 
 
@@ -156,15 +156,15 @@ def _labeled(
     result: Result, vectors: list[np.ndarray], late: list[np.ndarray], p: Parameters
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Labels and confidences of all points of each client, by the graph that has those that are not late."""
-    there = [own[:2] for own in result.predictions]
-    if not any(own.any() for own in late):
-        return there
-    coming = [v[own] for v, own in zip(vectors, late, strict=True)]
+    in_graph = [prediction[:2] for prediction in result.predictions]
+    if not any(is_late.any() for is_late in late):
+        return in_graph
+    coming = [v[is_late] for v, is_late in zip(vectors, late, strict=True)]
     later = label_later(result, coming, p)
-    found = []
-    for in_graph, afterwards, own in zip(there, later, late, strict=True):
-        joint = tuple(np.empty(len(own), values.dtype) for values in in_graph)
-        for values, early, rest in zip(joint, in_graph, afterwards, strict=False):
-            values[~own], values[own] = early, rest
-        found.append((joint[0], joint[1]))
-    return found
+    joined = []
+    for early_values, late_values, is_late in zip(in_graph, later, late, strict=True):
+        joint = tuple(np.empty(len(is_late), values.dtype) for values in early_values)
+        for values, early, rest in zip(joint, early_values, late_values, strict=False):
+            values[~is_late], values[is_late] = early, rest
+        joined.append((joint[0], joint[1]))
+    return joined

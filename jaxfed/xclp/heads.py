@@ -99,8 +99,8 @@ class ClientSums:
             return np.asarray(np.sum(sent, axis=0, dtype=np.float64))
         from jaxfed.secure.row_sums.server_sums import server_sums
 
-        own = {j: np.reshape(part, (-1, 1)).astype(np.float64) for j, part in of.items()}
-        total = server_sums(self._session, own, is_resilient=self._how == "masked_resilient")
+        columns = {j: np.reshape(part, (-1, 1)).astype(np.float64) for j, part in of.items()}
+        total = server_sums(self._session, columns, is_resilient=self._how == "masked_resilient")
         nothing = np.zeros(next(iter(of.values())).shape)
         return nothing if total is None else total.reshape(nothing.shape)
 
@@ -169,16 +169,16 @@ class Moments(NamedTuple):
         return self.gram + strength * np.eye(len(self.gram))
 
     def left_out(
-        self, strength: float, z: np.ndarray, y: np.ndarray, own: np.ndarray | None = None
+        self, strength: float, z: np.ndarray, y: np.ndarray, r: np.ndarray | None = None
     ) -> np.ndarray:
         """Probabilities of labeled points z [n, d], y [n, C], each by a head without it.
 
             z^T (A - r r^T)^-1 (B - z y^T)        by Sherman and Morrison from A^-1
 
-        `own` has the r, [n, d]; None: the z. Columns are scaled as those of all labels.
+        `r` [n, d]; None: the z. Columns are scaled as those of all labels.
         """
-        own = z if own is None else own
-        solved = np.linalg.solve(self.system(strength), np.hstack([self.by_class, z.T, own.T]))
+        r = z if r is None else r
+        solved = np.linalg.solve(self.system(strength), np.hstack([self.by_class, z.T, r.T]))
         raw, of_both = solved[:, : y.shape[1]], solved[:, y.shape[1] :].T
         of_z, of_own = np.split(of_both, 2)  # A^-1 z and A^-1 r
 
@@ -187,7 +187,7 @@ class Moments(NamedTuple):
 
         scores = of_z @ self.by_class - inner(of_z, z) * y
         step = of_own @ self.by_class - inner(of_own, z) * y
-        scores += inner(of_own, z) / np.maximum(1 - inner(of_own, own), 1e-9) * step
+        scores += inner(of_own, z) / np.maximum(1 - inner(of_own, r), 1e-9) * step
         scaled = scaled_weights(raw, self.by_class, self.counts)
         lengths, scale = (np.linalg.norm(columns, axis=0) for columns in (raw, scaled))
         logits = scores * scale / np.where(lengths > 0, lengths, 1)
@@ -198,7 +198,7 @@ def summed_moments(
     sums: ClientSums, z: Mapping[int, np.ndarray], y: Mapping[int, np.ndarray]
 ) -> Moments:
     """Moments of clients' points z [n_j, d], by labels y [n_j, C], one-hot times the points' weights."""
-    moments = {j: upper((own * y[j].sum(axis=1, keepdims=True)).T @ own) for j, own in z.items()}
+    moments = {j: upper((rows * y[j].sum(axis=1, keepdims=True)).T @ rows) for j, rows in z.items()}
     dim = next(iter(z.values())).shape[1]
     gram = symmetric(sums("second_moments", moments), dim)
     return Moments(gram, *summed_labels(sums, z, y))
@@ -208,8 +208,8 @@ def summed_labels(
     sums: ClientSums, z: Mapping[int, np.ndarray], y: Mapping[int, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """B, [d, C], and the sums of labels by class, [C]; arguments as `summed_moments`."""
-    own = {j: np.vstack([z[j].T @ y[j], y[j].sum(axis=0)]) for j in z}
-    total = sums("class_sums", own)
+    class_sums = {j: np.vstack([z[j].T @ y[j], y[j].sum(axis=0)]) for j in z}
+    total = sums("class_sums", class_sums)
     return total[:-1], total[-1]
 
 
@@ -255,27 +255,27 @@ def smoothed(
     targets = {}
     for j in clients:
         y, weight = points.labels[j], predictions[j].confidences.astype(np.float64)
-        given = answers_of(y)
-        target = np.where(given < 0, predictions[j].labels, given)
+        answers_of_client = answers_of(y)
+        target = np.where(answers_of_client < 0, predictions[j].labels, answers_of_client)
         targets[j] = weight[:, None] * one_hot_labels(target, p.num_classes)
-    found = summed_moments(sums, z, targets)
-    num_points, weight = sum(map(len, z.values())), found.counts.sum()
-    relative = found._replace(gram=found.gram * (num_points / (weight or 1)))
+    all_moments = summed_moments(sums, z, targets)
+    num_points, weight = sum(map(len, z.values())), all_moments.counts.sum()
+    relative = all_moments._replace(gram=all_moments.gram * (num_points / (weight or 1)))
     weights = relative.weights(p.head_regularization)
-    head = Head(weights.astype(np.float32), found.known, mean)
+    head = Head(weights.astype(np.float32), all_moments.known, mean)
     sums.communication.down("weights", 4 * len(clients) * dim * p.num_classes)
 
     answers = {j: np.zeros_like(y) for j, y in points.labels.items()}
     for j in clients:
         y = points.labels[j]
-        own = np.where(y.any(axis=1, keepdims=True), y, head.answers(z[j]))
-        answers[j] = own.astype(np.float32)
+        targets_of_client = np.where(y.any(axis=1, keepdims=True), y, head.answers(z[j]))
+        answers[j] = targets_of_client.astype(np.float32)
     of_head = matrix._replace(alpha=p.head_alpha)
     contributions = INFLUENCE[p.influence](of_head, answers, points.rows, session)
     nothing = {j: np.zeros((0, p.num_classes), np.float32) for j in points.rows}
     rows = ROW_SUMS[p.row_sums](contributions, nothing, points.rows, session, execution)
     _count_answers(sums.communication, num_points, len(clients), p)
-    scores = {j: Scores(own, own) for j, (own, _) in rows.items()}
+    scores = {j: Scores(values, values) for j, (values, _) in rows.items()}
     return Smoothed(head, scores, contributions.accuracy, sums.communication)
 
 

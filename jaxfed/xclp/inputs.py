@@ -60,9 +60,9 @@ def checked(
 
     Without labels all points are unlabeled.
     """
-    for name, given in (("vectors", vectors), ("labels", () if labels is None else labels)):
-        if not _is_list(given):
-            kind = type(given).__name__
+    for name, clients in (("vectors", vectors), ("labels", () if labels is None else labels)):
+        if not _is_list(clients):
+            kind = type(clients).__name__
             raise UsageError(f"xclp: {name} are a {kind}: use lists of one array a client")
     given_labels = len(vectors) if labels is None else len(labels)
     if len(vectors) != given_labels or not len(vectors):
@@ -70,24 +70,24 @@ def checked(
             f"xclp: {len(vectors)} clients' vectors and {given_labels} clients' labels: "
             "give one array of each for every client, one client at least"
         )
-    found: list[tuple[np.ndarray, np.ndarray]] = []
-    for client, own in enumerate(vectors):
+    pairs: list[tuple[np.ndarray, np.ndarray]] = []
+    for client, examples in enumerate(vectors):
         where = f"xclp: client {client}"
-        v = examples_of(own, where, found[0][0] if found else None)
+        v = examples_of(examples, where, pairs[0][0] if pairs else None)
         if v.ndim > 2:
             raise UsageError(f"{where}: examples are an array {list(v.shape)}; use [n, d], vectors")
         y = np.full(len(v), UNLABELED) if labels is None else labels[client]
-        found.append((_above_subnormal(v), labels_of(y, where, len(v), num_classes)))
-    return [v for v, _ in found], [y for _, y in found]
+        pairs.append((_above_subnormal(v), labels_of(y, where, len(v), num_classes)))
+    return [v for v, _ in pairs], [y for _, y in pairs]
 
 
-def _is_list(given: object) -> bool:
+def _is_list(value: object) -> bool:
     """True for a sequence of one entry a client, which an array [K, ...] is, too."""
     try:
-        len(given)  # type: ignore[arg-type]
+        len(value)  # type: ignore[arg-type]
     except TypeError:
         return False
-    return not isinstance(given, str | bytes | Mapping)
+    return not isinstance(value, str | bytes | Mapping)
 
 
 def _above_subnormal(vectors: np.ndarray) -> np.ndarray:

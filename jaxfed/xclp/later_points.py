@@ -141,15 +141,15 @@ def label_later(
     scores = [np.zeros((len(v), p.num_classes), np.float32) for v in vectors]
     if artifacts is not None and any(len(v) for v in vectors):
         scores = _of_clients(artifacts, vectors)
-        num_later, own = sum(map(len, vectors)), artifacts.p
-        result.communication.up("codes", num_later * own.num_bits // 8)
-        result.communication.down("row_sums", 4 * num_later * own.num_classes)
+        num_later, settings = sum(map(len, vectors)), artifacts.p
+        result.communication.up("codes", num_later * settings.num_bits // 8)
+        result.communication.down("row_sums", 4 * num_later * settings.num_classes)
     predictions = predicted(scores, result.choice.sharpness if result.choice else None)
     if not p.relative_confidence or artifacts is None:
         return predictions
     largest = artifacts.largest or np.float32(1)
     return [
-        own._replace(confidences=np.minimum(own.confidences / largest, 1)) for own in predictions
+        one._replace(confidences=np.minimum(one.confidences / largest, 1)) for one in predictions
     ]
 
 
@@ -167,7 +167,7 @@ def _of_clients(artifacts: ServerArtifacts, vectors: Sequence[np.ndarray]) -> li
     counts = np.stack([y.sum(axis=0) for y in artifacts.points.labels.values()])
     cohort = counts.sum(axis=0)
     known = [*counts, *(np.zeros_like(cohort) for _ in vectors)]
-    return [with_prior(part, own, cohort, p) for part, own in zip(parts, known, strict=False)]
+    return [with_prior(part, counts, cohort, p) for part, counts in zip(parts, known, strict=False)]
 
 
 def later_codes(artifacts: ServerArtifacts, vectors: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -180,4 +180,4 @@ def later_codes(artifacts: ServerArtifacts, vectors: Sequence[np.ndarray]) -> li
     key, joint = jax.random.fold_in(setup(p.seed), Stream.LATE_POINTS), np.concatenate(codes)
     draw = randomized_response.from_content(key, joint)
     noisy = np.asarray(randomized_response.randomize_bits(jnp.asarray(joint), draw, p.bit_epsilon))
-    return [noisy[own] for own in rows_of(vectors)]
+    return [noisy[rows] for rows in rows_of(vectors)]

@@ -71,7 +71,7 @@ OWN, CODES, COLUMNS, SUMS = "own", "codes", "columns", "sums"
 def take_part(
     p: Parameters,
     step: str,
-    own: Mapping[str, Any],
+    state: Mapping[str, Any],
     request: Mapping[str, Any],
     vectors: np.ndarray,
     labels: np.ndarray,
@@ -81,7 +81,7 @@ def take_part(
     """Answer one call message of a labeling, of the exchange `step`.
 
     Args:
-        own: the client's state, with the fields of `exchanges.NO_SESSION`.
+        state: of the client, with the fields of `exchanges.NO_SESSION`.
         vectors: V^(j), [n_j, d]; the same ones in all exchanges.
         labels: int [n_j], -1 where unlabeled.
         random_bytes: source of the bytes that the client's party is replayed from.
@@ -100,7 +100,7 @@ def take_part(
         client = LabelingClient(vectors, labels, replace(p, seed=seed), address, drawn)
         return client.party
 
-    kept, frames = exchanges.answered(step, own, request, party_of, random_bytes=random_bytes)
+    kept, frames = exchanges.answered(step, state, request, party_of, random_bytes=random_bytes)
     return client, kept, frames
 
 
@@ -110,8 +110,8 @@ class LabelingClient:
     def __init__(
         self, vectors: np.ndarray, labels: np.ndarray, p: Parameters, address: int, seed: bytes
     ) -> None:
-        [self._vectors], [own] = checked([vectors], [labels], p.num_classes)
-        self._labels, self._p = one_hot_labels(own, p.num_classes), p
+        [self._vectors], [client_labels] = checked([vectors], [labels], p.num_classes)
+        self._labels, self._p = one_hot_labels(client_labels, p.num_classes), p
         self.party = ReplayedParty(address, seed, self._roles())
 
     @cached_property
@@ -140,9 +140,9 @@ class LabelingClient:
 
     def _roles(self) -> dict[str, Role]:
         def role(
-            constructor: Callable[..., Any], own: Callable[[], Any], steps: Any, *plan: str
+            constructor: Callable[..., Any], client_input: Callable[[], Any], steps: Any, *plan: str
         ) -> Role:
-            return Role(constructor, lambda _: own(), frozenset(steps), frozenset(plan))
+            return Role(constructor, lambda _: client_input(), frozenset(steps), frozenset(plan))
 
         return {
             OWN: role(matrix.OwnDistances, lambda: self.codes, ["send_own"]),
@@ -174,11 +174,11 @@ class LabelingClient:
         counts = class_counts(self._labels, are_needed=self._p.needs_class_counts)
         return self.party.results[COLUMNS, "finished"], counts
 
-    def _columns_client(self, endpoint: Any, own: Any, **plan: Any) -> ColumnsClient:
-        self._columns = ColumnsClient(endpoint, own, **plan)
+    def _columns_client(self, endpoint: Any, client_input: Any, **plan: Any) -> ColumnsClient:
+        self._columns = ColumnsClient(endpoint, client_input, **plan)
         return self._columns
 
-    def _sums_client(self, endpoint: Any, own: Any, **plan: Any) -> Any:
+    def _sums_client(self, endpoint: Any, client_input: Any, **plan: Any) -> Any:
         name = self._p.row_sums
         wanted = name != "masked", name == "masked_resilient_signed"
         if (plan["is_resilient"], plan["signed"]) != wanted:
@@ -186,7 +186,7 @@ class LabelingClient:
         rows = plan["shorter"].get(endpoint.address)
         if rows is None or rows.stop - rows.start != len(self._vectors):
             raise ProtocolError("row sums with other rows than this client's")
-        return cross_steps.client_with_totals(endpoint, own, **plan)
+        return cross_steps.client_with_totals(endpoint, client_input, **plan)
 
 
 _ROLES: dict[Callable[..., Any], str] = {
@@ -336,19 +336,19 @@ def on_network(parameters: Parameters, execution: Execution, late_fraction: floa
 
             terms = {"round": int(state.round) + 1, "seed": p.seed}
             carry = exchanges.carried(ask, ids, terms, _REPLY, check)
-            found = labeled_by_clients(len(ids), carry, sizes, p, execution)
+            labeling = labeled_by_clients(len(ids), carry, sizes, p, execution)
             return state._replace(round=state.round + 1), {
-                "labeled_clients": len(found.clients),
-                "steps": found.accuracy.steps,
-                "residual": found.accuracy.residual,
-                "communication": found.communication.metrics(),
+                "labeled_clients": len(labeling.clients),
+                "steps": labeling.accuracy.steps,
+                "residual": labeling.accuracy.residual,
+                "communication": labeling.communication.metrics(),
             }
 
         return init, round_
 
-    def answer(step: str, own: Any, request: Any, cohort: Cohort) -> tuple[Any, Any]:
+    def answer(step: str, state: Any, request: Any, cohort: Cohort) -> tuple[Any, Any]:
         check_network(parameters)  # a client adds no noise of `bit_epsilon`
-        return answered(parameters, step, own, request, cohort)
+        return answered(parameters, step, state, request, cohort)
 
     return OnNetwork(
         server,
@@ -362,16 +362,16 @@ def on_network(parameters: Parameters, execution: Execution, late_fraction: floa
     )
 
 
-def _labels_of(own: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
-    if not own["label"]:
+def _labels_of(state: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
+    if not state["label"]:
         return None
-    return np.frombuffer(own["label"], np.int32), np.frombuffer(own["confidence"], np.float32)
+    return np.frombuffer(state["label"], np.int32), np.frombuffer(state["confidence"], np.float32)
 
 
 def answered(
     parameters: Parameters,
     step: str,
-    own: Mapping[str, Any],
+    state: Mapping[str, Any],
     request: Mapping[str, Any],
     cohort: Cohort,
     *,
@@ -387,16 +387,16 @@ def answered(
         np.ascontiguousarray(vectors).tobytes() + np.ascontiguousarray(labels).tobytes()
     ).digest()
     [number] = exchanges.terms_of(request, "round")
-    if own["round"] != number:  # another session, of which nothing serves again
-        own = {**own, **exchanges.NO_SESSION}
-    elif examples != own["examples"]:
+    if state["round"] != number:  # another session, of which nothing serves again
+        state = {**state, **exchanges.NO_SESSION}
+    elif examples != state["examples"]:
         raise ProtocolError("the client's examples have changed within a session")
     client, kept, frames = take_part(
-        parameters, step, own, request, vectors, labels, random_bytes=random_bytes
+        parameters, step, state, request, vectors, labels, random_bytes=random_bytes
     )
     reply = {"frames": frames, "points": len(vectors)}
     if step != exchanges.END:
-        return {**own, **kept, "round": number, "examples": examples}, reply
-    found = client.prediction()
-    stored = {"label": found.labels.tobytes(), "confidence": found.confidences.tobytes()}
+        return {**state, **kept, "round": number, "examples": examples}, reply
+    prediction = client.prediction()
+    stored = {"label": prediction.labels.tobytes(), "confidence": prediction.confidences.tobytes()}
     return {**NO_STATE, **stored}, reply

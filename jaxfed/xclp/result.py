@@ -92,12 +92,15 @@ def artifacts_of(
 
     `codes` and `planes` may have more bits than the settings `p`, which use the first ones.
     """
-    planes, codes = planes[: p.num_bits], [own[:, : p.num_bits // 32] for own in codes]
+    planes, codes = (
+        planes[: p.num_bits],
+        [client_codes[:, : p.num_bits // 32] for client_codes in codes],
+    )
     return ServerArtifacts(
         codes=codes,
         planes=planes,
         root_degrees=matrix.root_degrees,
-        scores=np.concatenate([own.unweighted for own in scores.values()]),
+        scores=np.concatenate([each.unweighted for each in scores.values()]),
         largest=largest,
         p=p,
         points=points,
@@ -120,14 +123,14 @@ def communication_of(
     points: GraphPoints,
     p: Parameters,
     sent_bits: int,
-    given: Parameters,
+    requested: Parameters,
     choice: Choice[Parameters] | None,
     more: Communication,
 ) -> Communication:
     """Bytes of a labeling: its session's messages, its plaintext steps, and those of choosing settings.
 
-    Codes have `sent_bits`, maybe more than `p`, the settings of the labeling; `given` are those before the
-    choice. `more` are bytes of a mean and a head outside the session.
+    Codes have `sent_bits`, maybe more than `p`, the settings of the labeling; `requested` are those before
+    the choice. `more` are bytes of a mean and a head outside the session.
     """
     communication = session.communication() if session else Communication()
     communication.add(more)
@@ -136,7 +139,7 @@ def communication_of(
         communication, **numbers, num_points=len(points.indices), sent_bits=sent_bits, p=p
     )
     if choice:
-        count_selection(communication, choice, **numbers, p=given)
+        count_selection(communication, choice, **numbers, p=requested)
     return communication
 
 

@@ -115,7 +115,7 @@ def on_network(settings: CoTraining, first: Callable[[Federation], FedCTState]) 
     def placed(key: jax.Array, federation: Federation) -> ClientSide:
         return client._replace(answer=CoTrainingClient(settings, key, federation).answer)
 
-    def nowhere(step: str, own: Any, request: Any, cohort: Cohort) -> tuple[Any, Any]:
+    def nowhere(step: str, state: Any, request: Any, cohort: Cohort) -> tuple[Any, Any]:
         raise AssertionError("a client of FedCT needs its federation: `ClientSide.at`")
 
     client = ClientSide(
@@ -212,15 +212,15 @@ class RemoteClients:
 
 def _mean_metrics(replies: Sequence[Mapping[str, Any]]) -> Metrics:
     """Means over the clients that have a metric."""
-    found: Metrics = {
+    metrics: Metrics = {
         "failed_clients": sum(reply["failed"] for reply in replies),
         "clients": sum(reply["clients"] for reply in replies),
     }
     for name in ("train_loss", "fit_accuracy"):
         values = [reply[name] for reply in replies if reply[name] >= 0]
         if values:
-            found[name] = float(np.mean(values))
-    return found
+            metrics[name] = float(np.mean(values))
+    return metrics
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,35 +239,35 @@ class CoTrainingClient:
     federation: Federation
     draw: rr.DrawUniform = rr.from_system
 
-    def answer(self, step: str, own: Any, request: Any, cohort: Cohort) -> tuple[Any, Any]:
+    def answer(self, step: str, state: Any, request: Any, cohort: Cohort) -> tuple[Any, Any]:
         """Return the client's new state and its reply.
 
         Raises:
             ProtocolError: a message that does not belong to the state.
         """
         if step == TURN:
-            return self.turn(own, request, cohort)
+            return self.turn(state, request, cohort)
         voting = self.settings.voting
         if voting.sums == "plaintext":
             raise ProtocolError(f"a step {step!r}, and answers are not summed under masks")
         address, number = exchanges.terms_of(request, "address", "round")
-        if not own["tally"] or own["round"] != number:
+        if not state["tally"] or state["round"] != number:
             raise ProtocolError(f"step {step!r} of round {number} without answers of that round")
 
         def party_of(seed: bytes) -> ReplayedParty:
             roles = server_sums.roles(
                 VOTES,
                 vote_sums.client,
-                array(own["tally"]),
+                array(state["tally"]),
                 is_resilient=voting.sums == "masked_resilient",
             )
             return ReplayedParty(address, seed, roles, may_be_sparse=voting.mask_partners > 0)
 
-        kept, frames = exchanges.answered(step, own, request, party_of)
+        kept, frames = exchanges.answered(step, state, request, party_of)
         forgotten = NO_SUMMAND if step == exchanges.END else {}
-        return {**own, **forgotten, **kept}, {"frames": frames}
+        return {**state, **forgotten, **kept}, {"frames": frames}
 
-    def turn(self, own: Any, request: Any, cohort: Cohort) -> tuple[Any, Any]:
+    def turn(self, state: Any, request: Any, cohort: Cohort) -> tuple[Any, Any]:
         """Lines 3 to 6 of Algorithm 1."""
         settings = self.settings
         check_clients(self.federation, settings.num_classes, settings.public)
@@ -277,7 +277,7 @@ class CoTrainingClient:
         client = int(np.asarray(cohort.client_id)[0])
         turn = client_turn(
             settings,
-            self.restored(own["model"], client),
+            self.restored(state["model"], client),
             cohort,
             PublicTargets(settings.public, request["label"], request["weight"]),
             rows,

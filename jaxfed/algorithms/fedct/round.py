@@ -151,9 +151,9 @@ def client_turn(
             num_neighbors=settings.privacy.neighbors,
         )
     sent = {}
-    for own, client in zip(labels, voters.tolist(), strict=True):
+    for client_labels, client in zip(labels, voters.tolist(), strict=True):
         if client >= 0:
-            marks = settings.marks(own, client, rows, draw_of)
+            marks = settings.marks(client_labels, client, rows, draw_of)
             if settings.voting.sums == "plaintext":
                 sent[client] = Sent(*packed(settings.privacy, marks), None)
             else:
@@ -203,15 +203,15 @@ def server_round(
     attendance, communication = clients.attendance(voters), Communication()
     more, least, num_asked = Metrics(), fewest_clients(sums), len(turn.sent)
     if sums == "plaintext":
-        found = _agreed_in_the_clear(settings, turn, communication) if num_asked else None
+        agreed = _agreed_in_the_clear(settings, turn, communication) if num_asked else None
     else:
-        found = _agreed_under_masks(settings, clients, turn, number, attendance, communication)
+        agreed = _agreed_under_masks(settings, clients, turn, number, attendance, communication)
     if attendance is not None:
         more["left"] = len(attendance.left)
         voters = np.where(np.isin(voters, attendance.summed), voters, -1)
     num_voters = int(np.sum(voters >= 0))
-    if found is not None and num_voters >= least:
-        label, weight, soft = map(np.asarray, found)
+    if agreed is not None and num_voters >= least:
+        label, weight, soft = map(np.asarray, agreed)
         values = settings.num_classes + int(np.any(label < 0))
         communication.down("consensus", num_asked * label_bytes(len(label), values))
         is_told = soft.any(axis=1)
@@ -239,9 +239,12 @@ def server_round(
 
 def _agreed_in_the_clear(settings: CoTraining, turn: Turn, communication: Communication) -> Agreed:
     """Line 11, where the server has each client's labels."""
-    communication.up("votes", sum(len(own.content) for own in turn.sent.values()))
-    marks = [settings.unpacked(own.content, abstains=own.abstains) for own in turn.sent.values()]
-    total = sum(own.astype(np.int32) for own in marks)
+    communication.up("votes", sum(len(message.content) for message in turn.sent.values()))
+    marks = [
+        settings.unpacked(message.content, abstains=message.abstains)
+        for message in turn.sent.values()
+    ]
+    total = sum(client_marks.astype(np.int32) for client_marks in marks)
     return _of_total(settings, np.asarray(total), len(marks), turn.rows)
 
 
@@ -263,11 +266,11 @@ def _agreed_under_masks(
             attendance.note((), ())
         return None
     partners = enough_partners(len(ids), settings.voting.mask_partners)
-    own: list[Any] = [turn.sent[client].summand for client in ids]
+    summands: list[Any] = [turn.sent[client].summand for client in ids]
     with clients.session(ids, partners, round_number, attendance) as session:
         total = vote_histogram(
             session,
-            dict(enumerate(own)),
+            dict(enumerate(summands)),
             is_resilient=settings.voting.sums == "masked_resilient",
             shape=shape,
         )
@@ -331,10 +334,10 @@ def estimated_rows(
             np.asarray([client], np.int32),
             *(np.asarray(field[place])[None] for field in cohort[1:]),
         )
-        own = one.y >= 0
-        if own.sum() == 1:
+        is_labeled = one.y >= 0
+        if is_labeled.sum() == 1:
             most = len(public)
-        if own.sum() < 2:
+        if is_labeled.sum() < 2:
             continue
         client_key = jax.random.fold_in(key, client)
         seed = int(jax.random.randint(client_key, (), 0, np.iinfo(np.int32).max))
@@ -343,13 +346,13 @@ def estimated_rows(
             np.asarray(public)[rng.integers(len(public), size=num_neighbors)],
             rng.integers(num_classes, size=num_neighbors).astype(one.y.dtype),
         )
-        found = estimate(
+        changes = estimate(
             partial(_labels_with, labels_of, one),
-            *(np.asarray(one.x)[own], np.asarray(one.y)[own]),
+            *(np.asarray(one.x)[is_labeled], np.asarray(one.y)[is_labeled]),
             spare,
             seed=seed,
         )
-        most = max(most, int(found.max()), 1)
+        most = max(most, int(changes.max()), 1)
     return most
 
 
@@ -357,8 +360,8 @@ def _labels_with(
     labels_of: Callable[[Cohort], np.ndarray], one: Cohort, new_x: np.ndarray, new_y: np.ndarray
 ) -> np.ndarray:
     """Labels of U after the labeled rows of a cohort of one client are replaced by other examples."""
-    own, x, y = one.y >= 0, np.array(one.x), np.array(one.y)
-    x[own], y[own] = new_x, new_y
+    is_labeled, x, y = one.y >= 0, np.array(one.x), np.array(one.y)
+    x[is_labeled], y[is_labeled] = new_x, new_y
     return labels_of(one._replace(x=x, y=y))
 
 

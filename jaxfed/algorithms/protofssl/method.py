@@ -138,10 +138,10 @@ if TYPE_CHECKING:
 _LEAST = 2  # helpers that show a class of a mean
 
 
-def _check_together(given: SimpleNamespace) -> None:
-    if given.prototype_sums != "none" and given.helper_choice == "newest":
+def _check_together(settings: SimpleNamespace) -> None:
+    if settings.prototype_sums != "none" and settings.helper_choice == "newest":
         raise UsageError(
-            f"with prototype_sums={given.prototype_sums!r} the mean is of one round",
+            f"with prototype_sums={settings.prototype_sums!r} the mean is of one round",
             key="helper_choice",
             value="newest",
             allowed="set prototype_sums='none'",
@@ -161,7 +161,7 @@ def _check_together(given: SimpleNamespace) -> None:
         "released_code": ReleasedCode,
     },
     together=_check_together,
-    pseudo_label=lambda given: "unlabeled" if given.targets == "helpers" else "xclp",
+    pseudo_label=lambda settings: "unlabeled" if settings.targets == "helpers" else "xclp",
     unread=("augment", "pointwise"),
     ignores=("batches", "batch_size", "local_steps", "unlabeled_ratio"),
     takes=("training", "task"),
@@ -277,10 +277,10 @@ class _ProtoFSSL:
     ) -> tuple[Prototypes, dict[str, jax.Array]]:
         """Prototypes of a client's labels by this network as they are sent, and their bytes."""
         task, shown = self.task, self.shown
-        own = client_prototypes(
+        prototypes = client_prototypes(
             *(self.training.model, state, data, task.max_labels, task.num_classes, shown.clip)
         )
-        sent = withheld(own, data, shown.min_labels)
+        sent = withheld(prototypes, data, shown.min_labels)
         if shown.noise:
             noise_key = jax.random.fold_in(key, Stream.NOISE)
             sent = perturbed(sent, noise_key, shown.noise)
@@ -355,12 +355,12 @@ def prototype_loss(
         embedding = embedding.astype(jnp.float32)
         first, second = sizes.ends
         label, used = batch.label, batch.used
-        own = (
+        prototypes = (
             joint_means(helpers)
             if by_helpers
             else support_means(embedding[:first], used[:first], sizes.num_classes)
         )
-        log_p = log_probabilities(embedding[first:], own, distance)
+        log_p = log_probabilities(embedding[first:], prototypes, distance)
         log_p_labeled, log_p_unlabeled = log_p[: second - first], log_p[second - first :]
         if targets == "helpers":
             target = mean_probabilities(embedding[second:], helpers, distance)
@@ -369,14 +369,16 @@ def prototype_loss(
             target = jax.nn.one_hot(label[second:], sizes.num_classes)
             weight = batch.weight[second:]
         if missing_class == "leave_out":
-            target = sharpened(jnp.where(own.is_there, target, 0), temperature)
+            target = sharpened(jnp.where(prototypes.is_there, target, 0), temperature)
         else:
-            target = jnp.where(own.is_there, sharpened(target, temperature), 0)
+            target = jnp.where(prototypes.is_there, sharpened(target, temperature), 0)
         target = jax.lax.stop_gradient(target)
-        is_known = own.is_there[label[first:second]]  # False only if helpers lack a class
+        is_known = prototypes.is_there[label[first:second]]  # False only if helpers lack a class
         supervised = -jnp.take_along_axis(log_p_labeled, label[first:second, None], axis=1)[:, 0]
         # 0 log 0 = 0, in the gradient too.
-        unsupervised = -jnp.sum(target * jnp.where(own.is_there, log_p_unlabeled, 0), axis=-1)
+        unsupervised = -jnp.sum(
+            target * jnp.where(prototypes.is_there, log_p_unlabeled, 0), axis=-1
+        )
         has_target = jnp.sum(target, axis=-1) > 0
         value = mean_where(supervised, used[first:second] & is_known)
         value += unlabeled_weight * mean_where(weight * unsupervised, used[second:] & has_target)
@@ -458,9 +460,9 @@ def newest_clients(is_there: Any, newest: Any, num_helpers: int, cohort_size: in
     when = np.asarray(server_state.gather(newest, ids))
     if len(ids) > num_helpers:
         ids = ids[when >= np.partition(when, -num_helpers)[-num_helpers]]
-    found = np.full(num_helpers + cohort_size, -1, np.int32)
-    found[: len(ids)] = ids
-    return found
+    padded_ids = np.full(num_helpers + cohort_size, -1, np.int32)
+    padded_ids[: len(ids)] = ids
+    return padded_ids
 
 
 def helpers_sent(state: ServerState, cohort: Cohort, communication: Communication) -> Prototypes:
@@ -490,11 +492,11 @@ def client_prototypes(
     )
 
 
-def withheld(own: Prototypes, data: ClientData, min_labels: int) -> Prototypes:
+def withheld(prototypes: Prototypes, data: ClientData, min_labels: int) -> Prototypes:
     """Drop the prototypes of classes with fewer than `min_labels` labels."""
-    count = class_counts(data.label, data.is_labeled & data.mask, len(own.is_there))
-    shown = own.is_there & (count >= min_labels)
-    return Prototypes(jnp.where(shown[:, None], own.center, 0), shown)
+    count = class_counts(data.label, data.is_labeled & data.mask, len(prototypes.is_there))
+    shown = prototypes.is_there & (count >= min_labels)
+    return Prototypes(jnp.where(shown[:, None], prototypes.center, 0), shown)
 
 
 def perturbed(shown: Prototypes, key: jax.Array, sigma: float) -> Prototypes:

@@ -57,13 +57,13 @@ class PrototypeTask:
             UsageError: no client has.
         """
         most = self.max_labels_of_a_class
-        for key, given, allowed, why in (
+        for key, value, allowed, why in (
             ("support", support, most - 1, "a query needs one more"),
             ("min_labels", min_labels, most, "no client would share a prototype"),
         ):
-            if most and given > allowed:
+            if most and value > allowed:
                 wrong = f"no client has more than {most} labels of a class; {why}"
-                raise UsageError(f"at most {allowed}: {wrong}", key=key, value=given)
+                raise UsageError(f"at most {allowed}: {wrong}", key=key, value=value)
 
 
 @dataclass(frozen=True)

@@ -91,19 +91,19 @@ def label_over_cosines(
             return labeled_rows(_matrix(near, s), y, owners, answers)
 
         choice = select(p, evidence)
-    own = choice.p if choice else p
-    z, info = scores_of(_matrix(near, own), y, own.label_matrix)
+    chosen = choice.p if choice else p
+    z, info = scores_of(_matrix(near, chosen), y, chosen.label_matrix)
     warn_of_solution(
-        accuracy_of(info, own.max_steps), choice.systems if choice else SolverAccuracy(), own
+        accuracy_of(info, chosen.max_steps), choice.systems if choice else SolverAccuracy(), chosen
     )
     if owner is not None:
         of_clients = np.zeros((int(owner.max(initial=0)) + 1, p.num_classes), np.float32)
         np.add.at(of_clients, owner, y)
         weighed = weighed_by_prior(
-            z, of_clients[owner], y.sum(axis=0), own.client_prior, own.client_prior_labels
+            z, of_clients[owner], y.sum(axis=0), chosen.client_prior, chosen.client_prior_labels
         )
         z = jnp.asarray(weighed)
-    return *_predicted(z, own, choice.sharpness if choice else None), choice
+    return *_predicted(z, chosen, choice.sharpness if choice else None), choice
 
 
 def matrix_over_cosines(vectors: Sequence[np.ndarray], p: Propagation) -> PropagationMatrix:
@@ -143,9 +143,9 @@ def label_each(
     for rows, capacity in size_buckets(sizes, smallest=_SMALLEST_CAPACITY):
         capacity = min(capacity, mask.shape[1])
         for row in rows:
-            own = padded_to(vectors[row][: sizes[row]], capacity)
+            points = padded_to(vectors[row][: sizes[row]], capacity)
             one_hot = one_hot_labels(y[row, :capacity], p.num_classes)
-            *outputs, choice = label_over_cosines(jnp.asarray(own), one_hot, None, p, execution)
+            *outputs, choice = label_over_cosines(jnp.asarray(points), one_hot, None, p, execution)
             label[row, :capacity], confidence[row, :capacity] = outputs
             choices += [choice] if choice else []
     return label, confidence, choices

@@ -94,31 +94,31 @@ def fitted(
     points: Points,
     sums: ClientSums,
     p: HeadSettings,
-    own: np.ndarray | None = None,
+    r: np.ndarray | None = None,
 ) -> Fit:
     """The head of these moments, with lambda given or chosen by leave-one-out.
 
-    `own`: r of each labeled point, [n, d], whose r r^T is its part of G; None: z.
+    `r` [n, d] of each labeled point, whose r r^T is its part of G; None: z.
 
     Cost: d^3 operations and the system's d^2 numbers for every candidate.
     """
     (dim, num_classes), counts = moments.by_class.shape, moments.counts
     candidates = (p.regularization,) if p.regularization else STRENGTHS
-    found = [moments.weights(strength) for strength in candidates]
+    weights = [moments.weights(strength) for strength in candidates]
     if p.regularization:
         sums.communication.down("weights", 4 * sums.num_clients * dim * num_classes)
-        return Fit(found[0], counts, {"regularization": p.regularization})
+        return Fit(weights[0], counts, {"regularization": p.regularization})
     sent = dim * (dim + 1) // 2 + (dim + 1) * num_classes
     sums.communication.down("moments", 4 * sums.num_clients * sent)
     num_groups = groups_of(p.select_measure, num_classes)
     z, y = points.joint()
-    ends = np.cumsum([len(own) for own in points.z.values()])[:-1]
-    hits = [half_hits(moments.left_out(s, z, y, own), y.argmax(axis=1)) for s in candidates]
-    of_clients = zip(*(np.split(own, ends) for own in hits), strict=True)
-    answers = [own.argmax(axis=1) for own in points.y.values()]
+    ends = np.cumsum([len(rows) for rows in points.z.values()])[:-1]
+    hits = [half_hits(moments.left_out(s, z, y, r), y.argmax(axis=1)) for s in candidates]
+    of_clients = zip(*(np.split(each, ends) for each in hits), strict=True)
+    answers = [one_hot.argmax(axis=1) for one_hot in points.y.values()]
     counted = [
-        counts_of_hits([*own], answer, num_groups)
-        for own, answer in zip(of_clients, answers, strict=True)
+        counts_of_hits([*client_hits], answer, num_groups)
+        for client_hits, answer in zip(of_clients, answers, strict=True)
     ]
     tally = Sums.of(sums("hits", counted))
     best, quality = 0, None
@@ -127,7 +127,7 @@ def fitted(
         quality = float(tally.qualities(p.select_measure)[best])
     sums.communication.down("setting", 4 * sums.num_clients)
     metrics = {"regularization": candidates[best], "leave_one_out": {"accuracy": quality}}
-    return Fit(found[best], counts, metrics)
+    return Fit(weights[best], counts, metrics)
 
 
 def head_method(
@@ -148,10 +148,10 @@ def head_method(
         made = fit(points, sums)
         head = Head(made.weights.astype(np.float32), made.counts > 0.5, mean)
         answers = [head(v) for v in vectors]
-        found = [labeled(own) for own in answers]
+        labels_of = [labeled(answer) for answer in answers]
         return (
-            padded([label for label, _ in found], cohort, UNLABELED),
-            padded([confidence for _, confidence in found], cohort, 0),
+            padded([label for label, _ in labels_of], cohort, UNLABELED),
+            padded([confidence for _, confidence in labels_of], cohort, 0),
             {"communication": sums.finished().metrics(), **made.metrics},
             head,
         )

@@ -165,31 +165,31 @@ def select(p: P, evidence: Evidence[P]) -> Choice[P]:
 
     sums = summed(settings)
     size = len(settings), len(by_matrix)
-    accuracies = [own.accuracy for own in by_matrix.values()]
+    accuracies = [each.accuracy for each in by_matrix.values()]
     systems = reduce(SolverAccuracy.worst, accuracies, SolverAccuracy())
     if not sums.labels.any():
         flat = 1.0 if p.confidence == "calibrated" else None
         return Choice(settings[0], _chosen(p, settings[0]), None, None, *size, flat, None, systems)
     qualities, best = sums.qualities(measure), sums.best(measure)
-    found, quality = settings[best], qualities[best]
+    chosen, quality = settings[best], qualities[best]
     if fits_prior(p):
-        found = fitted(labeled(found), found)
-        quality = summed([found]).qualities(measure)[0]
+        chosen = fitted(labeled(chosen), chosen)
+        quality = summed([chosen]).qualities(measure)[0]
     sharpness, log_loss = None, None
-    if found.confidence == "calibrated":
-        points = labeled(found)
+    if chosen.confidence == "calibrated":
+        points = labeled(chosen)
         sharpness, log_loss = likeliest(
-            log_likelihoods(left_out_scores(points, found), points.answers)
+            log_likelihoods(left_out_scores(points, chosen), points.answers)
         )
     rates = float(quality), float(qualities[0])
-    return Choice(found, _chosen(p, found), *rates, *size, sharpness, log_loss, systems)
+    return Choice(chosen, _chosen(p, chosen), *rates, *size, sharpness, log_loss, systems)
 
 
 def mean_metrics(choices: Sequence[Choice[P]]) -> dict[str, Any]:
     """Metrics if every client chooses for itself: mean hit rates over the clients that have labels."""
     rates = [(c.accuracy, c.given_accuracy) for c in choices if c.accuracy is not None]
-    accuracy, given = np.mean(np.array(rates, float), axis=0).tolist() if rates else (None, None)
-    return {"leave_one_out": {"accuracy": accuracy, "given_accuracy": given}}
+    accuracy, baseline = np.mean(np.array(rates, float), axis=0).tolist() if rates else (None, None)
+    return {"leave_one_out": {"accuracy": accuracy, "given_accuracy": baseline}}
 
 
 def settings_of(p: P) -> list[P]:
@@ -201,13 +201,13 @@ def settings_of(p: P) -> list[P]:
     values = candidates_of(p.select, p.selectable)
     for estimated in ("client_prior", "head"):
         values.pop(estimated, None)
-    given = replace(p, select=())
-    found = [given]
+    unselected = replace(p, select=())
+    combinations = [unselected]
     for combination in product(*values.values()):
-        settings = replace(given, **dict(zip(values, combination, strict=True)))
-        if settings not in found:
-            found.append(settings)
-    return found
+        settings = replace(unselected, **dict(zip(values, combination, strict=True)))
+        if settings not in combinations:
+            combinations.append(settings)
+    return combinations
 
 
 def fits_prior(p: Propagation) -> bool:
@@ -245,10 +245,10 @@ class Sums(NamedTuple):
 
     def is_clear(self, setting: int, measure: str) -> bool:
         """True if a setting is ahead of the given one by more than one standard error."""
-        there = self.labels > 0
-        weights = np.where(there, 1 / np.where(there, self.labels, 1), 0)
+        is_labeled = self.labels > 0
+        weights = np.where(is_labeled, 1 / np.where(is_labeled, self.labels, 1), 0)
         if measure == "accuracy":
-            weights = there.astype(float)
+            weights = is_labeled.astype(float)
         ahead = weights @ (self.halves[setting] - self.halves[0])
         return bool(ahead > np.sqrt(weights**2 @ self.squares[setting]))
 
@@ -271,16 +271,19 @@ def counts_of_hits(halves: list[np.ndarray], answers: np.ndarray, num_groups: in
         return np.bincount(group, values, num_groups).astype(np.int64)
 
     labels = by_group(np.ones(len(group)))
-    rows = [(by_group(own), by_group((own - halves[0]) ** 2), labels) for own in halves]
+    rows = [
+        (by_group(client_hits), by_group((client_hits - halves[0]) ** 2), labels)
+        for client_hits in halves
+    ]
     return np.stack([np.concatenate(row) for row in rows])
 
 
-def _chosen(p: Propagation, found: Propagation) -> dict[str, Any]:
+def _chosen(p: Propagation, chosen: Propagation) -> dict[str, Any]:
     names = {entry.partition(":")[0] for entry in p.select}
     if "client_prior" in names:
         names.add("client_prior_labels")
     keys = (*CANDIDATES, "client_prior_labels")
-    return {key: getattr(found, key) for key in keys if key in names and key != "head"}
+    return {key: getattr(chosen, key) for key in keys if key in names and key != "head"}
 
 
 PRIOR_LABELS = tuple(2.0**k for k in range(-3, 10))  # s
@@ -288,8 +291,8 @@ PRIOR_LABELS = tuple(2.0**k for k in range(-3, 10))  # s
 
 def fitted(points: Labeled, p: P) -> P:
     """Return `p` with the prior fitted to leave-one-out data."""
-    own, cohort = (np.maximum(counts, 0) for counts in left_out_counts(points))
-    of_labels = [shares(own, cohort, labels)[0] for labels in PRIOR_LABELS]
+    counts, cohort = (np.maximum(each, 0) for each in left_out_counts(points))
+    of_labels = [shares(counts, cohort, labels)[0] for labels in PRIOR_LABELS]
     labels = PRIOR_LABELS[_mean_place(log_sums(of_labels, points.answers))]
 
     def at(gamma: float) -> np.ndarray:
@@ -347,11 +350,11 @@ def with_head(
     labels = graphs.points(choice.p.num_bits).labels
     of = {j: y.any(axis=1) for j, y in labels.items()}
     zero = np.zeros(vectors[0].shape[1], np.float32)
-    z = {j: unit_rows(vectors[j][own], zero) for j, own in of.items()}
-    y = {j: labels[j][own] for j, own in of.items()}
+    z = {j: unit_rows(vectors[j][rows], zero) for j, rows in of.items()}
+    y = {j: labels[j][rows] for j, rows in of.items()}
     sums = ClientSums(len(of), "plaintext")
     moments = summed_moments(sums, z, y)
-    ridge = moments.left_out(1.0, *(np.concatenate(list(own.values())) for own in (z, y)))
+    ridge = moments.left_out(1.0, *(np.concatenate(list(parts.values())) for parts in (z, y)))
     num_groups = groups_of(p.select_measure, p.num_classes)
     hits = [
         half_hits(ridge, graph.answers),
@@ -361,9 +364,9 @@ def with_head(
     sums.communication.down("moments", sum(sums.communication.upload.values()))
     sums.communication.up("hits", 24 * num_groups * len(of))
     takes = bool(tally.halves[0].any()) and not tally.is_clear(1, p.select_measure)
-    own = replace(choice.p, head="ridge" if takes else "none")
-    chosen = {**choice.chosen, "head": own.head}
-    return choice._replace(p=own, chosen=chosen, of_head=sums.communication)
+    with_head = replace(choice.p, head="ridge" if takes else "none")
+    chosen = {**choice.chosen, "head": with_head.head}
+    return choice._replace(p=with_head, chosen=chosen, of_head=sums.communication)
 
 
 def _joint(s: Parameters, graphs: KnnGraphs) -> Labeled:

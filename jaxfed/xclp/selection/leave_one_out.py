@@ -75,8 +75,8 @@ class Labeled(NamedTuple):
 def left_out_scores(points: Labeled, p: Propagation) -> np.ndarray:
     """Z of every labeled point without its own label, float32 [m, C]."""
     rows = without_own(points.rows, points.labels, points.diagonal, points.roots)
-    own = np.abs(points.diagonal[:, None] * points.labels)
-    values = np.where(np.abs(rows.values) > _ROUNDING * own, rows.values, np.float32(0))
+    contribution = np.abs(points.diagonal[:, None] * points.labels)
+    values = np.where(np.abs(rows.values) > _ROUNDING * contribution, rows.values, np.float32(0))
     z = scores(p.label_matrix, rows._replace(values=values))
     weighed = weighed_by_prior(z, *left_out_counts(points), p.client_prior, p.client_prior_labels)
     return np.asarray(weighed)
@@ -97,11 +97,13 @@ def half_hits(left_out: np.ndarray, answers: np.ndarray) -> np.ndarray:
     rows = np.arange(len(answers))
     others = left_out.copy()
     others[rows, answers] = -np.inf
-    own, other = left_out[rows, answers], others.max(axis=1, initial=-np.inf)
+    true_score, other = left_out[rows, answers], others.max(axis=1, initial=-np.inf)
     with np.errstate(invalid="ignore"):  # a single class has no other score
-        is_near = np.abs(own - other) <= _NEAR * np.maximum(np.abs(own), np.abs(other))
-    found = np.where(is_near, 1, np.where(own > other, 2, 0))
-    return np.where(left_out.max(axis=1) > 0, found, 0)
+        is_near = np.abs(true_score - other) <= _NEAR * np.maximum(
+            np.abs(true_score), np.abs(other)
+        )
+    hits = np.where(is_near, 1, np.where(true_score > other, 2, 0))
+    return np.where(left_out.max(axis=1) > 0, hits, 0)
 
 
 def alone(matrix: PropagationMatrix, points: np.ndarray) -> np.ndarray:
@@ -129,11 +131,11 @@ def labeled_rows(
         np.asarray(a)[points]
         for a in (values, label_counts(y), label_masses(matrix, y), matrix.root_degrees)
     )
-    own, accuracy_of_own = diagonal(matrix, points)
-    x = np.where(alone(matrix, points)[:, None], own[:, None] * y[points], x)
+    on_diagonal, accuracy_of_own = diagonal(matrix, points)
+    x = np.where(alone(matrix, points)[:, None], on_diagonal[:, None] * y[points], x)
     return Labeled(
         Rows(x, counts, masses),
-        own,
+        on_diagonal,
         y[points],
         answers[points],
         of_clients[owner[points]],
@@ -150,7 +152,7 @@ def diagonal(matrix: PropagationMatrix, points: np.ndarray) -> tuple[np.ndarray,
     The same points, int [m], give the same numbers.
     """
     if len(points) <= EXACT_UP_TO:
-        found, worst = np.zeros(len(points), np.float32), SolverAccuracy()
+        entries, worst = np.zeros(len(points), np.float32), SolverAccuracy()
         widths = _WIDTHS if matrix.num_points > _WIDE_FROM else _WIDTHS[:2]
         for start in range(0, len(points), widths[-1]):
             block = points[start : start + widths[-1]]
@@ -159,9 +161,9 @@ def diagonal(matrix: PropagationMatrix, points: np.ndarray) -> tuple[np.ndarray,
             unit = np.zeros((matrix.num_points, width), np.float32)
             unit[block, columns] = 1
             z, accuracy = solved(matrix, unit)
-            found[start : start + len(block)] = np.asarray(z)[block, columns]
+            entries[start : start + len(block)] = np.asarray(z)[block, columns]
             worst = worst.worst(accuracy)
-        return found, worst
+        return entries, worst
     rng = np.random.default_rng((_SEED, len(points)))
     group = rng.permutation(len(points)) % NUM_PROBES
     sign = rng.choice(np.array([-1, 1], np.float32), len(points))

@@ -128,10 +128,10 @@ def candidates_of(entries: Sequence[str], keys: Sequence[str]) -> dict[str, tupl
     """
     if not isinstance(entries, list | tuple):
         raise _refused(entries, "use a list of texts, such as ('alpha', 'num_neighbors:5:10')")
-    found: dict[str, tuple[Any, ...]] = {}
+    candidates: dict[str, tuple[Any, ...]] = {}
     for entry in entries:
         key, *texts = str(entry).split(":")
-        if key not in keys or key in found:
+        if key not in keys or key in candidates:
             raise _refused(
                 entry,
                 f"use each of {', '.join(map(repr, keys))} once, alone or with values as in 'alpha:0.5:0.9'",
@@ -139,15 +139,15 @@ def candidates_of(entries: Sequence[str], keys: Sequence[str]) -> dict[str, tupl
         if not CANDIDATES[key]:
             if texts:
                 raise _refused(entry, f"use {key!r} alone; leave-one-out estimates it")
-            found[key] = ()
+            candidates[key] = ()
             continue
         kind = type(CANDIDATES[key][0])
         try:
-            found[key] = tuple(kind(text) for text in texts) or CANDIDATES[key]
+            candidates[key] = tuple(kind(text) for text in texts) or CANDIDATES[key]
         except ValueError:
             like = f"use {kind.__name__}s as values of {key}, such as {CANDIDATES[key][0]}"
             raise _refused(entry, like) from None
-    return found
+    return candidates
 
 
 def fits(key: str, select: Sequence[str]) -> bool:

@@ -85,30 +85,30 @@ _HALF, _SMALLEST_MASS = 0.5, 1e-6  # of a label's count; of the labels of points
 _LOG_OF_FACTORS = 40.0  # e^40 times any score is a float32
 
 
-def shares(own: Array, cohort: Array, labels: float = 0.0) -> tuple[Array, Array]:
+def shares(counts: Array, cohort: Array, labels: float = 0.0) -> tuple[Array, Array]:
     """pi_j and pi, float32 [..., C], of numbers of labels [..., C]; `labels` is s, 0 stands for C."""
-    num_classes = own.shape[-1]
+    num_classes = counts.shape[-1]
     weight = labels or num_classes
     share = (cohort + 1) / (cohort.sum(axis=-1, keepdims=True) + num_classes)
-    return (own + weight * share) / (own.sum(axis=-1, keepdims=True) + weight), share
+    return (counts + weight * share) / (counts.sum(axis=-1, keepdims=True) + weight), share
 
 
 def weighed_by_prior(
-    scores: Array, own: Array, cohort: Array, beta: float, labels: float = 0.0
+    scores: Array, counts: Array, cohort: Array, beta: float, labels: float = 0.0
 ) -> Array:
     """Z', float32 [m, C], of scores Z [m, C], entries of which below zero count as zero.
 
-    `own` and `cohort` are the client's and all clients' numbers of labels, [C] or one row a point, [m, C]. A
-    row beyond float32's range is divided by its largest factor, which changes neither labels nor shares.
+    `counts` and `cohort` are the client's and all clients' numbers of labels, [C] or one row a point, [m, C].
+    A row beyond float32's range is divided by its largest factor, which changes neither labels nor shares.
     """
     if not beta:
         return scores
     xp = jnp if isinstance(scores, jax.Array) else np
-    own, cohort = (
-        xp.maximum(xp.broadcast_to(xp.asarray(counts, np.float32), scores.shape), 0)
-        for counts in (own, cohort)
+    counts, cohort = (
+        xp.maximum(xp.broadcast_to(xp.asarray(each, np.float32), scores.shape), 0)
+        for each in (counts, cohort)
     )
-    own_share, share = shares(own, cohort, labels)
+    own_share, share = shares(counts, cohort, labels)
     z = xp.maximum(scores, 0)
     ratio = xp.where(z > 0, own_share / share, np.float32(0))
     largest = ratio.max(axis=-1, keepdims=True)

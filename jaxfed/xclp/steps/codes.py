@@ -122,12 +122,12 @@ def randomized(
     if p.bit_epsilon:
         joint = jnp.asarray(np.concatenate(codes))
         noisy = np.asarray(randomized_response.randomize_bits(joint, bits, p.bit_epsilon))
-        codes = [noisy[own] for own in rows]
+        codes = [noisy[part] for part in rows]
     if p.label_epsilon:
         answered = randomized_response.randomize_labels(
             np.concatenate(labels), answers, p.num_classes, p.label_epsilon
         )
-        labels = [answered[own] for own in rows]
+        labels = [answered[part] for part in rows]
     return codes, labels
 
 
@@ -138,5 +138,5 @@ def rows_of(clients: Sequence[np.ndarray]) -> list[slice]:
 
 def rows_of_clients(clients: Mapping[int, np.ndarray]) -> dict[int, slice]:
     """R_j by client, from the clients' arrays [n_j, ...], in the clients' order."""
-    ends = np.cumsum([len(own) for own in clients.values()]).tolist()
+    ends = np.cumsum([len(points) for points in clients.values()]).tolist()
     return {j: slice(end - len(clients[j]), end) for j, end in zip(clients, ends, strict=True)}

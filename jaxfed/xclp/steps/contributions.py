@@ -157,10 +157,10 @@ class Sent:
         return self._take("finished", ())
 
     def _take(
-        self, step: str, told: tuple[int, ...], tell: Callable[[int], None] | None = None
+        self, step: str, arguments: tuple[int, ...], tell: Callable[[int], None] | None = None
     ) -> Any:
         answered = self._parties(
-            step, [self._client], arguments={self._client: told}, tell=tell, quiet=True
+            step, [self._client], arguments={self._client: arguments}, tell=tell, quiet=True
         )
         if self._client not in answered:
             raise DroppedOut(self._client)
@@ -181,7 +181,7 @@ def contributions_by_columns(
     matrix: PropagationMatrix, labels: Labels, rows: RowsOf, session: Session | None
 ) -> Contributions:
     """Contributions by columns for the clients, through the session if there is one."""
-    num_points = max(own.stop for own in rows.values())
+    num_points = max(owned.stop for owned in rows.values())
     if session is None:
         return _multiplied(matrix, rows, {j: InTheClear(labels[j], num_points) for j in rows})
     from jaxfed.secure.influence_columns import collected_positions
@@ -191,7 +191,9 @@ def contributions_by_columns(
     parties = session.parties(ColumnsClient, labels, clients, num_points=num_points)
     positions = collected_positions(parties, server, {j: len(labels[j]) for j in clients})
     return _multiplied(
-        matrix, rows, {j: Sent(parties, server, j, own, num_points) for j, own in positions.items()}
+        matrix,
+        rows,
+        {j: Sent(parties, server, j, labeled, num_points) for j, labeled in positions.items()},
     )
 
 
@@ -200,7 +202,7 @@ def _multiplied(
 ) -> Contributions:
     """S_L^(j) Y_L^(j), a client and a block of columns at a time; dropped clients contribute nothing."""
     result = Contributions({}, SolverAccuracy())
-    for client, own in rows.items():
+    for client, owned in rows.items():
         if client not in multiplications:
             continue
         product = multiplications[client]
@@ -209,7 +211,7 @@ def _multiplied(
             for start in range(0, len(labeled), COLUMN_BLOCK):
                 block = labeled[start : start + COLUMN_BLOCK]
                 unit = np.zeros((matrix.num_points, shared_width(len(block))), np.float32)
-                unit[own.start + block, np.arange(len(block))] = 1
+                unit[owned.start + block, np.arange(len(block))] = 1
                 columns, accuracy = solved(matrix, unit)  # 10-SS, 12-CS
                 result = result._replace(accuracy=result.accuracy.worst(accuracy))
                 product.multiply(columns, block)  # 13-CS

@@ -74,8 +74,8 @@ def drawn_pairs(clients: list[int], size: int, rng: np.random.Generator) -> list
         places = rng.permutation(p)
         steps = np.append(1, 2 + rng.permutation((p - 1) // 2 - 1)[: size // 2 - 1])
         ends = np.repeat(np.arange(p), len(steps)), (np.arange(p)[:, None] + steps).ravel() % p
-    found = np.sort(np.asarray(clients)[places[np.stack(ends, axis=1)]], axis=1)
-    return sorted(map(tuple, found.tolist()))
+    pairs = np.sort(np.asarray(clients)[places[np.stack(ends, axis=1)]], axis=1)
+    return sorted(map(tuple, pairs.tolist()))
 
 
 def chosen_pairs(
@@ -141,8 +141,8 @@ def plaintext_hamming(
     bits = padded_rows(joint)
     is_point = np.arange(len(bits)) < len(joint)
     valid = execution.spread(is_point, fill=False)
-    found = execution.once(knn.hamming_knn, execution.spread(bits), num_neighbors, valid=valid)
-    indices, distances = (np.asarray(values)[: len(joint)] for values in everywhere(found))
+    neighbors = execution.once(knn.hamming_knn, execution.spread(bits), num_neighbors, valid=valid)
+    indices, distances = (np.asarray(values)[: len(joint)] for values in everywhere(neighbors))
     return list(range(len(codes))), indices, distances
 
 
@@ -150,13 +150,13 @@ def _among_chosen(
     codes: Sequence[np.ndarray], num_neighbors: int, choices: Sequence[ChoosePairs]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Nearest others among the pairs that all turns choose, each of which is searched once."""
-    sizes = {j: len(own) for j, own in enumerate(codes)}
+    sizes = {j: len(points) for j, points in enumerate(codes)}
     choose, *later = choices
-    found = among_pairs(codes, choose(sizes, np.zeros((0, 0), np.int32)), num_neighbors)
+    neighbors = among_pairs(codes, choose(sizes, np.zeros((0, 0), np.int32)), num_neighbors)
     for choose in later:
-        pairs = choose(sizes, found[0])
-        found = _nearer(found, among_pairs(codes, pairs, num_neighbors, has_own=False))
-    return found
+        pairs = choose(sizes, neighbors[0])
+        neighbors = _nearer(neighbors, among_pairs(codes, pairs, num_neighbors, has_own=False))
+    return neighbors
 
 
 def _nearer(
@@ -187,11 +187,11 @@ def among_pairs(
         partners[j].add(k)
         partners[k].add(j)
     missing = int(no_distance(codes[0].shape[1]))
-    found = []
-    for own, place, among in zip(codes, rows, partners, strict=True):
+    parts = []
+    for client_codes, place, among in zip(codes, rows, partners, strict=True):
         if not among:
-            shape = len(own), num_neighbors
-            found.append([np.full(shape, fill, np.int32) for fill in (-1, missing)])
+            shape = len(client_codes), num_neighbors
+            parts.append([np.full(shape, fill, np.int32) for fill in (-1, missing)])
             continue
         clients = sorted(among)
         bits = padded_rows(np.concatenate([codes[j] for j in clients]))
@@ -203,15 +203,15 @@ def among_pairs(
             num_neighbors=num_neighbors + 1,
             valid=is_point,
         )
-        indices, distances = in_batches(search, own, COMPARED_BATCH)
+        indices, distances = in_batches(search, client_codes, COMPARED_BATCH)
         indices = np.append(numbers, -1)[indices].astype(np.int32)
         # Without the point itself; if k + 1 equal codes come before it, without the last of them.
         is_itself = indices == np.arange(place.start, place.stop)[:, None]
         left_out = np.where(is_itself.any(axis=1), is_itself.argmax(axis=1), num_neighbors)
         columns = np.arange(num_neighbors)
         columns = columns + (columns >= left_out[:, None])
-        found.append([np.take_along_axis(part, columns, 1) for part in (indices, distances)])
-    indices, distances = map(np.concatenate, zip(*found, strict=True))
+        parts.append([np.take_along_axis(part, columns, 1) for part in (indices, distances)])
+    indices, distances = map(np.concatenate, zip(*parts, strict=True))
     return indices, distances
 
 

@@ -77,7 +77,7 @@ class KnnGraphs:
             if p.compares_few(len(self._codes)):
                 choices = pair_choices(p.compared_clients, p.compared_by, p.seed)
             clients, indices, distances = HAMMING[p.hamming](
-                [own[:, : num_bits // 32] for own in self._codes],
+                [client_codes[:, : num_bits // 32] for client_codes in self._codes],
                 self._session,
                 self._execution,
                 num_neighbors=p.num_neighbors,

@@ -148,11 +148,13 @@ def client_predictions(
     largest confidence of any point, by which `relative_confidence` divides (not in the paper).
     """
     nothing = [np.zeros((len(v), p.num_classes), np.float32) for v in vectors]
-    z = [scores[j].weighted if j in scores else own for j, own in enumerate(nothing)]
+    z = [scores[j].weighted if j in scores else zeros for j, zeros in enumerate(nothing)]
     predictions = predicted(z, sharpness)
-    largest = np.float32(max(own.confidences.max(initial=0) for own in predictions))
+    largest = np.float32(max(each.confidences.max(initial=0) for each in predictions))
     if p.relative_confidence and largest:
-        predictions = [own._replace(confidences=own.confidences / largest) for own in predictions]
+        predictions = [
+            each._replace(confidences=each.confidences / largest) for each in predictions
+        ]
     return predictions, largest
 
 
@@ -162,6 +164,6 @@ def predicted(scores: Sequence[np.ndarray], sharpness: float | None = None) -> l
     labels, confidences = predict(jnp.asarray(padded_rows(z)))
     if sharpness is not None:
         confidences = calibrated(z, sharpness)
-    ends = np.cumsum([len(own) for own in scores])
+    ends = np.cumsum([len(each) for each in scores])
     parts = (np.split(np.asarray(a)[: len(z)], ends[:-1]) for a in (labels, confidences, z))
-    return [Prediction(*own) for own in zip(*parts, strict=True)]
+    return [Prediction(*part) for part in zip(*parts, strict=True)]

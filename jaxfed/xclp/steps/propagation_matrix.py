@@ -91,7 +91,7 @@ def warn_of_solution(labeling: SolverAccuracy, choosing: SolverAccuracy, p: Prop
             stacklevel=3,
         )
     systems = {"label propagation": labeling, "choosing by leave-one-out": choosing}
-    cut_short = {name: own for name, own in systems.items() if own.cut_short}
+    cut_short = {name: accuracy for name, accuracy in systems.items() if accuracy.cut_short}
     if cut_short:
         worst = reduce(SolverAccuracy.worst, cut_short.values())
         warnings.warn(

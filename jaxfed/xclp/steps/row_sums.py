@@ -44,14 +44,14 @@ def summed_scores(
     y = np.concatenate(list(labels.values()))
     masses = (roots[: len(y), None] * y).sum(axis=0, keepdims=True)
     counts = {j: class_counts(labels[j], are_needed=p.needs_class_counts) for j in rows}
-    found = {}
+    scores = {}
     for j, (values, cohort) in ROW_SUMS[p.row_sums](
         contributions, counts, rows, session, execution
     ).items():
         z = client_scores(values, cohort, p, masses)
         weighted = with_prior(z, labels[j].sum(axis=0), cohort.sum(axis=0), p)
-        found[j] = Scores(z, weighted)
-    return found
+        scores[j] = Scores(z, weighted)
+    return scores
 
 
 def class_counts(matrix: np.ndarray, *, are_needed: bool) -> np.ndarray:
@@ -86,15 +86,15 @@ def client_scores(
     return np.asarray(z, np.float32)
 
 
-def with_prior(z: np.ndarray, own: np.ndarray, cohort: np.ndarray, p: Parameters) -> np.ndarray:
+def with_prior(z: np.ndarray, counts: np.ndarray, cohort: np.ndarray, p: Parameters) -> np.ndarray:
     """CS: scores [m, C] weighted by the client's and the cohort's label counts [C], if `p` has a prior."""
     if not p.client_prior:
         return z
     if p.label_epsilon:
-        own, cohort = randomized_response.unbiased(
-            np.stack([own, cohort]), p.num_classes, p.label_epsilon
+        counts, cohort = randomized_response.unbiased(
+            np.stack([counts, cohort]), p.num_classes, p.label_epsilon
         )
-    weighed = weighed_by_prior(z, own, cohort, p.client_prior, p.client_prior_labels)
+    weighed = weighed_by_prior(z, counts, cohort, p.client_prior, p.client_prior_labels)
     return np.asarray(weighed, np.float32)
 
 
@@ -148,6 +148,6 @@ def secure_row_sums(
         progress=execution.counting("uploads for row sums"),
     )
     return {
-        client: (own.astype(np.float32), total.astype(np.float32))
-        for client, (own, total) in sums.items()
+        client: (rows.astype(np.float32), total.astype(np.float32))
+        for client, (rows, total) in sums.items()
     }
