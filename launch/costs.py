@@ -40,8 +40,8 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     rows = []
     for costs in method_costs(config):
         ours = [
-            (own.operations, own.upload_bytes + own.download_bytes)
-            for own in (costs.one_pass, costs.as_run)
+            (cost.operations, cost.upload_bytes + cost.download_bytes)
+            for cost in (costs.one_pass, costs.as_run)
         ]
         cells = " ".join(_cell(pair) for pair in (*ours, costs.formula, costs.paper))
         print(f"{costs.method:16s} {cells} {costs.as_run.steps:7.1f}", flush=True)

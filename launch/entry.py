@@ -64,10 +64,10 @@ def refuse(arguments: Iterable[str]) -> None:
         raise UsageError(f"{argument}: no such argument; see --helpshort")
 
 
-def require(**given: str | None) -> None:
+def require(**arguments: str | None) -> None:
     """Raise a UsageError for the first of these flags that is not given."""
     usual = {"config": "ml_collections_configs/NAME.py", "workdir": "DIR", "out": "DIR"}
-    for name, value in given.items():
+    for name, value in arguments.items():
         if not value:
             raise UsageError(f"--{name}={usual[name]} is missing")
 
@@ -88,8 +88,8 @@ def start(main: Main) -> NoReturn:
     overrides: list[str] = []
 
     def parse(argv: Sequence[str]) -> list[str]:
-        rest, found = split_overrides(argv)
-        overrides.extend(found)
+        rest, overridden = split_overrides(argv)
+        overrides.extend(overridden)
         try:
             positional = flags.FLAGS(rest)
         except flags.Error as error:
@@ -144,13 +144,13 @@ def _hint(error: flags.Error) -> str:
 
 def _check_variables() -> None:
     """Refuse a value of a variable that JAX would answer with a traceback, before JAX is imported."""
-    given = os.environ.get(_NUM_DEVICES)
+    text = os.environ.get(_NUM_DEVICES)
     try:
-        is_number = given is None or int(given) != 0  # below 0: JAX's own default
+        is_number = text is None or int(text) != 0  # below 0: JAX's own default
     except ValueError:
         is_number = False
     if not is_number:
-        raise UsageError(f"${_NUM_DEVICES}={given}: use integers from 1 on, or unset it")
+        raise UsageError(f"${_NUM_DEVICES}={text}: use integers from 1 on, or unset it")
 
 
 def _written(work: Callable[[], int | None]) -> int | None:

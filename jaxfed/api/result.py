@@ -161,8 +161,8 @@ class Result:
             UsageError: a name in the config that nobody has registered; data that are missing or others.
         """
         check(self.config)
-        if (found := data_form.read(self.workdir)) is not None:
-            return found
+        if (form := data_form.read(self.workdir)) is not None:
+            return form
         simulation = Simulation(self.config)
         self._files.check_data(simulation.data_checksums())
         return simulation

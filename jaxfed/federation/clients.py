@@ -131,15 +131,15 @@ class Federation:
         given_examples.check_labels_of(
             "from_clients", y[apart["server"]], known_to_all, public_labeled
         )
-        own = ClientRows.contiguous(held[:num_clients])
-        is_labeled = y[: own.sizes.sum()] >= 0
+        client_rows = ClientRows.contiguous(held[:num_clients])
+        is_labeled = y[: client_rows.sizes.sum()] >= 0
         later = held[num_clients:] if num_new else np.zeros(num_clients, np.int64)
         return cls(
             x,
             y,
             Partition(
-                own.chosen(is_labeled),
-                own.chosen(~is_labeled),
+                client_rows.chosen(is_labeled),
+                client_rows.chosen(~is_labeled),
                 ClientRows.contiguous(later, first=len(is_labeled)),
             ),
             classes,
@@ -234,9 +234,9 @@ class Federation:
 
     def examples_like_these(self, x: npt.ArrayLike, asked: str) -> np.ndarray:
         """Return examples [n, ...] as an array of the clients' shape, kind and scale; errors name `asked`."""
-        given = given_examples.examples_of(x, asked, like=self.x)
-        self._scale.check(given, asked)
-        return given
+        examples = given_examples.examples_of(x, asked, like=self.x)
+        self._scale.check(examples, asked)
+        return examples
 
     def check_arrays(self, x: Any, asked: str, y: Any = None) -> None:
         """Check examples [n, ...] that a method uses as they are, and labels [n]: `examples_like_these`."""

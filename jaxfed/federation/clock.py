@@ -130,10 +130,10 @@ class Schedule:
     def metrics(self, number: int) -> dict[str, float]:
         """Return the simulated time, and the mean staleness of asynchronous rounds."""
         timed = self.rounds[number - 1]
-        found = {"simulated_seconds": timed.seconds}
+        metrics = {"simulated_seconds": timed.seconds}
         if timed.version:
-            found["staleness"] = number - 1 - float(np.mean(timed.version))
-        return found
+            metrics["staleness"] = number - 1 - float(np.mean(timed.version))
+        return metrics
 
 
 def schedule_of(

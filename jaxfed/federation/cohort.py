@@ -80,8 +80,8 @@ class Ragged:
         """The padded array, with zeros as padding."""
         del copy
         whole = np.zeros(self.shape, self.dtype)
-        for row, own in enumerate(self.of_clients()):
-            whole[row, : len(own)] = own
+        for row, rows in enumerate(self.of_clients()):
+            whole[row, : len(rows)] = rows
         return whole if dtype is None else whole.astype(dtype)
 
     def __jax_array__(self) -> jax.Array:
@@ -117,8 +117,8 @@ class Ragged:
 
     def of(self, clients: np.ndarray) -> Ragged:
         """Select clients, in this order, in the same number of rows if they fit; on the host."""
-        own = self.of_clients()
-        parts = [own[client] for client in clients]
+        of_clients = self.of_clients()
+        parts = [of_clients[client] for client in clients]
         length = max(len(self.rows), sum(map(len, parts)))
         return stacked(parts, length, self.capacity)
 
@@ -157,9 +157,9 @@ def apart(x: Any) -> tuple[Any, Any]:
     return None, x
 
 
-def joined(shared: Any, own: Any) -> Any:
+def joined(shared: Any, per_client: Any) -> Any:
     """One client's examples [N, ...], from the two parts that `apart` returns."""
-    return replace(own, rows=shared) if isinstance(own, Ragged) else own
+    return replace(per_client, rows=shared) if isinstance(per_client, Ragged) else per_client
 
 
 def own_examples(x: Array | Ragged) -> list[np.ndarray]:

@@ -120,11 +120,11 @@ def over_clients(
     if not count.any():
         return {}
     each = np.divide(right, count, out=np.full(num_clients, np.nan), where=count > 0)
-    there = each[count > 0]
+    measured = each[count > 0]
     return {
-        f"worst_client_{name}_accuracy": float(there.min()),
-        f"tenth_percentile_client_{name}_accuracy": float(np.percentile(there, 10)),
-        f"mean_client_{name}_accuracy": float(there.mean()),
+        f"worst_client_{name}_accuracy": float(measured.min()),
+        f"tenth_percentile_client_{name}_accuracy": float(np.percentile(measured, 10)),
+        f"mean_client_{name}_accuracy": float(measured.mean()),
         f"client_{name}_accuracy": each,
     }
 
@@ -140,12 +140,15 @@ def over_own_points(
     bool [M], are the clients whose points count; None: all.
     """
     points = [
-        own if counted is None or counted[client] else own[:0]
-        for client, own in enumerate(federation.partition.unlabeled)
+        rows if counted is None or counted[client] else rows[:0]
+        for client, rows in enumerate(federation.partition.unlabeled)
     ]
-    found = [labels_by(client, own) for client, own in enumerate(points) if len(own)]
+    predicted = [labels_by(client, rows) for client, rows in enumerate(points) if len(rows)]
     owner = np.repeat(np.arange(len(points)), list(map(len, points)))
-    truth, label = federation.y[np.concatenate(points)], np.concatenate([np.zeros(0, int), *found])
+    truth, label = (
+        federation.y[np.concatenate(points)],
+        np.concatenate([np.zeros(0, int), *predicted]),
+    )
     return over_clients("unlabeled", label, truth, owner, len(points))
 
 
@@ -173,12 +176,12 @@ def reliability(
     rank = np.searchsorted(np.sort(exact), exact, side="left")  # rank of the first equal confidence
     number = rank * num_bins // len(exact)
     count = np.bincount(number, minlength=num_bins)
-    there = count > 0
+    is_filled = count > 0
     sums = (
-        np.bincount(number, weights=values, minlength=num_bins)[there] / count[there]
+        np.bincount(number, weights=values, minlength=num_bins)[is_filled] / count[is_filled]
         for values in (exact, np.asarray(is_right, np.float64))
     )
-    return Reliability(count[there], *sums)
+    return Reliability(count[is_filled], *sums)
 
 
 def expected_calibration_error(

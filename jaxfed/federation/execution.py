@@ -275,10 +275,10 @@ def _fitting(
     map_clients: Any,
     arguments: Any,
 ) -> Callable[..., Any]:
-    given = {"strategy": "vmap", **map_clients.keywords}
+    options = {"strategy": "vmap", **map_clients.keywords}
     number = len(arguments[1].client_id)
-    if given["strategy"] != "vmap":
-        number = given.get("chunk_size") or 1
+    if options["strategy"] != "vmap":
+        number = options.get("chunk_size") or 1
     available = available_bytes()
     while analysis := program.lower(*arguments).compile().memory_analysis():
         fixed = (
@@ -294,9 +294,9 @@ def _fitting(
             wrong = f"{what} takes {takes} at least for one client at a time, the device has {has}"
             raise BeyondMemory(f"{wrong}; use smaller batches or a smaller network")
         number = max(1, min(number - 1, number * (available - fixed) // max(working, 1)))
-        strategy = "map" if given["strategy"] == "vmap" else given["strategy"]
+        strategy = "map" if options["strategy"] == "vmap" else options["strategy"]
         program = program_of(
-            partial(client_map, **given | {"strategy": strategy, "chunk_size": number})
+            partial(client_map, **options | {"strategy": strategy, "chunk_size": number})
         )
     return program  # a backend without an analysis tries
 

@@ -113,11 +113,11 @@ class Method:
         """True if it trains a model, shared or per client."""
         return "training" in self.takes or self.has_learners
 
-    def of(self, given: Mapping[str, Any]) -> Method:
-        """Return the declaration with `pseudo_label` and `weighting` computed from all settings, `given`."""
-        values = SimpleNamespace(**given)
+    def of(self, settings: Mapping[str, Any]) -> Method:
+        """Return the declaration with `pseudo_label` and `weighting` computed from all settings."""
+        values = SimpleNamespace(**settings)
         source, weighting = self.pseudo_label, self.weighting
-        source = source(values) if callable(source) else source or given.get("pseudo_label")
+        source = source(values) if callable(source) else source or settings.get("pseudo_label")
         weighting = weighting(values) if callable(weighting) else weighting
         return replace(self, pseudo_label=source, weighting=weighting)
 
@@ -130,16 +130,18 @@ def method(**declaration: Any) -> Callable[[Callable[..., R]], Callable[..., R]]
     Raises:
         UsageError: the factory has other ingredients than it declares.
     """
-    own = Method(**declaration)
-    if "training" in own.takes and not own.two_views:
-        own = replace(own, unread=(*own.unread, "strong_augment"))
-    in_objects = {key for kind in own.fields.values() for key in settings_of(kind)} - {*own.without}
+    spec = Method(**declaration)
+    if "training" in spec.takes and not spec.two_views:
+        spec = replace(spec, unread=(*spec.unread, "strong_augment"))
+    in_objects = {key for kind in spec.fields.values() for key in settings_of(kind)} - {
+        *spec.without
+    }
 
     def declare(factory: Callable[..., R]) -> Callable[..., R]:
         name = factory.__name__
-        parts = (settings_of(part) for part in (factory, *own.fields.values()))
+        parts = (settings_of(part) for part in (factory, *spec.fields.values()))
         names = {key for part in parts for key in part}
-        if (taken := INGREDIENTS.keys() & names) != {*own.takes}:
+        if (taken := INGREDIENTS.keys() & names) != {*spec.takes}:
             takes = tuple(key for key in INGREDIENTS if key in taken)
             raise UsageError(
                 f"method {name!r} takes {', '.join(takes) or 'no training'}, and does not declare it; "
@@ -148,58 +150,58 @@ def method(**declaration: Any) -> Callable[[Callable[..., R]], Callable[..., R]]
 
         @functools.wraps(factory)
         def made(**keywords: Any) -> R:
-            given, objects = checked(made, keywords)
+            values, objects = checked(made, keywords)
             if "training" in keywords:
-                objects["training"] = _read(keywords["training"], name, own.of(given))
+                objects["training"] = _read(keywords["training"], name, spec.of(values))
             used = {"training", *in_objects}
             rest = {key: value for key, value in keywords.items() if key not in used}
             algorithm: Any = factory(**rest, **objects)
             if hasattr(algorithm, "round"):  # anything else is refused where it is used
-                alone = {} if own.on_network else {"on_network": None}
-                round_ = with_attributes(algorithm.round, one_shot=own.one_shot, **alone)
+                alone = {} if spec.on_network else {"on_network": None}
+                round_ = with_attributes(algorithm.round, one_shot=spec.one_shot, **alone)
                 algorithm = algorithm._replace(round=round_)
             result: R = algorithm
             return result
 
-        made.declaration = own  # type: ignore[attr-defined]
+        made.declaration = spec  # type: ignore[attr-defined]
         return made
 
     return declare
 
 
-def _read(training: Any, name: str, own: Method) -> Any:
+def _read(training: Any, name: str, spec: Method) -> Any:
     if not hasattr(training, "read_by"):
         kind = type(training).__name__
         raise UsageError(f"{name}: training is a {kind}; use jaxfed.Training(model)")
-    if own.two_views:
+    if spec.two_views:
         training.local.require_two_views(name)
-    if own.labels_at == ("server",):
+    if spec.labels_at == ("server",):
         training.server.require_labels()
-    return training.read_by(own.unread, own.weighting)
+    return training.read_by(spec.unread, spec.weighting)
 
 
 def declared(factory: Callable[..., Any]) -> Method:
     """Return the declaration of a factory, or of the one inside a partial."""
     function = plain(factory)
-    found: Method | None = getattr(function, "declaration", None)
-    if found is None:
+    declaration: Method | None = getattr(function, "declaration", None)
+    if declaration is None:
         raise UsageError(
             f"method {function.__name__!r} has no declaration; write @method(...) of "
             "jaxfed.federation.method between @ALGORITHMS.register and its def"
         )
-    return found
+    return declaration
 
 
 @functools.cache
 def method_settings(factory: Callable[..., Any]) -> dict[str, Setting]:
     """Return key -> setting of a method's section: keywords of its factory, and fields of its dataclasses."""
-    own = declared(factory)
-    found = {name: one for name, one in settings_of(factory).items() if name not in own.fields}
-    given = factory.keywords if isinstance(factory, functools.partial) else {}
-    for kind in own.fields.values():
+    spec = declared(factory)
+    settings = {name: one for name, one in settings_of(factory).items() if name not in spec.fields}
+    defaults = factory.keywords if isinstance(factory, functools.partial) else {}
+    for kind in spec.fields.values():
         for name, one in settings_of(kind).items():
-            found[name] = one._replace(default=given.get(name, one.default))
-    return {name: one for name, one in found.items() if name not in (*own.takes, *own.without)}
+            settings[name] = one._replace(default=defaults.get(name, one.default))
+    return {name: one for name, one in settings.items() if name not in (*spec.takes, *spec.without)}
 
 
 def completed(factory: Callable[..., Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,22 +218,22 @@ def checked(
 
     Returns all keywords, with defaults; and factory's parameter -> its dataclass, made of them.
     """
-    own, given = declared(factory), completed(factory, keywords)
-    check_each(method_settings(factory), given, plain(factory).__name__)
+    spec, values = declared(factory), completed(factory, keywords)
+    check_each(method_settings(factory), values, plain(factory).__name__)
     objects: dict[str, Any] = {}
-    for parameter, kind in own.fields.items():
-        names = settings_of(kind).keys() - {*own.without}
-        objects[parameter] = kind(**{key: given[key] for key in names & given.keys()})
-    if own.together is not None:
-        own.together(SimpleNamespace(**given))
-    return given, objects
+    for parameter, kind in spec.fields.items():
+        names = settings_of(kind).keys() - {*spec.without}
+        objects[parameter] = kind(**{key: values[key] for key in names & values.keys()})
+    if spec.together is not None:
+        spec.together(SimpleNamespace(**values))
+    return values, objects
 
 
 def with_attributes(function: Callable[..., R], **attributes: Any) -> Callable[..., R]:
     """Return a method's `round` or `evaluate` with attributes, each for a room that reads it."""
-    found = functools.partial(function)
-    vars(found).update(attributes)
-    return found
+    extended = functools.partial(function)
+    vars(extended).update(attributes)
+    return extended
 
 
 def plain(factory: Callable[..., Any]) -> Callable[..., Any]:

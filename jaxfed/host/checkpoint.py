@@ -82,9 +82,9 @@ class Checkpoint:
         paths, structure = jax.tree_util.tree_flatten_with_path(template)
         prefix = f"{part}." if part else ""
         wanted = {prefix + _name(path) for path, _ in paths}
-        there = {name for name in self._dtypes if name.startswith(prefix) and "@" not in name}
-        if wanted != there:
-            sides = {"holds": there - wanted, "lacks": wanted - there}
+        stored = {name for name in self._dtypes if name.startswith(prefix) and "@" not in name}
+        if wanted != stored:
+            sides = {"holds": stored - wanted, "lacks": wanted - stored}
             parts = (f"{verb} {sorted(each)[0]}" for verb, each in sides.items() if each)
             raise UsageError(f"{self.file}: is not this method's state: it {' and '.join(parts)}")
         with safe_files.archive(self.file) as archive:

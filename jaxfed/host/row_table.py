@@ -89,9 +89,11 @@ class RowTable:
             rows = self._array.read(places)
             for patched, old in reversed(self._patches):
                 order = np.argsort(patched, kind="stable")
-                found = np.minimum(np.searchsorted(patched, places, sorter=order), len(patched) - 1)
-                is_there = patched[order[found]] == places
-                rows[is_there] = old[order[found[is_there]]]
+                position = np.minimum(
+                    np.searchsorted(patched, places, sorter=order), len(patched) - 1
+                )
+                is_there = patched[order[position]] == places
+                rows[is_there] = old[order[position[is_there]]]
         return rows
 
     def replaced(self, places: Any, rows: Any) -> RowTable:

@@ -65,10 +65,10 @@ def content_of(file: Path) -> bytes:
 def json_object(content: bytes | str, file: Path | str) -> dict[str, Any]:
     """Parse the content of a file as one JSON object; `Damaged` if it is none."""
     with guarded(file):
-        found = json.loads(content if isinstance(content, str) else content.decode())
-    if not isinstance(found, dict):
+        value = json.loads(content if isinstance(content, str) else content.decode())
+    if not isinstance(value, dict):
         raise Damaged(f"cannot read {file}: it holds no JSON object")
-    return found
+    return value
 
 
 def json_lines(content: bytes, file: Path) -> list[dict[str, Any]]:
@@ -94,17 +94,17 @@ def array(content: bytes | memoryview) -> np.ndarray:
         ValueError: damaged, of Python objects, or of a shape that does not fit the number of bytes.
     """
     stream = io.BytesIO(content)
-    found: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
+    result: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
     if left := len(stream.read()):
-        raise ValueError(f"{left} bytes more than {found.dtype} {list(found.shape)} has")
-    return found
+        raise ValueError(f"{left} bytes more than {result.dtype} {list(result.shape)} has")
+    return result
 
 
 @contextmanager
 def archive(file: Path) -> Iterator[zipfile.ZipFile]:
     """Open a zip archive, as checkpoints are; the enclosed code is guarded."""
-    with opened(file) as stream, zipfile.ZipFile(stream) as found:
-        yield found
+    with opened(file) as stream, zipfile.ZipFile(stream) as members:
+        yield members
 
 
 def arrays_of(file: Path) -> dict[str, np.ndarray]:

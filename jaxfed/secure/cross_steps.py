@@ -208,7 +208,7 @@ def client_with_totals(
 
     Args:
         endpoint: its end of the session.
-        own: its contribution [n, C], and its totals [t, C].
+        contribution: its rows [n, C], and its totals [t, C].
         shorter: R_k of every client without totals.
         options: as `row_client`; `rows` are R_k with totals.
     """

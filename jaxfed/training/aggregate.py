@@ -94,8 +94,8 @@ def check_weights(weights: jax.Array, model: nnx.State) -> None:
 
     Weights that a method makes of a diverged model pass: the run reports that itself.
     """
-    given = np.asarray(weights)
-    if not np.all(np.isfinite(given) & (given >= 0)) and is_finite(model):
+    values = np.asarray(weights)
+    if not np.all(np.isfinite(values) & (values >= 0)) and is_finite(model):
         raise UsageError(
             "a client's weight is negative or not finite",
             key="weighting",

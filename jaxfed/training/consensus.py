@@ -149,7 +149,7 @@ def fewest_clients(sums: ConsensusSums) -> int:
 
 
 def in_fresh_session(
-    protocol: Callable[..., R], own: Sequence[Any], communication: Communication, **settings: Any
+    protocol: Callable[..., R], inputs: Sequence[Any], communication: Communication, **settings: Any
 ) -> R:
     """Run a secure protocol, (session, {address: input}, **settings), among simulated clients.
 
@@ -157,8 +157,8 @@ def in_fresh_session(
     """
     from jaxfed.secure.session.parties import Session
 
-    session = Session(len(own))
-    result = protocol(session, dict(enumerate(own)), **settings)
+    session = Session(len(inputs))
+    result = protocol(session, dict(enumerate(inputs)), **settings)
     communication.add(session.communication())
     return result
 

@@ -103,11 +103,13 @@ def mean_teacher_steps(
     its n-th step of all rounds. `kept` is the part of a network that the teacher keeps; the rest is received
     in each round. Returns the result of the steps with the online network alone, and the teacher.
     """
-    own, received, plain = client.state, client.model, client.training.local.optimizer
-    teacher = nnx.merge_state(received, kept_or_first(own.steps, own.model, kept(received)))
+    client_teacher, received, plain = client.state, client.model, client.training.local.optimizer
+    teacher = nnx.merge_state(
+        received, kept_or_first(client_teacher.steps, client_teacher.model, kept(received))
+    )
 
     def follow(parameters: nnx.State, step: jax.Array, _: jax.Array) -> nnx.State:
-        number = (own.steps + step + 1).astype(jnp.float32)
+        number = (client_teacher.steps + step + 1).astype(jnp.float32)
         return followed(parameters, jnp.minimum(1 - 1 / number, average))
 
     trained = client.steps(
@@ -116,10 +118,10 @@ def mean_teacher_steps(
         optimizer=lambda rate: online_only(plain(rate)),
         after_step=follow,
     )
-    after = Teacher(kept(trained.state["target"]), own.steps + trained.num_steps)
+    after = Teacher(kept(trained.state["target"]), client_teacher.steps + trained.num_steps)
     return trained._replace(state=trained.state["online"]), after
 
 
-def kept_or_first(steps: jax.Array, own: nnx.State, received: nnx.State) -> nnx.State:
+def kept_or_first(steps: jax.Array, stored: nnx.State, received: nnx.State) -> nnx.State:
     """Return a client's own network or, before its first step, the received one."""
-    return jax.tree.map(lambda kept, new: jnp.where(steps > 0, kept, new), own, received)
+    return jax.tree.map(lambda kept, new: jnp.where(steps > 0, kept, new), stored, received)

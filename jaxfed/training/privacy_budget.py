@@ -33,7 +33,7 @@ from jaxfed.training.specification import Training
 _OfTheRun = Annotated[
     Participation,
     Allowed(
-        lambda given: isinstance(given, Participation),
+        lambda value: isinstance(value, Participation),
         "participation(Sampling(...), federation, seed, rounds) of the run itself",
     ),
 ]

@@ -210,11 +210,11 @@ def of_cohort(tree: Any, client_id: Array) -> Any:
 def written_back(before: Any, after: Any, client_id: Array) -> Any:
     """The named tuple `after`, returned by a program for `of_cohort(before)`, with tables again."""
 
-    def put(table: Any, found: Any) -> Any:
+    def put(table: Any, leaf: Any) -> Any:
         if isinstance(table, RowTable):
-            rows = found.rows if table.is_keys else np.asarray(found.rows)
+            rows = leaf.rows if table.is_keys else np.asarray(leaf.rows)
             return scatter(table, client_id, rows)
-        return found
+        return leaf
 
     changed = {
         name: _mapped(put, getattr(before, name), getattr(after, name))

@@ -156,8 +156,8 @@ class LabelSources:
             return network if name == "network" else pseudo_label.from_teacher(network)
         if name in OWN:
             return self._propagated(name, embed, execution)
-        given = (self.xclp_parameters, self.own_parameters)
-        num_classes = self.num_classes or max((p.num_classes for p in given if p), default=0)
+        both = (self.xclp_parameters, self.own_parameters)
+        num_classes = self.num_classes or max((p.num_classes for p in both if p), default=0)
         parts = LabelParts(model, embed, execution.map_labeling, num_classes, execution.host)
         return PSEUDO_LABELS[name](parts, **(self.others or {}).get(name, {}))
 
@@ -171,8 +171,8 @@ class LabelSources:
         if within_clients:
             source = by.per_client_lp_labels(embed, parameters, execution.map_labeling)
         elif name != "xclp_prototypes":
-            own = parameters if name == "xclp" else replace(parameters, head="ridge")
-            source = by.XclpLabels(by.all_examples(embed), own, execution.host)
+            chosen = parameters if name == "xclp" else replace(parameters, head="ridge")
+            source = by.XclpLabels(by.all_examples(embed), chosen, execution.host)
         else:
             points = by.with_prototypes(embed, num_classes)
             source = by.XclpLabels(points, parameters, execution.host)
@@ -311,8 +311,8 @@ class Training:
 
     def with_states(self, model: Model, made: Callable[[nnx.State], nnx.State]) -> Training:
         """Return the same training of another model; `made` maps the plain model's states to its states."""
-        given = self.initial_model
-        return replace(self, model=model, initial_model=None if given is None else made(given))
+        start = self.initial_model
+        return replace(self, model=model, initial_model=None if start is None else made(start))
 
 
 def num_outputs(

@@ -102,11 +102,7 @@ def _weighted_sums(values: jax.Array, indices: jax.Array, weights: jax.Array) ->
     return jnp.einsum("mk,mkc->mc", weights, neighbors, precision=jax.lax.Precision.HIGHEST)
 
 
-def label_later(
-    result: Result,
-    vectors: Sequence[np.ndarray],
-    p: Parameters,
-) -> list[Prediction]:
+def label_later(result: Result, vectors: Sequence[np.ndarray], p: Parameters) -> list[Prediction]:
     """Label points that come after a labeling.
 
     Args:

@@ -80,11 +80,11 @@ def together() -> Iterator[None]:
             raise UsageError(f"process {number}: {problem}")
 
 
-def check_same(own: Mapping[str, str]) -> None:
+def check_same(entries_here: Mapping[str, str]) -> None:
     """Check that all processes have equal entries; the error, of all, names one that differs."""
-    first, *others = (json.loads(text) for text in gather_texts(json.dumps(dict(own))))
+    first, *others = (json.loads(text) for text in gather_texts(json.dumps(dict(entries_here))))
     for number, other in enumerate(others, 1):
         for name in {**first, **other}:
             if other.get(name) != first.get(name):
-                there = [entries.get(name, "absent") for entries in (other, first)]
-                raise UsageError(f"process {number} has {name}={there[0]}, process 0 {there[1]}")
+                values = [entries.get(name, "absent") for entries in (other, first)]
+                raise UsageError(f"process {number} has {name}={values[0]}, process 0 {values[1]}")

@@ -105,7 +105,7 @@ SignedSeeds = Sequence[
 
 
 def pair_masks(client: int, seeds: Mapping[int, bytes]) -> SignedSeeds:
-    """Masks of client `own` with the partners {k: seed_jk}."""
+    """Masks of a client with the partners {k: seed_jk}."""
     return [(seed, 1 if client < partner else -1) for partner, seed in sorted(seeds.items())]
 
 

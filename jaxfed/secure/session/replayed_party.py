@@ -30,14 +30,14 @@ class Role(NamedTuple):
     """A kind of object that a client lets the server use, once in a session.
 
     Fields:
-        constructor: (endpoint, own input, random_bytes=, **plan) -> the object.
-        own: the client's input, which the server does not have.
+        constructor: (endpoint, client_input, random_bytes=, **plan) -> the object.
+        client_input: of the client, which the server does not have.
         steps: the methods that may be called.
         plan: names of the arguments that the server gives.
     """
 
     constructor: Callable[..., Any]
-    own: Callable[[ReplayedParty], Any]
+    client_input: Callable[[ReplayedParty], Any]
     steps: frozenset[str]
     plan: frozenset[str]
 
@@ -117,5 +117,5 @@ class ReplayedParty:
         if any(SERVER in value for value in call.plan.values() if isinstance(value, dict)):
             raise ProtocolError("a plan that gives rows to the server")
         return role.constructor(
-            self.endpoint, role.own(self), random_bytes=self._random_bytes, **call.plan
+            self.endpoint, role.client_input(self), random_bytes=self._random_bytes, **call.plan
         )

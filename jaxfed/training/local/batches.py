@@ -230,8 +230,8 @@ def _episodes(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:
 
         def drawn(length: int) -> tuple[jax.Array, jax.Array]:
             places = slice(length)
-            given, others = is_labeled[places], without_label[places]
-            return draw(step_key, data.label[places], given, others, sizes)
+            labeled, others = is_labeled[places], without_label[places]
+            return draw(step_key, data.label[places], labeled, others, sizes)
 
         return by_extent(data.x, extent(data), drawn)
 

@@ -109,10 +109,10 @@ def passed(
     x = local.two_views(view_keys, batch.x)
     features, moved = model.train_features(state, x, model_key)
     weak, strong = jnp.split(model.head(state, features), 2)
-    own = received = fixed_softmax(weak)
+    p = received = fixed_softmax(weak)
     if asks_received:
         received = fixed_softmax(model.apply(anchor, jnp.split(x, 2)[0]))
-    return Passed(Views(own, received, strong, batch), weak, jnp.split(features, 2)[0], moved)
+    return Passed(Views(p, received, strong, batch), weak, jnp.split(features, 2)[0], moved)
 
 
 def consistency(

@@ -135,10 +135,7 @@ def _batch_gradient(
 
         def objective(parameters: nnx.State) -> tuple[jax.Array, nnx.State]:
             value, moved = loss(
-                nnx.merge_state(parameters, rebuilt(statistics)),
-                anchor,
-                batch,
-                batch_key,
+                nnx.merge_state(parameters, rebuilt(statistics)), anchor, batch, batch_key
             )
             return value, nnx.split_state(moved, nnx.Param, ...)[1]
 
@@ -172,8 +169,7 @@ _CONSTANT = optax.constant_schedule(LEARNING_RATE)
 _BATCHES = Batches("joint", size=32, epochs=1)
 _BATCHES_OF_BOTH: Any = None  # computed from `batches`
 _Rate = Annotated[
-    Callable[[jax.Array], jax.Array],
-    Described("a schedule such as optax.constant_schedule(0.1)"),
+    Callable[[jax.Array], jax.Array], Described("a schedule such as optax.constant_schedule(0.1)")
 ]
 
 
@@ -335,7 +331,7 @@ def client_logits(
 
     def of_length(length: int) -> jax.Array:
         numbers = jnp.arange(length)
-        own = jax.lax.map(classify, numbers, batch_size=min(_AT_ONCE, length))
-        return jnp.pad(own, ((0, len(data.mask) - length), (0, 0)))
+        logits = jax.lax.map(classify, numbers, batch_size=min(_AT_ONCE, length))
+        return jnp.pad(logits, ((0, len(data.mask) - length), (0, 0)))
 
     return by_extent(data.x, extent(data), of_length)

@@ -134,10 +134,7 @@ POINTWISE: dict[str, Pointwise] = {"cross_entropy": softmax_cross_entropy, "foca
 
 
 def weighted_loss(
-    model: Model,
-    *,
-    augment: Augment | None = None,
-    pointwise: Pointwise = softmax_cross_entropy,
+    model: Model, *, augment: Augment | None = None, pointwise: Pointwise = softmax_cross_entropy
 ) -> Loss:
     """Confidence-weighted loss of XCLP's ClientUpdate (Section 4.2 and A.2):
 
@@ -161,7 +158,7 @@ def weighted_loss(
 
         size = examples_at_once(model, state, x)
         if size < len(x):
-            over_blocks = few_at_a_time(lambda *given: summed(*given)[0], size)
+            over_blocks = few_at_a_time(lambda *rows: summed(*rows)[0], size)
             total = over_blocks(state, x, batch.label, batch.weight)
         else:
             total, state = summed(state, x, batch.label, batch.weight)

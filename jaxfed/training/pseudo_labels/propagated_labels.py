@@ -72,9 +72,9 @@ def with_prototypes(embed: Embed, num_classes: int) -> Points:
         means = class_means(features, y, is_labeled, num_classes)
         of_class = is_labeled[:, None] & jax.nn.one_hot(y, num_classes, dtype=bool)
         is_first = jnp.any(of_class & (jnp.cumsum(of_class, axis=0) == 1), axis=1)
-        own = means.center[jnp.maximum(y, 0)]
+        class_mean = means.center[jnp.maximum(y, 0)]
         return (
-            jnp.where(is_first[:, None], own, features),
+            jnp.where(is_first[:, None], class_mean, features),
             jnp.where(is_first | (y < 0), y, UNLABELED),
             mask & (is_first | (y < 0)),
         )
@@ -174,8 +174,8 @@ class _InOneProgram:
         # Over several devices, padded with empty rows to a multiple of their number.
         codes = execution.spread(lsh.project_bits(vectors, key, p.num_bits))
         inside = execution.spread(valid, fill=False)
-        found = knn.hamming_knn(codes, p.num_neighbors, valid=inside)
-        graph = xclp.server_graph(*found, p)
+        neighbors = knn.hamming_knn(codes, p.num_neighbors, valid=inside)
+        graph = xclp.server_graph(*neighbors, p)
         y = jnp.pad(y, (0, len(codes) - num_points), constant_values=UNLABELED)
         one_hot = jax.nn.one_hot(y, p.num_classes, dtype=jnp.float32)
         matrix = PropagationMatrix(graph, p.alpha, p.tolerance, p.max_steps)
@@ -196,8 +196,8 @@ class _InOneProgram:
         self, features: Ragged, y: jax.Array, client: jax.Array, number: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, jax.Array, Convergence]:
         valid = jnp.arange(len(client)) < jnp.sum(features.size)
-        own = jnp.where(valid, y[client, number], UNLABELED)
-        label, confidence, info = self._labels(features.rows, own, valid, key)
+        labels = jnp.where(valid, y[client, number], UNLABELED)
+        label, confidence, info = self._labels(features.rows, labels, valid, key)
         return features.padded(label, UNLABELED), features.padded(confidence, 0), info
 
 
@@ -250,8 +250,8 @@ def per_client_lp_labels(
         del communication
         features = embed(state, cohort, key)
         if isinstance(features, Ragged) or propagation.asks_labels:
-            own = own_examples(features)
-            return completed(cohort, *label_each(own, cohort.y, cohort.mask, propagation)[:2])
+            examples = own_examples(features)
+            return completed(cohort, *label_each(examples, cohort.y, cohort.mask, propagation)[:2])
         y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
         return completed(cohort, *label_clients(None, (features, y, mask)))
 
@@ -259,10 +259,7 @@ def per_client_lp_labels(
 
 
 def _label_on_host(
-    cohort: Cohort,
-    p: xclp.Parameters,
-    communication: Communication,
-    execution: Execution,
+    cohort: Cohort, p: xclp.Parameters, communication: Communication, execution: Execution
 ) -> tuple[np.ndarray, np.ndarray, Metrics]:
     mask, ids = np.asarray(cohort.mask), np.asarray(cohort.client_id)
     rows = np.flatnonzero(ids >= 0)  # other rows are padding, not parties

@@ -50,22 +50,24 @@ class CountingClients:
         """Lift one client's program: see `jaxfed.federation.execution`."""
 
         def mapped(shared: Any, clients: Any) -> Any:
-            own = jax.tree.map(
+            one_client = jax.tree.map(
                 lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), clients
             )
             # By its code: each trace of a round makes the function anew.
             code = getattr(fn, "__code__", fn)
-            self._programs[code] = fn, jax.tree.map(_shape, shared), own
+            self._programs[code] = fn, jax.tree.map(_shape, shared), one_client
             number = len(jax.tree.leaves(clients)[0])
             ones = jax.tree.map(
                 lambda leaf: jnp.ones((number, *leaf.shape), leaf.dtype),
-                jax.eval_shape(fn, shared, own),
+                jax.eval_shape(fn, shared, one_client),
             )
             if not isinstance(ones, ClientUpdate):
                 return ones
             # No other output of the clients is used, so XLA compiles nothing else.
-            steps, sent, found = jax.lax.map(lambda own: _by_labels(fn(shared, own)), clients)
-            metrics, truths = {**ones.metrics, _STEPS: steps}, iter(found)
+            steps, sent, by_labels = jax.lax.map(
+                lambda client: _by_labels(fn(shared, client)), clients
+            )
+            metrics, truths = {**ones.metrics, _STEPS: steps}, iter(by_labels)
             upload = jax.tree.map(
                 lambda leaf: next(truths) if leaf.dtype == bool else leaf, ones.upload
             )
@@ -110,9 +112,7 @@ def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype)
 
 
-def _by_labels(
-    update: ClientUpdate,
-) -> tuple[jax.Array, dict[str, jax.Array], list[jax.Array]]:
+def _by_labels(update: ClientUpdate) -> tuple[jax.Array, dict[str, jax.Array], list[jax.Array]]:
     """The parts of an update that its data alone determine: steps, bytes, the upload's boolean leaves."""
     sent = dict(update.sent)
     # Only training would show how much of a model changed: without this entry it counts whole.

@@ -60,15 +60,15 @@ class ServerWithLabels:
         return state._replace(model=model), metrics
 
     def _trained(
-        self, state: ServerState, own: ClientData, key: jax.Array, rate: Any, *, first_round: int
+        self, state: ServerState, data: ClientData, key: jax.Array, rate: Any, *, first_round: int
     ) -> tuple[nnx.State, ServerMetrics]:
         shared = Shared(state.model, state.control, rate, state.round - first_round)
         update_key, measure_key = jax.random.split(key)
-        found = self._updated(state, shared, own, update_key)
-        model = jax.tree.map(jnp.add, state.model, found.delta)
+        updated = self._updated(state, shared, data, update_key)
+        model = jax.tree.map(jnp.add, state.model, updated.delta)
         if self._training.local.batch_statistics == "static":
-            model = with_statistics(model, self._statistics(model, own, measure_key))
-        return model, _metrics_of(found)
+            model = with_statistics(model, self._statistics(model, data, measure_key))
+        return model, _metrics_of(updated)
 
     def cohort(self, cohort: Cohort, source: str) -> Cohort:
         """Return a cohort of the same shape without clients if they have nothing to train on."""
@@ -96,23 +96,23 @@ class ServerWithLabels:
         return label_beside
 
     def beside_clients(
-        self, updates: ClientUpdate, state: ServerState, shared: Shared, own: Any, key: jax.Array
+        self, updates: ClientUpdate, state: ServerState, shared: Shared, data: Any, key: jax.Array
     ) -> tuple[nnx.State, jax.Array, ServerMetrics]:
         """Return deltas and weights [K + 1, ...] with the server's own if it joins, and its metrics."""
         if not self._joins:
             return updates.delta, updates.weight, {}
-        found = self._updated(state, shared, own, jax.random.fold_in(key, Stream.SERVER_TRAINING))
-        delta, weight = _appended((updates.delta, updates.weight), (found.delta, found.weight))
-        return delta, weight, _metrics_of(found)
+        update = self._updated(state, shared, data, jax.random.fold_in(key, Stream.SERVER_TRAINING))
+        delta, weight = _appended((updates.delta, updates.weight), (update.delta, update.weight))
+        return delta, weight, _metrics_of(update)
 
     def measured(
-        self, statistics: nnx.State, counts: jax.Array, model: nnx.State, own: Any, key: jax.Array
+        self, statistics: nnx.State, counts: jax.Array, model: nnx.State, data: Any, key: jax.Array
     ) -> tuple[nnx.State, jax.Array]:
         """Append the server's statistics [K + 1, ...] and number of examples [K + 1] to the clients'."""
         key = jax.random.fold_in(key, Stream.SERVER_TRAINING)
-        found = self._statistics(model, own, jax.random.fold_in(key, Stream.BATCH_STATISTICS))
-        count = jnp.sum(own.mask).astype(jnp.float32)
-        return _appended(statistics, found), _appended(counts, count)
+        moments = self._statistics(model, data, jax.random.fold_in(key, Stream.BATCH_STATISTICS))
+        count = jnp.sum(data.mask).astype(jnp.float32)
+        return _appended(statistics, moments), _appended(counts, count)
 
     def metrics(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Return the metrics; where no client trains, the loss is the server's."""
@@ -120,16 +120,16 @@ class ServerWithLabels:
         return {**metrics, "train_loss": metrics["train_loss"] + alone}
 
     def _updated(
-        self, state: ServerState, shared: Shared, own: ClientData, key: jax.Array
+        self, state: ServerState, shared: Shared, data: ClientData, key: jax.Array
     ) -> ClientUpdate:
         batches = self._training.server.batches
-        client = ClientRound(self._training, shared, key, batches, own, (), ())
+        client = ClientRound(self._training, shared, key, batches, data, (), ())
         return self._update(client)
 
-    def _statistics(self, model: nnx.State, own: ClientData, key: jax.Array) -> nnx.State:
+    def _statistics(self, model: nnx.State, data: ClientData, key: jax.Array) -> nnx.State:
         size = self._training.server.batches.capacity
         return measured_statistics(
-            self._training.model, model, own.x, own.mask, key, batch_size=size
+            self._training.model, model, data.x, data.mask, key, batch_size=size
         )
 
 
@@ -149,13 +149,13 @@ def server_of(
     assert training.server.examples is not None
     x, y = training.server.examples
     ones = jnp.ones(len(y), dtype=bool)
-    own = ClientData(jnp.asarray(x), jnp.asarray(y, jnp.int32), jnp.ones(len(y)), ones, ones)
-    return ServerWithLabels(training, update, own, joins=joins)
+    data = ClientData(jnp.asarray(x), jnp.asarray(y, jnp.int32), jnp.ones(len(y)), ones, ones)
+    return ServerWithLabels(training, update, data, joins=joins)
 
 
-def beside(cohort: Cohort, own: ClientData, multiple: int) -> Cohort:
+def beside(cohort: Cohort, data: ClientData, multiple: int) -> Cohort:
     """Append the server's examples in as many further rows as they fill, padded to a multiple (devices)."""
-    capacity, count = cohort.mask.shape[1], len(own.label)
+    capacity, count = cohort.mask.shape[1], len(data.label)
     num_rows = -(-count // capacity)
     padding = -(len(cohort.client_id) + num_rows) % multiple
 
@@ -167,9 +167,9 @@ def beside(cohort: Cohort, own: ClientData, multiple: int) -> Cohort:
     ids = np.concatenate([server_ids(num_rows), np.full(padding, -1, np.int32)])
     return Cohort(
         client_id=np.concatenate([cohort.client_id, ids]),
-        x=jnp.concatenate([jnp.asarray(cohort.x), rows(own.x, 0)]),  # a `Ragged` is padded here
-        y=jnp.concatenate([jnp.asarray(cohort.y), rows(own.label, UNLABELED)]),
-        mask=jnp.concatenate([jnp.asarray(cohort.mask), rows(own.mask, False)]),
+        x=jnp.concatenate([jnp.asarray(cohort.x), rows(data.x, 0)]),  # a `Ragged` is padded here
+        y=jnp.concatenate([jnp.asarray(cohort.y), rows(data.label, UNLABELED)]),
+        mask=jnp.concatenate([jnp.asarray(cohort.mask), rows(data.mask, False)]),
     )
 
 

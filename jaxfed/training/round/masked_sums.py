@@ -154,11 +154,11 @@ def mean_of(total: Summand) -> tuple[ClientUpdate, jax.Array, dict[str, Any]]:
     return update, jnp.asarray([total.trains > 0]), {"clients": number, **labels}
 
 
-def sum_in(session: Session, own: Mapping[int, Any], size: int) -> np.ndarray | None:
+def sum_in(session: Session, vectors: Mapping[int, Any], size: int) -> np.ndarray | None:
     """Return the sum of vectors [size, 1] by address, at the server; None if no sum is left."""
     from jaxfed.secure.row_sums.server_sums import server_sums
 
-    return server_sums(session, own, is_resilient=True, shape=(size, 1))
+    return server_sums(session, vectors, is_resilient=True, shape=(size, 1))
 
 
 def counted_in_sum(parts: Parts, state: ServerState) -> dict[str, np.ndarray]:
@@ -172,10 +172,7 @@ def counted_in_sum(parts: Parts, state: ServerState) -> dict[str, np.ndarray]:
 
 
 def masked(
-    parts: Parts,
-    trained: Callable[..., Any],
-    clients_of: Callable[..., Any],
-    stage: int,
+    parts: Parts, trained: Callable[..., Any], clients_of: Callable[..., Any], stage: int
 ) -> Callable[..., Any]:
     """Return the training of a round, as `jaxfed.training.round.round.trained`, under masks.
 
@@ -202,14 +199,20 @@ def masked(
     compiled = cache(lambda function, *fixed: jitted(partial(function, *fixed)))
 
     def played(
-        state: ServerState, cohort: Any, labels: Any, received: Any, own: Any, key: Any, rate: Any
+        state: ServerState,
+        cohort: Any,
+        labels: Any,
+        received: Any,
+        examples: Any,
+        key: Any,
+        rate: Any,
     ) -> Any:
         labels = labels._replace(metrics={})
         run = {name: partial(each, cohort, labels) for name, each in programs.items()}
         ids = np.asarray(cohort.client_id)
         clients = SimulatedSums(parts, run, compiled, ids, departures)
-        found = trained(parts, stage, clients, state, received, own, key, rate)
-        return found._replace(communication=clients.communication)
+        result = trained(parts, stage, clients, state, received, examples, key, rate)
+        return result._replace(communication=clients.communication)
 
     return played
 
@@ -268,8 +271,8 @@ class SimulatedSums(SummedClients):
             update, is_training = jax.tree.map(lambda leaf: leaf[row], stacked)
             return summand_of(update, is_training, {}, 0)
 
-        own = [summand(row) for row in rows.tolist() or [0]]
-        vectors, total, summed = [vector_of(each) for each in own], None, list[int]()
+        summands = [summand(row) for row in rows.tolist() or [0]]
+        vectors, total, summed = [vector_of(each) for each in summands], None, list[int]()
         if len(rows) >= fewest_clients(sums):
             presence = Attendance(self.client_id[rows], self.departures).presence()
             partners = enough_partners(len(rows), 1)
@@ -279,7 +282,7 @@ class SimulatedSums(SummedClients):
             self.communication.add(session.communication())
         is_summed = np.isin(np.arange(len(self.client_id)), rows[summed])
         self.client_id = np.where(is_summed, self.client_id, -1).astype(np.int32)
-        return summand_from(np.zeros_like(vectors[0]) if total is None else total, own[0])
+        return summand_from(np.zeros_like(vectors[0]) if total is None else total, summands[0])
 
     def stored(self, state: ServerState, updates: ClientUpdate) -> ServerState:
         """Return the state with the clients' new states, of those too that have left the sum."""

@@ -136,20 +136,20 @@ class TrainingClient:
     def answer(
         self,
         step: str,
-        own: OwnState,
+        stored: OwnState,
         message: Request,
         cohort: Cohort,
         label: PseudoLabel | None = None,
     ) -> tuple[OwnState, Any]:
         """Return the new own state and the reply of `cohort`'s one client; `label`: labels of the round."""
-        parts, cohort, state = self.parts, arranged(cohort), client_view(message, own)
+        parts, cohort, state = self.parts, arranged(cohort), client_view(message, stored)
         keys = jax.random.wrap_key_data(jnp.asarray(message.keys))
         done = int(message.round) - (step != UPDATE)  # rounds before this one
         stage = parts.stage(done)
         if step != UPDATE:
-            given = jnp.asarray(cohort.y)
-            labels = PseudoLabels(given, (given >= 0).astype(jnp.float32), {})
-            return own, self.compiled(step, stage, state, cohort, labels, (), keys[-1], 0)
+            y = jnp.asarray(cohort.y)
+            labels = PseudoLabels(y, (y >= 0).astype(jnp.float32), {})
+            return stored, self.compiled(step, stage, state, cohort, labels, (), keys[-1], 0)
         labels = (label or self.labels[stage - 1])(state, cohort, keys[0], Communication())
         received = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], message.received)
         rate = parts.training.local.rate_of(done - parts.first_round(stage))
@@ -195,22 +195,22 @@ class TrainingClient:
             done = state.round - parts.first_round(stage)
             shared = Shared(state.model, state.control, rate, done)
             updates, trains = client.updates(state, shared, received, key)
-            own = _own_state(client.stored(state, updates))
-            return own, _only(updates._replace(client_state=(), optimizer_state=())), trains[0]
+            stored = _own_state(client.stored(state, updates))
+            return stored, _only(updates._replace(client_state=(), optimizer_state=())), trains[0]
 
         return jax.jit(answered, static_argnums=(0, 1))
 
 
-def client_view(message: Request, own: OwnState) -> ServerState:
+def client_view(message: Request, stored: OwnState) -> ServerState:
     """Return the state of a round as one client knows it: what it received, and its own row."""
     return ServerState(
         model=message.model,
         optimizer=(),
         teacher=(),
         control=message.control,
-        clients=own.client,
+        clients=stored.client,
         round=jnp.asarray(message.round),
-        client_optimizers=own.optimizer,
+        client_optimizers=stored.optimizer,
     )
 
 
@@ -311,17 +311,17 @@ class AskedClients:
         y = jnp.zeros((1, 1), jnp.int32)
         cohort = Cohort(y[0], jnp.zeros((1, 1, *x.shape[1:]), x.dtype), y, y == 0)
         labels = PseudoLabels(y, jnp.ones((1, 1)), {})
-        own = jax.tree.map(
+        stored = jax.tree.map(
             lambda leaf: jnp.zeros((1, *leaf.shape[1:]), leaf.dtype), _own_state(state)
         )
         keys = jax.random.key_data(jnp.stack([key, key]))
-        view = client_view(message_of(step, self.parts, state, (), keys), own)
+        view = client_view(message_of(step, self.parts, state, (), keys), stored)
         received = jax.tree.map(lambda leaf: leaf[:1], received)
-        found = client.compiled(step, stage, view, cohort, labels, received, key, np.float32(0))
+        outputs = client.compiled(step, stage, view, cohort, labels, received, key, np.float32(0))
         if step == SHOW:
-            return found
+            return outputs
         labeled = client.labels[stage - 1](view, cohort, key, Communication())
-        _, update, trains = found
+        _, update, trains = outputs
         return Reply(update, trains, dict(labeled.metrics), jnp.float32(0))
 
     def _check_update(self, client: int, reply: Reply) -> Any:
@@ -354,9 +354,9 @@ def _only(stacked: Any, row: int = 0) -> Any:
     return jax.tree.map(lambda leaf: leaf[row], stacked)
 
 
-def _those_in(client_id: Array, there: Container[int] | None) -> np.ndarray:
+def _those_in(client_id: Array, present: Container[int] | None) -> np.ndarray:
     ids = np.asarray(client_id)
-    return np.array([c if there is None or int(c) in there else -1 for c in ids], np.int32)
+    return np.array([c if present is None or int(c) in present else -1 for c in ids], np.int32)
 
 
 NO_LABELS = {
@@ -390,16 +390,16 @@ def labeled_jointly(
     check = partial(check_points, federation)
     points = ask(EMBED, asked, {"points": 0}, round_number=number, check=check)
     ids = list(points)
-    found = labeled_by_clients(
+    labeling = labeled_by_clients(
         len(ids),
         exchanges.carried(ask, ids, {"round": number, "seed": p.seed}),
         {address: points[client]["points"] for address, client in enumerate(ids)},
         p,
         source.execution,
     )
-    communication.add(found.communication)
-    metrics = {"steps": found.accuracy.steps, "residual": found.accuracy.residual}
-    return LabeledByClients(key, metrics, frozenset(ids[address] for address in found.clients))
+    communication.add(labeling.communication)
+    metrics = {"steps": labeling.accuracy.steps, "residual": labeling.accuracy.residual}
+    return LabeledByClients(key, metrics, frozenset(ids[address] for address in labeling.clients))
 
 
 def _embed(state: ServerState, key: jax.Array) -> Request:
@@ -434,42 +434,42 @@ class JointlyLabelingClient:
         return jax.eval_shape(lambda: _embed(self.training.init_server(key, federation), key))
 
     def _answer(
-        self, step: str, own: Mapping[str, Any], request: Any, cohort: Cohort
+        self, step: str, stored: Mapping[str, Any], request: Any, cohort: Cohort
     ) -> tuple[dict[str, Any], Any]:
         if step in (UPDATE, SHOW):
-            source = self._labels_of(own, request) if step == UPDATE else None
-            after, reply = self.training.answer(step, own["training"], request, cohort, source)
-            return {**own, "training": after}, reply
+            source = self._labels_of(stored, request) if step == UPDATE else None
+            after, reply = self.training.answer(step, stored["training"], request, cohort, source)
+            return {**stored, "training": after}, reply
         if step == EMBED:
-            return self._embedded(own, request, cohort)
+            return self._embedded(stored, request, cohort)
         [number] = exchanges.terms_of(request, "round")
-        point = np.frombuffer(own["point"], np.uint8).astype(bool)
-        if not len(point) or own["round"] != number:
+        point = np.frombuffer(stored["point"], np.uint8).astype(bool)
+        if not len(point) or stored["round"] != number:
             raise ProtocolError(f"step {step!r} of round {number} without points of that round")
-        given = np.frombuffer(own["given"], np.int32)
-        vectors = np.frombuffer(own["vectors"], np.float32).reshape(len(given), -1)
-        client, kept, frames = take_part(self.source.parameters, step, own, request, vectors, given)
+        y = np.frombuffer(stored["given"], np.int32)
+        vectors = np.frombuffer(stored["vectors"], np.float32).reshape(len(y), -1)
+        client, kept, frames = take_part(self.source.parameters, step, stored, request, vectors, y)
         if step == exchanges.END:
-            found = client.prediction()
+            prediction = client.prediction()
             label = np.full(len(point), UNLABELED, np.int32)
             confidence = np.zeros(len(point), np.float32)
-            label[point], confidence[point] = found.labels, found.confidences
+            label[point], confidence[point] = prediction.labels, prediction.confidences
             kept |= {"round": number, "vectors": b"", "given": b"", "point": b""}
             kept |= {"label": label.tobytes(), "confidence": confidence.tobytes()}
-        return {**own, **kept}, {"frames": frames}
+        return {**stored, **kept}, {"frames": frames}
 
     def _embedded(
-        self, own: Mapping[str, Any], request: Request, cohort: Cohort
+        self, stored: Mapping[str, Any], request: Request, cohort: Cohort
     ) -> tuple[dict[str, Any], Any]:
         [key] = jax.random.wrap_key_data(jnp.asarray(request.keys))
-        state = client_view(request, own["training"])
+        state = client_view(request, stored["training"])
         entered = self.source.points(state, arranged(cohort), key)
         point = np.asarray(entered.mask)[0]
         [x], y = own_examples(entered.x), np.asarray(entered.y)[0]
         vectors = np.asarray(x[: len(point)][point], np.float32)
         after = {
             **NO_LABELS,
-            "training": own["training"],
+            "training": stored["training"],
             "round": int(request.round) + 1,
             "vectors": vectors.tobytes(),
             "given": y[point].astype(np.int32).tobytes(),
@@ -477,18 +477,21 @@ class JointlyLabelingClient:
         }
         return after, {"points": len(vectors)}
 
-    def _labels_of(self, own: Mapping[str, Any], request: Any) -> PseudoLabel | None:
+    def _labels_of(self, stored: Mapping[str, Any], request: Any) -> PseudoLabel | None:
         if self.training.parts.stage(int(request.round)) == 1:
             return None
-        if own["round"] != int(request.round) + 1 or not own["label"]:
+        if stored["round"] != int(request.round) + 1 or not stored["label"]:
             raise ProtocolError("training without labels of the round")
-        found = np.frombuffer(own["label"], np.int32), np.frombuffer(own["confidence"], np.float32)
+        arrays = (
+            np.frombuffer(stored["label"], np.int32),
+            np.frombuffer(stored["confidence"], np.float32),
+        )
 
         def labels(
             state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
         ) -> PseudoLabels:
             del state, key, communication
-            return completed(cohort, *(values[None] for values in found))
+            return completed(cohort, *(values[None] for values in arrays))
 
         return labels
 
@@ -523,10 +526,10 @@ class SummingClient:
         return self.inner.form(step, federation) if step in STEPS else exchanges.REQUEST
 
     def _answer(
-        self, step: str, own: Mapping[str, Any], request: Any, cohort: Cohort
+        self, step: str, stored: Mapping[str, Any], request: Any, cohort: Cohort
     ) -> tuple[dict[str, Any], Any]:
-        if step in STEPS or not own["summand"]:
-            inner, reply = self.inner.answer(step, own["inner"], request, cohort)
+        if step in STEPS or not stored["summand"]:
+            inner, reply = self.inner.answer(step, stored["inner"], request, cohort)
             is_once = isinstance(inner, dict) and bool(inner.get("once"))
             after = {**NO_SUMMAND, "once": is_once, "inner": inner}
             if step != UPDATE:
@@ -535,17 +538,17 @@ class SummingClient:
             kept = {"summand": vector.tobytes(), "round": int(request.round) + 1}
             return after | kept, {"numbers": vector.size}
         address, number = exchanges.terms_of(request, "address", "round")
-        if own["round"] != number:
+        if stored["round"] != number:
             raise ProtocolError(f"step {step!r} of round {number} without an update of that round")
-        vector = np.frombuffer(own["summand"]).reshape(-1, 1)
+        vector = np.frombuffer(stored["summand"]).reshape(-1, 1)
         roles = server_sums.roles(ROLE, server_sums.client, vector, is_resilient=True)
 
         def party_of(seed: bytes) -> ReplayedParty:
             return ReplayedParty(address, seed, roles, may_be_sparse=True)
 
-        kept, frames = exchanges.answered(step, own, request, party_of)
+        kept, frames = exchanges.answered(step, stored, request, party_of)
         forgotten = {"summand": b""} if step == exchanges.END else {}
-        return {**own, **forgotten, **kept}, {"frames": frames}
+        return {**stored, **forgotten, **kept}, {"frames": frames}
 
 
 class SummedAskedClients(SummedClients, AskedClients):
@@ -629,8 +632,8 @@ def on_network(
                 state: ServerState, cohort: Cohort, labels: LabeledByClients, *others: Any
             ) -> Outcome:
                 clients = asked(client, stage, ask, federation, compiled, cohort, labels)
-                found = trained(parts, stage, clients, state, *others)
-                return found._replace(communication=clients.communication)
+                result = trained(parts, stage, clients, state, *others)
+                return result._replace(communication=clients.communication)
 
             return label, run
 

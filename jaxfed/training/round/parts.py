@@ -136,9 +136,7 @@ class Control(NamedTuple):
         )
         parameters, statistics = nnx.split_state(model, nnx.Param, ...)
         parameters = jax.tree.map(
-            lambda new, old: jnp.where(anyone, new, old),
-            self.step(parameters, control),
-            parameters,
+            lambda new, old: jnp.where(anyone, new, old), self.step(parameters, control), parameters
         )
         return nnx.merge_state(parameters, statistics), control
 
@@ -305,8 +303,8 @@ class Parts:
         """
         training, local = self.training, self.training.local
         local.check_examples(federation.x)
-        given = training.initial_model
-        model = training.model.init(key) if given is None else given
+        start = training.initial_model
+        model = training.model.init(key) if start is None else start
         parameters = nnx.filter_state(model, nnx.Param)
         keeps_optimizer = local.client_optimizer == "kept"
         client_key = jax.random.fold_in(key, Stream.CLIENT_STATES)
@@ -334,20 +332,20 @@ class Parts:
 
     def checked_state(self, key: jax.Array, federation: Federation) -> ServerState:
         """Return the state before the first round, or raise a UsageError: no training on this federation."""
-        given = self.training.server.examples
+        examples = self.training.server.examples
         if any(map(len, federation.partition.new)):
             raise UsageError(
                 "training a model needs federation.test='central': here clients hold new points"
             )
-        if len(federation.server) and given is None:
+        if len(federation.server) and examples is None:
             raise UsageError(
                 "the server of these clients has labels: use "
                 "Training(model, server=ServerTraining(examples=federation.server_examples))"
             )
         rows, dim = self.training.local.batches.capacity, math.prod(federation.x.shape[1:])
         require(4 * rows * dim, "a batch", key="batches", value=rows, owner="LocalTraining")
-        if given is not None:
-            federation.check_arrays(given[0], "ServerTraining.examples", given[1])
+        if examples is not None:
+            federation.check_arrays(examples[0], "ServerTraining.examples", examples[1])
         state = self.first_state(federation.num_clients, key, federation)
         outputs = num_outputs(
             self.classifier.probabilities, self.classifier.needed(state), federation

@@ -127,20 +127,20 @@ def one_round(
     # Train each client, average, step.
     received = parts.messages.send(state, cohort, communication)
     rate = training.local.rate_of(int(state.round) - first_round)
-    own = None if server is None else server.examples
-    found = run(state, cohort, labels, received, own, train_key, rate)
-    check_weights(found.weights, state.model)
+    server_data = None if server is None else server.examples
+    result = run(state, cohort, labels, received, server_data, train_key, rate)
+    check_weights(result.weights, state.model)
 
-    after, cohort = found.state, cohort._replace(client_id=found.client_id)
+    after, cohort = result.state, cohort._replace(client_id=result.client_id)
     for hook in parts.hooks:
-        after = hook.after(after, cohort, found.uploads, train_key, communication)
+        after = hook.after(after, cohort, result.uploads, train_key, communication)
     parts.messages.count_bytes(
-        *(communication, state, found.client_id, found.sent, parts.control),
+        *(communication, state, result.client_id, result.sent, parts.control),
         training.local.batch_statistics,
     )
-    if found.communication:
-        communication.add(found.communication)
-    metrics = {**found.metrics, **metrics, **labels.metrics}
+    if result.communication:
+        communication.add(result.communication)
+    metrics = {**result.metrics, **metrics, **labels.metrics}
     if server is not None:
         metrics = server.metrics(metrics)
     return after, {**metrics, "communication": communication.metrics()}
@@ -152,7 +152,7 @@ def trained(
     clients: CohortClients,
     state: ServerState,
     received: Any,
-    own: ClientData | None,
+    server_data: ClientData | None,
     key: jax.Array,
     rate: Any,
 ) -> Outcome:
@@ -164,7 +164,7 @@ def trained(
         clients: those of the cohort, with its labels; on a network, others with the same methods.
         state: before the round.
         received: messages to single clients beside the model (`Messages.send`).
-        own: the examples of a server with labels.
+        server_data: the examples of a server with labels.
         key: typed, of the round's training.
         rate: float32 scalar, the round's learning rate: an argument, not a constant, so one compiled program
             serves all rates.
@@ -172,10 +172,10 @@ def trained(
     shared = Shared(state.model, state.control, rate, state.round - parts.first_round(stage))
     updates, trains = clients.updates(state, shared, received, key)
     step = clients.at_server(stepped, parts, stage)
-    after, metrics = step(state, shared, updates, trains, own, key)
+    after, metrics = step(state, shared, updates, trains, server_data, key)
     if parts.training.local.batch_statistics == "static":
         measured = clients.measured(after, key)
-        after = clients.at_server(with_measured, parts)(after, *measured, own, key)
+        after = clients.at_server(with_measured, parts)(after, *measured, server_data, key)
     after = clients.stored(after, updates)
     uploads, sent = updates.upload, updates.sent
     if parts.messages.after_mean is not None:
@@ -194,7 +194,7 @@ def stepped(
     shared: Shared,
     updates: ClientUpdate,
     trains: jax.Array,
-    own: ClientData | None,
+    server_data: ClientData | None,
     key: jax.Array,
 ) -> tuple[ServerState, dict[str, jax.Array]]:
     """Take the server's step by the mean of the clients' changes: sum_k p_k delta_k / sum_k p_k.
@@ -206,7 +206,7 @@ def stepped(
     server_metrics: Metrics = {}
     if parts.server is not None:
         deltas, weights, server_metrics = parts.server.beside_clients(
-            updates, state, shared, own, key
+            updates, state, shared, server_data, key
         )
     # Average, and step: FedAvg's is `server_optimizer`.
     model, optimizer = parts.aggregate.apply(state.model, deltas, weights, state.optimizer)
@@ -276,12 +276,12 @@ def with_measured(
     state: ServerState,
     measured: nnx.State,
     counts: jax.Array,
-    own: ClientData | None,
+    server_data: ClientData | None,
     key: jax.Array,
 ) -> ServerState:
     """Give the model the mean of measured statistics [K, ...]; without examples it stays as it is."""
     if parts.server is not None:
-        measured, counts = parts.server.measured(measured, counts, state.model, own, key)
+        measured, counts = parts.server.measured(measured, counts, state.model, server_data, key)
     statistics = jax.tree.map(
         lambda new, old: jnp.where(jnp.any(counts > 0), new, old),
         weighted_mean(measured, counts),

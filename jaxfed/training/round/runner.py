@@ -111,10 +111,10 @@ def _simulated(parts: Parts, trained: Callable[..., Outcome], stage: int) -> Sta
         program = masked(parts, trained, clients_of, stage)
 
     def run(state: ServerState, cohort: Cohort, *others: Any) -> Outcome:
-        found = program(of_cohort(state, cohort.client_id), cohort, *others)
+        result = program(of_cohort(state, cohort.client_id), cohort, *others)
         if execution.clients_multiple > 1 and is_one_cpu():
-            found = jax.tree.map(on_first_device, found)
-        return found._replace(state=written_back(state, found.state, cohort.client_id))
+            result = jax.tree.map(on_first_device, result)
+        return result._replace(state=written_back(state, result.state, cohort.client_id))
 
     return label, run
 

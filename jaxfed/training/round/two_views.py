@@ -20,11 +20,7 @@ TermOf = Callable[[ClientRound], Term]
 
 
 def two_view_update(
-    term_of: TermOf,
-    *,
-    asks_received: bool = False,
-    unlabeled_weight: float = 1.0,
-    mu: float = 0.0,
+    term_of: TermOf, *, asks_received: bool = False, unlabeled_weight: float = 1.0, mu: float = 0.0
 ) -> LocalUpdate:
     """A client's local steps on `consistency` with a round's term, and FedProx's term of weight `mu`."""
 

@@ -15,11 +15,7 @@ _ROWS_AT_ONCE = 4096
 
 
 def cosine_rmse(
-    parts: Sequence[np.ndarray],
-    key: jax.Array,
-    num_bits: int,
-    *,
-    num_points: int = 512,
+    parts: Sequence[np.ndarray], key: jax.Array, num_bits: int, *, num_points: int = 512
 ) -> tuple[float, float]:
     """Root-mean-square error of cos(pi h / L) against the exact cosine, measured and by theory.
 

@@ -40,10 +40,7 @@ _SMALLEST_CAPACITY = 256  # points; all smaller clients are padded to it and sha
 
 
 def propagate_over_cosines(
-    vectors: jax.Array,
-    y: jax.Array,
-    valid: jax.Array | None,
-    p: Propagation,
+    vectors: jax.Array, y: jax.Array, valid: jax.Array | None, p: Propagation
 ) -> tuple[jax.Array, jax.Array]:
     """Labels int32 [n] (-1: no label arrives) and confidences f32 [n] of one client's vectors; may be traced.
 

@@ -90,11 +90,7 @@ class Fit(NamedTuple):
 
 
 def fitted(
-    moments: Moments,
-    points: Points,
-    sums: ClientSums,
-    p: HeadSettings,
-    r: np.ndarray | None = None,
+    moments: Moments, points: Points, sums: ClientSums, p: HeadSettings, r: np.ndarray | None = None
 ) -> Fit:
     """The head of these moments, with lambda given or chosen by leave-one-out.
 

@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
 
 def open_session(
-    num_clients: int,
-    p: Parameters,
-    presence: Presence | None,
-    client_ids: Sequence[int] | None,
+    num_clients: int, p: Parameters, presence: Presence | None, client_ids: Sequence[int] | None
 ) -> Session | None:
     """Line 1, XS, if a step is a protocol: the parties agree on keys, the clients on a shared secret.
 

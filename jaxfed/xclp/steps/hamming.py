@@ -171,11 +171,7 @@ def _nearer(
 
 
 def among_pairs(
-    codes: Sequence[np.ndarray],
-    pairs: Sequence[Pair],
-    num_neighbors: int,
-    *,
-    has_own: bool = True,
+    codes: Sequence[np.ndarray], pairs: Sequence[Pair], num_neighbors: int, *, has_own: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
     """Each point's k nearest others of the clients that form a pair with its own; `has_own`: and of its own.
 

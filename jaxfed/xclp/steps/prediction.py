@@ -67,10 +67,7 @@ def predict(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
     share = positive / jnp.where(reached, total, 1)[..., None]
     confidence = 1 - entropy(share) / max(np.log(scores.shape[-1]), np.finfo(np.float32).tiny)
     label = jnp.argmax(positive, axis=-1).astype(jnp.int32)
-    return (
-        jnp.where(reached, label, UNLABELED),
-        jnp.where(reached, jnp.clip(confidence, 0, 1), 0),
-    )
+    return (jnp.where(reached, label, UNLABELED), jnp.where(reached, jnp.clip(confidence, 0, 1), 0))
 
 
 def entropy(p: jax.Array) -> jax.Array:
