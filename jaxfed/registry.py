@@ -61,7 +61,8 @@ class Registry(UserDict[str, Factory]):
         entry: Any = super().__getitem__(name)
         if isinstance(entry, Place):
             place, entry = entry, getattr(import_module(entry.module), entry.name)
-            self[name] = entry = partial(entry, **place.keywords) if place.keywords else entry
+            entry = partial(entry, **place.keywords) if place.keywords else entry
+            self[name] = entry
         factory: Factory = entry
         return factory
 

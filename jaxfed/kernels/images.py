@@ -89,8 +89,8 @@ def squares(
     """
     images = jnp.asarray(images, jnp.float32)
     resized = jax.image.resize(images, (len(images), size, size, images.shape[-1]), "bicubic")
-    mean, deviation = (jnp.asarray(of).reshape(1, 1, 1, 3) for of in (mean, deviation))
-    return (resized - mean) / deviation
+    center, scale = (jnp.asarray(of).reshape(1, 1, 1, 3) for of in (mean, deviation))
+    return (resized - center) / scale
 
 
 def resized_grid(grid: jax.Array, height: int, width: int, *, antialias: bool) -> jax.Array:
