@@ -68,8 +68,8 @@ def filled(exact: np.ndarray, smallest: np.ndarray) -> np.ndarray:
     levels = (np.cumsum(falling) - missing.sum()) / np.arange(1, len(spare) + 1)
     # At least one: if only roundoff is missing, no level is below the largest.
     num_giving = max(int(np.count_nonzero(falling > levels)), 1)
-    given = np.maximum(spare - max(levels[num_giving - 1], 0), 0)
-    gifts = exact * (given / np.where(sizes > 0, sizes, 1))[:, None]
+    surplus = np.maximum(spare - max(levels[num_giving - 1], 0), 0)
+    gifts = exact * (surplus / np.where(sizes > 0, sizes, 1))[:, None]
     return exact - gifts + np.outer(missing / missing.sum(), gifts.sum(axis=0))
 
 

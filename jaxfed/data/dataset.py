@@ -172,9 +172,9 @@ class Dataset:
         first: np.ndarray | None = None
         for split, suffix in (("train", ""), ("test", "_test")):
             where = f"data set {self.name!r}, {split}"
-            given, labels = getattr(self, f"x{suffix}"), getattr(self, f"y{suffix}")
+            examples, labels = getattr(self, f"x{suffix}"), getattr(self, f"y{suffix}")
             features = self.names["features"]
-            x = examples_of(given, where, first, names=features, allows_nan=self.has_gaps)
+            x = examples_of(examples, where, first, names=features, allows_nan=self.has_gaps)
             y = labels_of(labels, where, len(x), self.num_classes)
             if suffix and (y < 0).any():
                 raise UsageError(f"{where}: an example has no label; each needs one")
@@ -262,8 +262,8 @@ def dataset_of(
         **more: further fields of `Dataset`.
     """
     (x, labels), (x_test, test_labels) = splits
-    given = [np.asanyarray(each) for each in (labels, test_labels)]
-    joint = np.ma.concatenate(given) if any(map(np.ma.isMA, given)) else np.concatenate(given)
+    parts = [np.asanyarray(each) for each in (labels, test_labels)]
+    joint = np.ma.concatenate(parts) if any(map(np.ma.isMA, parts)) else np.concatenate(parts)
     values, is_labeled = read_labels(joint, where or str(name), are_known=class_names is not None)
     if missing := np.count_nonzero(~is_labeled[len(labels) :]):
         raise UsageError(
@@ -276,9 +276,9 @@ def dataset_of(
     if train is not None:
         columns = [np.asarray(train), np.asarray(train)[:0] if test is None else np.asarray(test)]
         kinds, ids = np.unique(np.concatenate(columns), return_inverse=True)
-        own, of_test = np.split(ids.astype(np.int32), [len(columns[0])])
+        of_train, of_test = np.split(ids.astype(np.int32), [len(columns[0])])
         texts = (kind.decode() if isinstance(kind, bytes) else str(kind) for kind in kinds.tolist())
-        more |= {"client_id": own, "client_names": tuple(texts)}
+        more |= {"client_id": of_train, "client_names": tuple(texts)}
         more |= {"client_id_test": None if test is None and len(y_test) else of_test}
     return Dataset(str(name), x, y, x_test, y_test, len(names), names, **more)
 
@@ -298,10 +298,10 @@ def _class_numbers(
                 f"labels {labels.min()}..{labels.max()} are not all numbers of the {len(names)} classes that "
                 f"have names, 0..{len(names) - 1}"
             )
-        found = list(map(str, names))
+        class_names = list(map(str, names))
     else:
         kinds, labels = np.unique(labels, return_inverse=True)
-        found = list(map(str, kinds.tolist()))
+        class_names = list(map(str, kinds.tolist()))
     numbers = np.full(len(values), UNLABELED, np.int32)
     numbers[is_labeled] = labels
-    return numbers, tuple(found)
+    return numbers, tuple(class_names)

@@ -199,10 +199,10 @@ def _as_json(encoder: Any) -> dict[str, Any]:
 def encoder_from(described: Mapping[str, Any]) -> Encoder:
     """Return the encoder that a `RowEncoding` describes; KeyError, TypeError or ValueError if none."""
     kind: Any = _KINDS[described["kind"]]
-    given = _known(kind, described)
+    settings = _known(kind, described)
     if kind is TableEncoder:
-        given["columns"] = [_known(Column, column) for column in described["columns"]]
-    encoder: Encoder = typed(kind, given, "encoder")
+        settings["columns"] = [_known(Column, column) for column in described["columns"]]
+    encoder: Encoder = typed(kind, settings, "encoder")
     return encoder
 
 

@@ -1,7 +1,7 @@
 """Checks of all examples and labels that callers pass for training, evaluation and prediction.
 
-    x = examples_of(given, "predict", like=federation.x)         # one array
-    x, y = pair_of(given, "ServerTraining.examples", is_labeled=True)
+    x = examples_of(data, "predict", like=federation.x)         # one array
+    x, y = pair_of(data, "ServerTraining.examples", is_labeled=True)
 
     examples = GivenExamples("from_clients", num_classes)        # client by client
     for pair in clients:
@@ -12,7 +12,7 @@ Examples are finite numbers [n, ...] of one shape. Their kinds do not mix:
 
 * Bytes (uint8) are images, 0 to 255. Other integers from 0 to 255 become bytes where bytes are expected.
 * All other types are numbers, which stay as they are. Integers of 64 bits become float64, since a device
-  would wrap them. Images of other integers than bytes are refused, because their scale is unknown.
+  would wrap them. Images of other integers than bytes are refused where no others show their scale.
 * Numbers that all lie in [0, 1], some of them fractions, are on the scale 0 to 1. They do not mix with whole
   numbers beyond 1, nor images of this scale with others outside [-1, 2] (`Range`).
 * An array without examples has no kind of its own: it takes that of the others.
@@ -60,10 +60,10 @@ _MOST_CLASSES = 2**31 - 1  # of int32
 _LOOKED_AT = 2**24  # values that show a scale
 
 
-def as_array(given: npt.ArrayLike, name: str) -> np.ndarray:
+def as_array(data: npt.ArrayLike, name: str) -> np.ndarray:
     """Return an array, or nested lists as one; errors call it `name`."""
     try:
-        return given if isinstance(given, np.memmap) else np.asarray(given)
+        return data if isinstance(data, np.memmap) else np.asarray(data)
     except ValueError as error:
         wrong = f"{name} are lists of unequal lengths; use an array, or lists of one length"
         raise UsageError(wrong) from error
@@ -78,7 +78,7 @@ def integer_images(x: np.ndarray, *, axes: int = 4) -> str:
 
 
 def examples_of(
-    given: Any,
+    data: Any,
     where: str,
     like: np.ndarray | None = None,
     *,
@@ -88,7 +88,7 @@ def examples_of(
     """Return examples as an array [n, ...], by the rules above.
 
     Args:
-        given: an array, a data frame, or nested lists; `where` names it in errors.
+        data: an array, a data frame, or nested lists; `where` names it in errors.
         like: examples whose shape and kind these must have.
         names: of the features, for errors.
         allows_nan: True if NaN is a missing value.
@@ -97,9 +97,9 @@ def examples_of(
         UsageError: no numbers, another shape or kind, values that are not finite in float32.
     """
     wrong = ""
-    if np.ma.is_masked(given):
+    if np.ma.is_masked(data):
         wrong = "are a masked array; fill in missing values, x.filled(VALUE)"
-    x = as_array(given, f"{where}: examples")
+    x = as_array(data, f"{where}: examples")
     shape = x.shape[1:] if like is None else like.shape[1:]
     if not np.can_cast(x.dtype, np.float32, "same_kind"):
         wrong = (
@@ -111,15 +111,15 @@ def examples_of(
         wrong = f"are an array {list(x.shape)}; use [n, {wanted}], a row for each example" + (
             "" if like is None else ", of the same shape as all others"
         )
-    elif like is not None and not x.size:
+    elif like is None:
+        wrong = wrong or integer_images(x)
+    elif not x.size:
         x = x.astype(like.dtype)
-    elif like is not None and x.dtype != np.uint8 == like.dtype and x.dtype.kind in "iu":
+    elif x.dtype != np.uint8 == like.dtype and x.dtype.kind in "iu":
         low, high = x.min(), x.max()
         if not 0 <= low <= high <= 255:
             wrong = f"have values {low} to {high}; bytes are needed, 0 to 255"
         x = x.astype(np.uint8)
-    elif like is None or x.dtype != np.uint8 != like.dtype:
-        wrong = wrong or integer_images(x)
     elif (x.dtype == np.uint8) != (like.dtype == np.uint8):
         kinds = f"some examples are {like.dtype} and some {x.dtype}"
         raise UsageError(f"{where}: {kinds}; use one type for all, bytes 0..255 or numbers")
@@ -215,8 +215,8 @@ def read_labels(
     Returns:
         values int64 [n] or str [n], arbitrary where there is no label; and bool [n], True where there is one.
     """
-    given = _plain(np.ma.getdata(y), where)
-    kinds, places = np.unique(given, return_inverse=True)
+    plain = _plain(np.ma.getdata(y), where)
+    kinds, places = np.unique(plain, return_inverse=True)
     names = [plain_text(str(kind)) for kind in kinds.tolist()]
     is_label = np.array([not is_nothing(name) for name in names], bool)
     labels = [name for name, is_one in zip(names, is_label, strict=True) if is_one]
@@ -229,14 +229,14 @@ def read_labels(
         pairs = zip(names, is_label, strict=True)
         numbers = [int(name.partition(".")[0]) if is_one else 0 for name, is_one in pairs]
         values = np.array(numbers, np.int64)
-        found = np.unique(values[is_label])
-        if UNLABELED in found and (are_known or len(found) != 2):
+        classes = np.unique(values[is_label])
+        if UNLABELED in classes and (are_known or len(classes) != 2):
             is_label &= values != UNLABELED
     else:
         values = np.array(names, np.str_)
         is_label &= ~np.isin(values, ("-1", "-1.0"))
     words = [repr(kind) for kind in kinds[~is_label].tolist() if str(kind).strip()]
-    if words and given.dtype.kind == "U":
+    if words and plain.dtype.kind == "U":
         logging.warning("%s: rows whose label is %s are unlabeled", where, " or ".join(words[:8]))
     values, is_labeled = values[places], is_label[places] & ~np.ma.getmaskarray(np.ma.asarray(y))
     known = values[is_labeled]
@@ -274,20 +274,20 @@ def _plain(values: np.ndarray, where: str) -> np.ndarray:
     raise UsageError(f"{where}: labels of type {values.dtype}; integers or names are needed")
 
 
-def _of_a_quantity(where: str, found: str) -> UsageError:
+def _of_a_quantity(where: str, why: str) -> UsageError:
     return UsageError(
-        f"{where}: labels are a quantity, {found}; jaxfed learns classes, which are integers or names: "
+        f"{where}: labels are a quantity, {why}; jaxfed learns classes, which are integers or names: "
         "cut the quantity into classes first"
     )
 
 
-def labels_of(given: Any, where: str, number: int, num_classes: int | None = None) -> np.ndarray:
+def labels_of(data: Any, where: str, number: int, num_classes: int | None = None) -> np.ndarray:
     """Return labels as int32 [number], -1 where there is none.
 
-    They are an array, masked or not, a column of a data frame, or a list; `where` names them in errors.
+    `data` is an array, masked or not, a column of a data frame, or a list; `where` names it in errors.
     Names, fractions, another length and labels outside the classes, where C is known, are refused.
     """
-    y = np.ma.asarray(given) if np.ma.isMaskedArray(given) else as_array(given, f"{where}: labels")
+    y = np.ma.asarray(data) if np.ma.isMaskedArray(data) else as_array(data, f"{where}: labels")
     if y.shape != (number,):
         raise UsageError(
             f"{where}: labels of shape {y.shape}, {y.dtype}, for {number} examples; one integer "
@@ -316,12 +316,12 @@ def _no_class(where: str, label: Any, num_classes: int | None) -> UsageError:
     return UsageError(f"{where}: label {label} is not a class; use 0 to {last}, -1 for unlabeled")
 
 
-def _is_pair(given: Any) -> bool:
-    return isinstance(given, tuple | list) and len(given) == 2
+def _is_pair(pair: Any) -> bool:
+    return isinstance(pair, tuple | list) and len(pair) == 2
 
 
 def pair_of(
-    given: Any,
+    pair: Any,
     where: str,
     *,
     num_classes: int | None = None,
@@ -335,10 +335,10 @@ def pair_of(
     Raises:
         UsageError: no pair, or what these two refuse.
     """
-    if not _is_pair(given):
-        raise UsageError(f"{where} is {type(given).__name__}; use a pair (examples, labels)")
-    x = examples_of(given[0], where, like)
-    y = labels_of(given[1], where, len(x), num_classes)
+    if not _is_pair(pair):
+        raise UsageError(f"{where} is {type(pair).__name__}; use a pair (examples, labels)")
+    x = examples_of(pair[0], where, like)
+    y = labels_of(pair[1], where, len(x), num_classes)
     if is_labeled and not (len(y) and y.min() >= 0):
         raise UsageError(
             f"{where}: {len(y)} examples, {np.count_nonzero(y < 0)} without a label; give at least one "
@@ -347,13 +347,13 @@ def pair_of(
     return x, y
 
 
-def each_of(given: Iterable[Each], name: str) -> Iterator[Each]:
+def each_of(items: Iterable[Each], name: str) -> Iterator[Each]:
     """Return an iterator over what is given client by client; errors call it `name`."""
-    if not isinstance(given, Iterable):
-        kind = type(given).__name__
+    if not isinstance(items, Iterable):
+        kind = type(items).__name__
         wrong = f"{name} is of type {kind}; use a list of pairs (examples, labels), one a client"
         raise UsageError(wrong)
-    return iter(given)
+    return iter(items)
 
 
 def with_unknown_classes(x: object, name: str) -> object:

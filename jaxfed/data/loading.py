@@ -71,7 +71,7 @@ def load(
     Raises:
         UsageError: one line that names the set, the place searched, and how to get it.
     """
-    given = {
+    arguments = {
         "label_key": label_key,
         "client_key": client_key,
         "image_size": image_size,
@@ -80,18 +80,18 @@ def load(
     if isinstance(name_or_path, list | tuple):
         files = [location(each, "name_or_path") for each in name_or_path]
         with guarded(f"data set of {len(files)} files"):
-            return arrays.read_beside_table(files[0].parent, files, **given)
+            return arrays.read_beside_table(files[0].parent, files, **arguments)
     name_or_path = path_text(name_or_path, "name_or_path")  # type: ignore[arg-type]
     if name_or_path in READERS:
-        _only(name_or_path, given)
+        _only(name_or_path, arguments)
         return READERS[name_or_path](**(options or {}))
     with guarded(f"data set {name_or_path!r}"):
-        return _load(name_or_path, root, given)
+        return _load(name_or_path, root, arguments)
 
 
-def _load(name: str, root: str | Path | None, given: dict[str, Any]) -> Dataset:
-    """`load` for the sets of this package; `given` are its options, None where one is not given."""
-    only = partial(_only, name, given)
+def _load(name: str, root: str | Path | None, arguments: dict[str, Any]) -> Dataset:
+    """`load` for the sets of this package; `arguments` are its options, None where one is not given."""
+    only = partial(_only, name, arguments)
     if name in EMBEDDED:
         only()
         return EMBEDDED[name]()
@@ -100,12 +100,13 @@ def _load(name: str, root: str | Path | None, given: dict[str, Any]) -> Dataset:
     published, ending = NAMED.get(name), Path(name).name.lower()
     folder = path if path.is_dir() or not (place / path).is_dir() else place / path
     if ending.endswith((".npz", *tables.ENDINGS)) and not folder.is_dir():
-        files = matching(path) or matching(place / path)
-        if not files:
+        pattern = path if matching(path) else place / path
+        if not (files := matching(pattern)):
             raise UsageError(f"data set {name!r}: no such file ({path.absolute()})")
         if ending.endswith(".npz"):
             return arrays.read(files[0], *only("client_key"))
-        splits = splits_by_name(files) if "*" in name else Splits(files, [])
+        folder = Path(str(pattern).partition("*")[0] + "*").parent
+        splits = splits_by_name(files, folder) if "*" in name else Splits(files, [])
         shown = path if "*" in name else files[0]
         return tables.read(shown, splits, *only(*_TABLE_OPTIONS))
     if published is not None and not folder.is_dir():
@@ -115,7 +116,7 @@ def _load(name: str, root: str | Path | None, given: dict[str, Any]) -> Dataset:
         only()
         return packing.read(folder)
     if published is None and arrays.recognizes(files := arrays.files_in(folder)):
-        return arrays.read_beside_table(folder, files, **given)
+        return arrays.read_beside_table(folder, files, **arguments)
     if files := matching(folder / "*.parquet") or matching(folder / "*/*.parquet"):
         return tables.read(folder, splits_by_name(files, folder), *only(*_TABLE_OPTIONS))
     if name and (prepared := tfds_source.version_directory(place, name)):
@@ -151,13 +152,13 @@ def _not_found(name: str, path: Path, place: Path, root: str | Path | None) -> U
     )
 
 
-def _only(name: str, given: Mapping[str, Any], *options: str) -> list[Any]:
+def _only(name: str, values: Mapping[str, Any], *options: str) -> list[Any]:
     """Values of the source's options; any other given option is refused."""
-    for option, value in given.items():
+    for option, value in values.items():
         if option not in options and value is not None:
             wrong = f"does not apply to data set {name!r}"
             raise UsageError(wrong, key=option, value=value, allowed="leave it out")
-    return [given[option] for option in options]
+    return [values[option] for option in options]
 
 
 def _root(root: str | Path | None) -> Path:

@@ -167,9 +167,9 @@ def read(folder: Path) -> Dataset:
             f"{folder}: it holds validation examples, and a config draws these from clients' own; use "
             "jaxfed.Federation.open_packed, or pack without them"
         )
-    own, client_id = int(sizes.sum()), np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    num_own, client_id = int(sizes.sum()), np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
     classes = tuple(map(str, range(held["num_classes"])))
-    splits = x[:own], y[:own], x[own:], y[own:]
+    splits = x[:num_own], y[:num_own], x[num_own:], y[num_own:]
     return Dataset(str(folder), *splits, len(classes), classes, client_id=client_id)
 
 
@@ -194,8 +194,8 @@ def opened(folder: str | os.PathLike[str]) -> dict[str, Any]:
         y, counts = (array(content_of(place / f"{name}.npy")) for name in ("y", "counts"))
         labeled, unlabeled = counts
         classes = header["num_classes"]
-        own = int(counts.sum())
-        end = own + header["validation"]
+        num_own = int(counts.sum())
+        end = num_own + header["validation"]
         if (
             not len(x) == len(y) == end + header["test"]
             or min(header["validation"], header["test"], counts.min(initial=0)) < 0
@@ -207,7 +207,7 @@ def opened(folder: str | os.PathLike[str]) -> dict[str, Any]:
     return {
         **{"x": x, "y": y, "num_classes": classes},
         "partition": Partition(*held, ClientRows.empty(len(labeled))),
-        **{"validation": np.arange(own, end), "test": np.arange(end, len(y))},
+        **{"validation": np.arange(num_own, end), "test": np.arange(end, len(y))},
     }
 
 

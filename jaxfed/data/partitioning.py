@@ -200,14 +200,14 @@ def _check(
         known = ", ".join(f"{each.__name__}()" for each in SCHEMES.values())
         raise UsageError(key="scheme", value=scheme, allowed=f"use a scheme such as {known}")
     is_given = isinstance(scheme, OwnerScheme)  # clients are those of the data
-    for name, given, hint in (
+    for name, setting, hint in (
         ("min_size", min_size, CountOrZero),
         ("labels", labels, Labels),
         ("skew", skew, Skew),
         ("seed", seed, CountOrZero),
         ("num_clients", num_clients, Count | None if is_given else Count),
     ):
-        check_value(name, given, hint, owner="partition")
+        check_value(name, setting, hint, owner="partition")
     if isinstance(scheme, OwnerScheme):
         for key, value, default in (("min_size", min_size, 0), ("skew", skew, "both")):
             if value != default:
@@ -395,9 +395,9 @@ def _one_more_label(
     If another client can swap a label of such a class for one of an incomplete class, it does. Otherwise
     the class gets one too many, and the incomplete class stays short.
     """
-    own = rng.permutation(np.flatnonzero(labels[client] < held[client]))
+    own_classes = rng.permutation(np.flatnonzero(labels[client] < held[client]))
     for open_class in rng.permutation(np.flatnonzero(quotas)):
-        for c in own:
+        for c in own_classes:
             others = np.flatnonzero(
                 (labels[:, c] > 0) & (labels[:, open_class] < held[:, open_class])
             )
@@ -408,7 +408,7 @@ def _one_more_label(
                 labels[client, c] += 1
                 quotas[open_class] -= 1
                 return
-    labels[client, own[0]] += 1
+    labels[client, own_classes[0]] += 1
 
 
 def planned_labels(

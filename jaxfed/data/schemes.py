@@ -335,14 +335,14 @@ class DirichletPairs(Dirichlet):
             of_second = np.zeros_like(counts)
             shares = rng.beta(self.alpha, self.alpha, size=len(counts))
             for c, (count, share) in enumerate(zip(counts.tolist(), shares.tolist(), strict=True)):
-                given = int(share * count)
+                of_first = int(share * count)
                 if 2 * first >= size:
-                    given = 0
+                    of_first = 0
                 elif 2 * second >= size:
-                    given = count
-                first += given
-                second += count - given
-                of_second[c] = count - given
+                    of_first = count
+                first += of_first
+                second += count - of_first
+                of_second[c] = count - of_first
             if min(first, second) > fullest:
                 fullest, best = min(first, second), of_second
             if fullest >= size // 4:
@@ -412,8 +412,8 @@ class Subclasses(OwnerScheme):
             raise UsageError(wrong, key="num_clients", value=num_clients, allowed=allowed)
         holds = np.zeros((len(names), num_clients), bool)
         for c in np.unique(class_of):
-            own = rng.permutation(np.flatnonzero(class_of == c))
-            holds[own[np.arange(num_clients) % len(own)], rng.permutation(num_clients)] = True
+            ids = rng.permutation(np.flatnonzero(class_of == c))
+            holds[ids[np.arange(num_clients) % len(ids)], rng.permutation(num_clients)] = True
         num_own = len(np.asarray(self.subclass))
         parts = (_split_among(part, holds, rng) for part in np.split(finer, [num_own]))
         return np.concatenate(list(parts)), num_clients

@@ -267,6 +267,13 @@ TABLES = {
         )
         for train, test in (("train", "test"), ("Training", "TEST"))
     },
+    "folders of a pattern": (
+        {
+            f"s/{place}/a.csv": f"f,label\n{value},a\n{value + 1},b\n"
+            for value, place in enumerate(("Train", "TEST", "val"))
+        },
+        *("s/*/*.csv", {}, {"x": [[0], [1]], "x_test": [[1], [2]], "said": "files of no split"}),
+    ),
     "images in Parquet": (
         {
             "s/train-0.parquet": image_table([3, 5, 7], [1, 0, -1]),

@@ -40,11 +40,11 @@ def guarded(name: object) -> Iterator[None]:
             raise
         if isinstance(error, FileNotFoundError) and error.filename == str(name):
             raise UsageError(f"{name}: there is no such file") from error
-        found = _words(error)
-        is_text = isinstance(error, UnicodeDecodeError) or "utf8" in found.lower()
+        words = _words(error)
+        is_text = isinstance(error, UnicodeDecodeError) or "utf8" in words.lower()
         advice = "; save text in UTF-8, for example by iconv -f windows-1252 -t utf-8" * is_text
         raise UsageError(
-            f"{name}: cannot be read, it is damaged or has another format ({found}){advice}"
+            f"{name}: cannot be read, it is damaged or has another format ({words}){advice}"
         ) from error
 
 
@@ -69,8 +69,8 @@ class Splits(NamedTuple):
 
 def matching(pattern: Path) -> list[Path]:
     """The files that a pattern matches, sorted; a path without `*` is itself."""
-    found = map(Path, glob(str(pattern))) if "*" in str(pattern) else [pattern]
-    return sorted(file for file in found if file.is_file())
+    paths = map(Path, glob(str(pattern))) if "*" in str(pattern) else [pattern]
+    return sorted(file for file in paths if file.is_file())
 
 
 def splits_by_name(files: Sequence[Path], folder: Path | None = None) -> Splits:
@@ -91,8 +91,8 @@ def splits_by_name(files: Sequence[Path], folder: Path | None = None) -> Splits:
 
     if not (train := named(*TRAIN_NAMES)):
         return Splits(list(files), [])
-    found = Splits(train, next(filter(None, map(named, TEST_NAMES)), []))
-    if others := [str(file) for file in files if file not in found.train + found.test]:
+    splits = Splits(train, next(filter(None, map(named, TEST_NAMES)), []))
+    if others := [str(file) for file in files if file not in splits.train + splits.test]:
         text = "%s: files of no split are not read: %s"
         logging.warning(text, files[0].parent, ", ".join(others))
-    return found
+    return splits

@@ -63,11 +63,12 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
         usual = {name for role in keys for name in _NAMES[role]}
         arrays = {name: each for name, each in arrays.items() if name not in usual} | chosen
     arrays = _by_role(path, arrays)
-    there = [suffix for suffix in ("", "_test", "_validation") if arrays.keys() & _both(suffix)]
-    for suffix in there[2:]:
+    suffixes = [suffix for suffix in ("", "_test", "_validation") if arrays.keys() & _both(suffix)]
+    for suffix in suffixes[2:]:
         logging.warning("%s: not read: %s", path, ", ".join(sorted(_both(suffix))))
     x, y = list[np.ndarray](), list[np.ndarray]()
-    for suffix in ("", *there[1:2]):  # without test names, validation examples are the test split
+    # Without test names, validation examples are the test split.
+    for suffix in ("", *suffixes[1:2]):
         if lacking := _both(suffix) - arrays.keys():
             wrong = f"no array {' and no array '.join(sorted(lacking))}; there are {there_are}"
             raise UsageError(f"{path}: {wrong}; use the names x and y, x_test and y_test")
@@ -117,11 +118,11 @@ def plain_arrays(path: Path) -> dict[str, np.ndarray]:
 def _by_role(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the arrays by their roles in `_NAMES`; of others, examples and labels are refused."""
     roles = {name: role for role, names in _NAMES.items() for name in names}
-    found, unread = dict[str, np.ndarray](), list[str]()
+    arrays_by_role, unread = dict[str, np.ndarray](), list[str]()
     for name, array in arrays.items():
         role = roles.get(name.lower(), "")
-        if role and role not in found:
-            found[role] = array
+        if role and role not in arrays_by_role:
+            arrays_by_role[role] = array
         elif _OF_EXAMPLES.fullmatch(name.lower()):
             known = (" or ".join(names) for role, names in _NAMES.items() if role[0] in "xy")
             wrong = f"array {name} is not read; leave it out, or use one of the names"
@@ -130,15 +131,15 @@ def _by_role(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
             unread.append(name)
     if unread:
         logging.info("%s: arrays that are not read: %s", path, ", ".join(unread))
-    return found
+    return arrays_by_role
 
 
 def files_in(folder: Path) -> list[Path]:
     """The files in a folder in the order of their names, numbers in them by value; none without a folder."""
 
     def parts(file: Path) -> list[tuple[str, int]]:
-        found = re.split(r"(\d+)", file.name)
-        return [("", int(part)) if part.isdecimal() else (part, 0) for part in found]
+        pieces = re.split(r"(\d+)", file.name)
+        return [("", int(part)) if part.isdecimal() else (part, 0) for part in pieces]
 
     return sorted(filter(Path.is_file, folder.iterdir()), key=parts) if folder.is_dir() else []
 
@@ -149,9 +150,9 @@ def recognizes(files: Sequence[Path]) -> bool:
 
 
 def _arrays_and_tables(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    there = [file for file in files if file.is_file()]
-    arrays = [file for file in there if file.name.lower().endswith((".npy", ".npz"))]
-    return arrays, [file for file in there if file.name.lower().endswith(tables.ENDINGS)]
+    regular = [file for file in files if file.is_file()]
+    arrays = [file for file in regular if file.name.lower().endswith((".npy", ".npz"))]
+    return arrays, [file for file in regular if file.name.lower().endswith(tables.ENDINGS)]
 
 
 def read_beside_table(path: Path, files: Sequence[Path], **options: Any) -> Dataset:

@@ -88,15 +88,15 @@ def images_in(folder: Path) -> list[Path]:
 
 def images_below(folder: Path, hidden: tuple[str, ...]) -> list[Path]:
     """The image files below the folder, sorted, but for hidden prefixes; the number of others is logged."""
-    found, others = list[Path](), 0
+    images_found, others = list[Path](), 0
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(hidden)]
         images = list(filter(is_image, (Path(place, name) for name in names)))
         others += len(names) - len(images)
-        found += images
+        images_found += images
     if others:
         logging.warning("%s: %d files are no images and are not read", folder, others)
-    return sorted(found)
+    return sorted(images_found)
 
 
 def common_shape(files: Iterable[Path | Encoded], image_size: int | None) -> Shape:
@@ -132,7 +132,7 @@ def center(image: Image, size: tuple[int, int], *, share: float = 1.0) -> Image:
 
     Resampled (bilinear) only if the size differs.
     """
-    scale = max(side / share / own for side, own in zip(size, image.size, strict=True))
+    scale = max(side / share / length for side, length in zip(size, image.size, strict=True))
     image = whole(image, (round(image.width * scale), round(image.height * scale)))
     left, top = (image.width - size[0]) // 2, (image.height - size[1]) // 2
     return image.crop((left, top, left + size[0], top + size[1]))
@@ -345,19 +345,19 @@ def _splits(folder: Path) -> tuple[Examples, Examples]:
     is_split = train and (places[train].name == "train" or not places.keys().isdisjoint(TEST_NAMES))
     if not is_split:
         return classes_in(folder), []
-    own = classes_in(places[train])
-    found = {name: classes_in(places[name]) for name in TEST_NAMES if name in places}
-    others = [*chain(*found.values())]
-    if found and {name for _, name in own}.isdisjoint(name for _, name in others):
-        return sorted(own + others, key=lambda example: example[::-1]), []
-    test, *unread = [*found, ""]  # without test names, `val` is the test split
+    examples = classes_in(places[train])
+    by_name = {name: classes_in(places[name]) for name in TEST_NAMES if name in places}
+    others = [*chain(*by_name.values())]
+    if by_name and {name for _, name in examples}.isdisjoint(name for _, name in others):
+        return sorted(examples + others, key=lambda example: example[::-1]), []
+    test, *unread = [*by_name, ""]  # without test names, `val` is the test split
     if unread := [places[name].name for name in unread if name]:
         logging.warning("%s: not read: %s", folder, ", ".join(unread))
-    return own, found.get(test, [])
+    return examples, by_name.get(test, [])
 
 
 def classes_in(folder: Path) -> Examples:
     """The images below a folder, with their classes: the names of its subfolders."""
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith(_HIDDEN))
-    found = {path: images_below(path, _HIDDEN) for path in inside if path.is_dir()}
-    return [(file, path.name) for path, files in found.items() for file in files]
+    by_folder = {path: images_below(path, _HIDDEN) for path in inside if path.is_dir()}
+    return [(file, path.name) for path, files in by_folder.items() for file in files]

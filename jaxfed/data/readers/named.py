@@ -278,9 +278,9 @@ def fed_isic2019(folder: Path, image_size: int | None = None) -> Dataset:
             "download_isic.py and resize_images.py make them"
         )
     train, test = splits.values()
-    own, of_test = (np.array(numbers, np.int32) for numbers in centers.values())
+    of_train, of_test = (np.array(numbers, np.int32) for numbers in centers.values())
     form: dict[str, Any] = {"channels": 3, "share": _CROP / _SHORTER_SIDE}
-    form |= {"client_id": own, "client_id_test": of_test}
+    form |= {"client_id": of_train, "client_id_test": of_test}
     return decoded(folder, train, test, LESIONS, image_size or _CROP, **form)
 
 
@@ -396,9 +396,9 @@ def _numbers(file: Path, cells: list[str]) -> np.ndarray:
 def _codes(file: Path, name: str, cells: list[str], texts: Sequence[str]) -> np.ndarray:
     """int32 [n], the places of the cells among the texts, as in `_ADULT`."""
     code = {text: place for place, group in enumerate(texts) for text in group.split()}
-    found = np.array([code.get(cell, code.get("*", -1)) for cell in cells], np.int32)
-    if (found < 0).any():
-        cell = cells[int((found < 0).argmax())]
+    numbers = np.array([code.get(cell, code.get("*", -1)) for cell in cells], np.int32)
+    if (numbers < 0).any():
+        cell = cells[int((numbers < 0).argmax())]
         wrong = f"column {name!r} has {cell!r}; choose one of {', '.join(map(repr, code))}"
         raise UsageError(f"{file}: {wrong}")
-    return found
+    return numbers

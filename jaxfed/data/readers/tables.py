@@ -230,18 +230,18 @@ class TableEncoder:
         if not isinstance(row, Mapping):
             raise UsageError(f"row {number} is {row!r}; give {self.accepts}")
         wanted = [column.name for column in self.columns]
-        given = {plain_text(str(name)) or NO_NAME: value for name, value in row.items()}
-        indexes = (name for i, name in enumerate(given) if is_index(name, first=i == 0))
+        cells = {plain_text(str(name)) or NO_NAME: value for name, value in row.items()}
+        indexes = (name for i, name in enumerate(cells) if is_index(name, first=i == 0))
         known = {*self.line, *indexes}
-        unknown = [name for name in given if name not in known]
-        lacking = [name for name in wanted if name not in given]
+        unknown = [name for name in cells if name not in known]
+        lacking = [name for name in wanted if name not in cells]
         if lacking or unknown:
             wrong = f"has no column {lacking[0]!r}" if lacking else ""
             wrong = wrong or f"{unknown[0]!r} is no column of the training data"
             near = did_you_mean(nearest(lacking[0], unknown) if lacking else ())
             allowed = f"give {', '.join(wanted)}, None where a value is missing"
             raise UsageError(f"row {number}: {wrong}{near}; {allowed}")
-        return [_text(given[name]) for name in wanted]
+        return [_text(cells[name]) for name in wanted]
 
 
 def _text(value: Any) -> str:

@@ -71,10 +71,10 @@ def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
 def _make(name: str, folder: Path, label_key: str | None, target: Path) -> None:
     """Decode the whole set, and write the classes' names and the note on its origin."""
     builder = _builder(folder)
-    there, features = builder.info.splits, builder.info.features
-    if "train" not in there:
+    available, features = builder.info.splits, builder.info.features
+    if "train" not in available:
         raise UsageError(
-            f"data set {name!r} in {folder}: no split 'train'; it has {', '.join(there)}"
+            f"data set {name!r} in {folder}: no split 'train'; it has {', '.join(available)}"
         )
     usual = next((key for key in _LABELS if key in features), None)
     keys = {
@@ -83,8 +83,8 @@ def _make(name: str, folder: Path, label_key: str | None, target: Path) -> None:
     }
     if usual not in (None, keys["y"]):
         keys["subclass"] = usual
-    parts = {"train": ("train", *(split for split in _UNLABELED_SPLITS if split in there))}
-    if "test" in there:
+    parts = {"train": ("train", *(split for split in _UNLABELED_SPLITS if split in available))}
+    if "test" in available:
         parts["test"] = ("test",)
     for part, splits in parts.items():
         decoded = [_decoded(builder, split, keys) for split in splits]
@@ -169,15 +169,15 @@ def _decoded(builder: Any, split: str, keys: Mapping[str, str]) -> dict[str, np.
         shape = tuple(size or 0 for size in source.dataset_info.features[keys["x"]].shape)
         empty = dict.fromkeys(keys, np.zeros(0, np.int32))
         return {**empty, "x": np.zeros((0, *shape), np.uint8)}
-    found = dict(zip(keys, map(np.asarray, zip(*rows, strict=True)), strict=True))
-    if wrong := integer_images(found["x"]):
+    arrays = dict(zip(keys, map(np.asarray, zip(*rows, strict=True)), strict=True))
+    if wrong := integer_images(arrays["x"]):
         raise UsageError(f"{keys['x']}: {wrong}")
-    if found["x"].dtype != np.uint8:
-        found["x"] = found["x"].astype(np.float32)
-    found["y"] = found["y"].astype(np.int32)
+    if arrays["x"].dtype != np.uint8:
+        arrays["x"] = arrays["x"].astype(np.float32)
+    arrays["y"] = arrays["y"].astype(np.int32)
     if split in _UNLABELED_SPLITS:
-        found["y"] = np.full_like(found["y"], UNLABELED)
-    return found
+        arrays["y"] = np.full_like(arrays["y"], UNLABELED)
+    return arrays
 
 
 def _version(folder: Path) -> tuple[int, ...]:
