@@ -123,6 +123,7 @@ def _take_part(overrides: list[str], interruption: Interruption) -> NoReturn:
         _given("server", _SERVER.value),
         root=_path("ca", _CA.value),
         key=_path("key", _KEY.value),
+        apps=(sys.executable, "-m", f"{__package__}.client_apps"),
         say=_say,
     )
 

@@ -37,7 +37,7 @@ from jaxfed.experiment.store import compilation_cache
 from jaxfed.experiment.store import workdir as workdirs
 from jaxfed.experiment.store.records import Run, read_json, read_run
 from jaxfed.experiment.store.workdir import Workdir, finished_config, open_for_all
-from jaxfed.experiment.tracking import Tracker, Tracking, chosen
+from jaxfed.experiment.tracking import Tracker, chosen, tracked
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import location, path_text
@@ -105,10 +105,10 @@ def conduct(
                     first_repeat(config, simulation, experiment.make_shown, progress.prepared)
                 )
         directory = stack.enter_context(open_for_all(place, settings, overwrite=overwrite))
-        tracking = stack.enter_context(Tracking(trackers, settings, directory.path, progress.note))
+        track = stack.enter_context(tracked(trackers, settings, directory.path, progress.note))
         if overwrite:  # what is there from now on is this command's own
             interruption.continues = "the same command without --overwrite"
-        experiment = replace(experiment, workdir=directory, track=tracking.log)
+        experiment = replace(experiment, workdir=directory, track=track)
         if attached is not None:
             attached.begin()
             experiment = replace(experiment, observe=attached.observe)

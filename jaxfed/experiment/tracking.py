@@ -10,12 +10,13 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError, suggestion
@@ -85,74 +86,72 @@ class Tracker(Protocol):
         """
 
 
-class Tracking:
-    """Context manager that passes an experiment's lines of metrics.jsonl on to trackers.
+@contextmanager
+def tracked(
+    trackers: Sequence[Tracker],
+    config: Mapping[str, Any],
+    workdir: Path,
+    tell: Callable[[str], None],
+) -> Iterator[Callable[[Record], None]]:
+    """Yield a function that passes each new line of metrics.jsonl on to trackers.
 
     A tracker that is new to an unfinished experiment receives the further rounds alone. Leaving the context
-    closes the run that is open: as finished, or as interrupted if there was an exception.
-    WORKDIR/tracking.jsonl has the experiment's id.
+    closes the run that is open: as finished, or as interrupted if there was an exception. `tell` prints a
+    line once.
     """
+    receivers = [*trackers]
+    experiment = _experiment(workdir) if trackers else ""
+    open_run: TrackedRun | None = None
+    lines: list[Record] = []  # of that run
 
-    def __init__(
-        self,
-        trackers: Sequence[Tracker],
-        config: Mapping[str, Any],
-        workdir: Path,
-        tell: Callable[[str], None],
-    ) -> None:
-        """Take trackers, the resolved config, and a function that prints a line once."""
-        self._trackers = [*trackers]
-        self._config, self._workdir, self._tell = config, workdir, tell
-        self._run: TrackedRun | None = None
-        self._lines: list[Record] = []  # of the run that is open
-
-    def __enter__(self) -> Self:
-        if self._trackers:
-            file = self._workdir / TRACKING
-            if not file.exists():
-                file.write_text(json.dumps({"id": secrets.token_hex(4)}) + "\n")
-            with safe_files.guarded(file):
-                own = json.loads(safe_files.content_of(file))["id"]
-            self._experiment = f"{self._workdir.resolve().name}-{own}"
-        return self
-
-    def __exit__(self, kind: object, exception: BaseException | None, trace: object) -> None:
-        self._close(is_finished=exception is None)
-
-    def log(self, record: Record) -> None:
-        """Pass on a line that metrics.jsonl has just received."""
-        if not self._trackers:
-            return
-        whose = record["algorithm"], record["repeat"]
-        if self._run is None or whose != (self._run.method, self._run.repeat):
-            self._close(is_finished=True)
-            lines = read_metrics(self._workdir)[:-1]
-            self._lines = [r for r in lines if (r["algorithm"], r["repeat"]) == whose]
-            self._run = TrackedRun(
-                *(*whose, self._experiment, self._workdir),
-                {"method": whose[0], "repeat": whose[1], **dict(flatten(plain(self._config)))},
-                last_round=max((line["round"] for line in self._lines), default=-1),
-                tell=self._tell,
-            )
-            self._call("start", self._run)
-        self._lines.append(plain(record))
-        self._call("log", record["round"], numbers(record))
-
-    def _close(self, *, is_finished: bool) -> None:
-        if self._run is not None:
-            final = numbers(reduce(accumulated, self._lines, {}))
-            self._call("finish", final if is_finished else None)
-
-    def _call(self, method: str, *arguments: Any) -> None:
-        for tracker in tuple(self._trackers):
+    def call(method: str, *arguments: Any) -> None:
+        for tracker in tuple(receivers):
             try:
-                own = (dict(each) if isinstance(each, dict) else each for each in arguments)
-                getattr(tracker, method)(*own)
+                copies = (dict(each) if isinstance(each, dict) else each for each in arguments)
+                getattr(tracker, method)(*copies)
             except Exception as error:
-                self._trackers.remove(tracker)
+                receivers.remove(tracker)
                 why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
                 name = type(tracker).__name__
-                self._tell(f"{name} failed and is left out from here on; the run goes on: {why}")
+                tell(f"{name} failed and is left out from here on; the run goes on: {why}")
+
+    def close(*, is_finished: bool) -> None:
+        if open_run is not None:
+            final = numbers(reduce(accumulated, lines, {}))
+            call("finish", final if is_finished else None)
+
+    def log(record: Record) -> None:
+        nonlocal open_run
+        pair = record["algorithm"], record["repeat"]
+        if open_run is None or pair != (open_run.method, open_run.repeat):
+            close(is_finished=True)
+            earlier = read_metrics(workdir)[:-1]
+            lines[:] = [r for r in earlier if (r["algorithm"], r["repeat"]) == pair]
+            open_run = TrackedRun(
+                *(*pair, experiment, workdir),
+                {"method": pair[0], "repeat": pair[1], **dict(flatten(plain(config)))},
+                last_round=max((line["round"] for line in lines), default=-1),
+                tell=tell,
+            )
+            call("start", open_run)
+        lines.append(plain(record))
+        call("log", record["round"], numbers(record))
+
+    try:
+        yield log if receivers else lambda record: None
+    except BaseException:
+        close(is_finished=False)
+        raise
+    close(is_finished=True)
+
+
+def _experiment(workdir: Path) -> str:
+    """Return the unique name of a workdir's experiment, which WORKDIR/tracking.jsonl keeps."""
+    file = workdir / TRACKING
+    if not file.exists():
+        file.write_text(json.dumps({"id": secrets.token_hex(4)}) + "\n")
+    with safe_files.guarded(file):
+        return f"{workdir.resolve().name}-{json.loads(safe_files.content_of(file))['id']}"
 
 
 def numbers(record: Mapping[str, Any]) -> dict[str, float]:
@@ -282,15 +281,12 @@ def chosen(given: Sequence[Any], key: str) -> list[Tracker]:
         UsageError: an unknown name, a missing library, or an object without a tracker's methods.
     """
     for each in given:
-        if not isinstance(each, str | Tracker):
-            raise UsageError("lacks a method: start, log or finish", key=key, value=each)
-    return [_made(each, key) if isinstance(each, str) else each for each in given]
-
-
-def _made(name: str, key: str) -> Tracker:
-    if name not in TRACKERS:
-        raise UsageError(f"no such tracker{suggestion(name, TRACKERS)}", key=key, value=name)
-    spec = find_spec(name)  # without importing it
-    if spec is None or spec.origin is None:  # the second: a folder, such as ./wandb of offline runs
-        raise UsageError("is not installed", key=key, value=name, allowed=f"pip install {name}")
-    return TRACKERS[name]()
+        if not isinstance(each, str):
+            if not isinstance(each, Tracker):
+                raise UsageError("lacks a method: start, log or finish", key=key, value=each)
+        elif each not in TRACKERS:
+            raise UsageError(f"no such tracker{suggestion(each, TRACKERS)}", key=key, value=each)
+        elif getattr(find_spec(each), "origin", None) is None:  # also a folder, as ./wandb of wandb
+            allowed = f"pip install {each}"
+            raise UsageError("is not installed", key=key, value=each, allowed=allowed)
+    return [TRACKERS[each]() if isinstance(each, str) else each for each in given]

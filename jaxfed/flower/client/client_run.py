@@ -84,9 +84,8 @@ def serve(folder: Path, address: str) -> None:
             with listener.accept() as connection:
                 try:
                     request = records.from_bytes(connection.recv_bytes())
-                    connection.send_bytes(
-                        records.to_bytes(perform(request, folder=folder, kept=kept))
-                    )
+                    reply = perform(request, folder=folder, kept=kept)
+                    connection.send_bytes(records.to_bytes(reply))
                 except Exception as error:  # the app ended, or it is none; the next one is answered
                     logging.warning("a message's process ended before its reply: %s", error)
 

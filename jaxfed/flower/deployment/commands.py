@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import time
@@ -58,8 +59,8 @@ def load(spec: str, overrides: Sequence[str]) -> Experiment:
     path, variant = config_file.split_variant(spec)
     if Path(path).is_file():
         spec = f"{Path(path).absolute()}{f':{variant}' * bool(variant)}"
-    own = (*overrides, *_OF_A_TRIAL)
-    return Experiment(spec, own, opened(spec, own))
+    settings = (*overrides, *_OF_A_TRIAL)
+    return Experiment(spec, settings, opened(spec, settings))
 
 
 def try_here(
@@ -159,8 +160,16 @@ def serve(
     return int(not is_finished)
 
 
-def take_part(folder: Path, server: str, *, root: Path, key: Path, say: Say = print) -> NoReturn:
-    """Run a client's worker and its SuperNode until a signal ends them.
+def take_part(
+    folder: Path,
+    server: str,
+    *,
+    root: Path,
+    key: Path,
+    apps: Sequence[str],
+    say: Say = print,
+) -> NoReturn:
+    """Run a client's worker, `apps` (`launch.client_apps`) and a SuperNode until a signal ends them.
 
     The worker prints a line for each message that leaves or is refused, and Flower its own lines. One of them
     that has ended is started again. A worker ends if its memory is not enough. A SuperNode ends when the
@@ -182,10 +191,11 @@ def take_part(folder: Path, server: str, *, root: Path, key: Path, say: Say = pr
     )
     with tempfile.TemporaryDirectory(prefix="jaxfed-", dir="/tmp") as private:  # a short name
         address = str(Path(private) / "worker")
-        config = f'worker="{address}"'
         worker = [sys.executable, "-m", WORKER, str(folder.absolute()), address]
-        node = programs.node_command(server, config, root=root, key=key)
-        programs.keep_running({"worker": worker, node[0]: node}, variables, say=say)
+        node = programs.node_command(server, f'worker="{address}"', root=root, key=key)
+        commands = {"worker": worker, "apps": [*apps, private], node[0]: node}
+        variables["PATH"] = f"{private}{os.pathsep}{variables['PATH']}"
+        programs.keep_running(commands, variables, say=say)
 
 
 def _is_finished(experiment: Experiment, place: Path) -> bool:

@@ -1,10 +1,5 @@
 """Flower's own commands as processes of this one (flower-superlink, flower-supernode, flwr), and their keys.
 
-    run_app(network, address, keys, app, settings)      # $ flower-superlink ...
-                                                        # $ flwr supernode register ...
-                                                        # $ flwr run ... --stream
-    keep_running({"flower-supernode": node_command(server, config, root=root, key=key)}, variables)
-
 Nothing of Flower is imported or changed here: each command is printed as a user would type it. What
 Flower would do by itself and must not is switched off by its own variables and flags: telemetry, the update
 check, installation of an app's dependencies.
@@ -114,9 +109,8 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a command in a session of its own.
 
-    Its output goes to a file, to `subprocess.PIPE`, or where that of this process goes.
-
-    Call it from the main thread. On Linux the process ends with this one, however this one ends.
+    Its output goes to a file, to `subprocess.PIPE`, or where that of this process goes. Call it
+    from the main thread. On Linux the process ends with this one, however this one ends.
     """
     output: Any = log
     if isinstance(log, Path):
@@ -207,8 +201,7 @@ def run_app(
     home, log = network / "flower", network / LOGS / "superlink.log"
     command = ["flower-superlink", f"--host={address.host}", f"--port={address.port}"]
     command += ["--disable-runtime-dependency-installation", "--enable-supernode-auth"]
-    command += [f"--ssl-ca-certfile={folder / ROOT}"]
-    command += [f"--ssl-certfile={folder / _SERVER}"]
+    command += [f"--ssl-ca-certfile={folder / ROOT}", f"--ssl-certfile={folder / _SERVER}"]
     command += [f"--ssl-keyfile={folder / _SERVER_KEY}"]
     variables = environment(home)
     known = {"address": address.here, "root-certificates": str(folder / ROOT)}

@@ -1,8 +1,5 @@
 """A trial: a config's simulated clients as folders, and the results of a network beside a simulation's.
 
-    folders = deal(config, Path("work/nodes"), Path("work/server"))
-    print(compare(Path("work/run"), Path("work/simulation"), "fedavg"))
-
 A client's folder (`jaxfed.flower.client.client_data`) has the examples that the simulation gives to the
 client, in its order, bit for bit: labeled, then unlabeled ones in train.npz, new points in test.npz. The
 server's folder is that of `jaxfed.flower.server.server_data`.
@@ -68,9 +65,9 @@ def deal(config: ConfigDict, nodes: Path, server: Path) -> tuple[Path, ...]:
     _write_arrays(server / client_data.PUBLIC, _public(federation))
     named = config.learner.get("estimator", {}).get("estimator", "")  # a client must allow it
     folders = tuple(nodes / str(client) for client in range(federation.num_clients))
+    columns = shared.get("columns", ())
     for client, folder in enumerate(folders):
-        estimators = [named] if named else []
-        deal_to_client(federation, client, folder, estimators, shared.get("columns", ()))
+        deal_to_client(federation, client, folder, [named] * bool(named), columns)
     return folders
 
 

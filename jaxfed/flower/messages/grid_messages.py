@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Client, Connection
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 MESSAGE_TYPE = "query"  # a client app registers its function with `@app.query()`
 
+_STAY = (
+    f"{MESSAGE_TYPE}.stay"  # no content; behind it a node asks at once, without a message after 3 s
+)
 _HEAD, _PAYLOAD, _BYTES = "head", "payload", "jaxfed.bytes"
 _PROBLEMS = {  # by Flower's error code
     1: "its Flower app cannot be loaded",
@@ -48,6 +52,7 @@ class GridNetwork:
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
+        self._stays: list[str] = []  # identifiers of such messages under way
 
     def nodes(self) -> list[int]:
         """List the nodes that are connected now."""
@@ -59,7 +64,9 @@ class GridNetwork:
             Message(to_record_dict(record), node, MESSAGE_TYPE, ttl=seconds)
             for node, record in requests
         ]
+        stays = [Message(RecordDict(), node, _STAY, ttl=seconds) for node, _ in requests]
         identifiers = [identifier or "" for identifier in self._grid.push_messages(messages)]
+        self._stays = [each for each in self._grid.push_messages(stays) if each]
         # Flower returns no identifier at all if the requests are too large for it.
         return identifiers if len(identifiers) == len(messages) else [""] * len(messages)
 
@@ -70,6 +77,9 @@ class GridNetwork:
         handed out only once.
         """
         arrivals: list[Arrival] = []
+        with suppress(Exception):  # fetched, replies use no memory
+            done = self._grid.pull_messages(self._stays) if self._stays else ()
+            self._stays = [*({*self._stays} - {each.metadata.reply_to_message_id for each in done})]
         for identifier in identifiers:
             try:
                 arrivals += map(_arrival, self._grid.pull_messages([identifier]))

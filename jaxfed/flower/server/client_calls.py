@@ -1,8 +1,5 @@
 """Calls of a server to its clients: who they are, and one exchange for each step of a round.
 
-    calls = connect(network, config, limits, data, workdir)
-    algorithm = calls.algorithm(algorithm, name)       # its round asks the clients
-
 stages.jsonl is the record of a run's stages, beside metrics.jsonl:
 
     {"round": 0, "stage": "hello", "run": "..."}                                the run's first start
@@ -56,8 +53,6 @@ from jaxfed.host import safe_files, storage
 from jaxfed.host.checkpoint import Checkpoints
 
 _LARGEST_NORM = float(np.sqrt(np.finfo(np.float32).max))  # of a model
-
-
 STAGES = "stages.jsonl"
 END = "end"
 ENDED = " ended"  # behind the name of a stage in its last line

@@ -1,9 +1,5 @@
 """Requests to clients and their replies, in bounded time: who answered, who is lost, and why.
 
-    exchange = Exchange(network, nodes={0: 17, 1: 23}, run="digits", deadline=600)
-    answers = exchange.ask("train", {0: content, 1: content}, round=3, read=read_update)
-    answers.enough(0.5)
-
 Every wait ends at the deadline. A client that is silent, crashed, gone, or sends anything but the expected
 reply is lost for this step; the others' replies count, and it is asked again in the next step. Replies are
 sorted by client, so sums do not depend on the order of arrival.

@@ -1,8 +1,5 @@
 """Data of a server: what it holds itself, in the place of a simulation's data set.
 
-    held = read(folder)
-    held.federation(census, number)  # no client's examples
-
 The folder has shared.json (`Shared`), and test.npz, validation.npz and public.npz if the server holds them;
 `jaxfed.flower.deployment.trial` writes it for a trial.
 """

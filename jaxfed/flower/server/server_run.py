@@ -1,7 +1,5 @@
 """The server's side of a run: an experiment whose rounds ask clients over a network.
 
-    serve(GridNetwork(grid), config, workdir, server_data.read(folder))
-
 The loop, the workdir, evaluation, checkpoints and resumption are the simulation's
 (`jaxfed.experiment.run.loop`). Only the algorithm is another one: its round asks the clients
 (`jaxfed.flower.server.client_calls`). A server that is killed and started again continues from its
@@ -65,19 +63,18 @@ def serve(
         seen, (dtype, *shape) = calls.federation, data.shared.example
         assert seen.census is not None
         encoding = encoding_of_arrays(tuple(shape), dtype, tuple(data.shared.columns))
-        names = tuple(data.shared.class_names)
-        DataForm(names, dtype, tuple(shape), encoding, seen.census).write(place)
+        names = data.shared.class_names
+        DataForm(tuple(names), dtype, tuple(shape), encoding, seen.census).write(place)
 
         def make(config: ConfigDict, name: str, *_: Any, **__: Any) -> FederatedAlgorithm:
             return calls.algorithm(make_algorithm(config, name, seen), name)
 
-        class_names = list(names)
         held: Any = SimpleNamespace(  # in the place of a simulation
             numbers=np.full(len(seen.y), -1),
-            names={"classes": class_names, "features": []},
+            names={"classes": list(names), "features": []},
             federation=lambda *_: seen,
             data_checksums=data.checksums,
-            class_counts=lambda federation: {"class_names": class_names},  # it knows no counts
+            class_counts=lambda federation: {"class_names": list(names)},  # it knows no counts
         )
         experiment = Experiment(config, held, directory, progress, Interruption(), make=make)
         summary = {**experiment.run(), "environment": environment.describe()}

@@ -69,6 +69,8 @@ def test_a_node_that_ends_is_started_again(folder, monkeypatch):
     monkeypatch.setattr(programs, "_POLL_SECONDS", 0.01)
     found, processes, real, said = [], [], programs.start, []
 
+    apps = (sys.executable, "apps")
+
     def node(server, config, **_):
         found.append(Path(config.removeprefix('worker="').removesuffix('"')).parent)
         assert stat.S_IMODE(found[0].stat().st_mode) == 0o700
@@ -89,13 +91,13 @@ def test_a_node_that_ends_is_started_again(folder, monkeypatch):
     key = folder / "client.toml"  # any file
     key.chmod(0o644)
     with pytest.raises(UsageError, match="others can read this private key"):
-        commands.take_part(folder, "127.0.0.1:1", root=key, key=key)
+        commands.take_part(folder, "127.0.0.1:1", root=key, key=key, apps=apps)
     key.chmod(0o600)
     with pytest.raises(KeyboardInterrupt):
-        commands.take_part(folder, "127.0.0.1:1", root=key, key=key, say=say)
+        commands.take_part(folder, "127.0.0.1:1", root=key, key=key, apps=apps, say=say)
     assert said == ["flower-supernode ended with status 7; starting it again"] * 3
     assert not found[0].exists()
-    assert [process.poll() is None for process in processes] == [False] * 4
+    assert [process.poll() is None for process in processes] == [False] * 5
 
 
 SECURE = ["xclp.hamming=masked", "xclp.row_sums=masked", "xclp.influence=columns"]

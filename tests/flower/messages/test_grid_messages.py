@@ -118,6 +118,37 @@ def test_messages_too_large_are_not_delivered_and_a_lost_superlink_is_an_error()
         GridNetwork(Refusing()).receive(["message 1"])
 
 
+class Waiting:
+    """A grid whose nodes have answered all messages without content, and no other."""
+
+    def __init__(self):
+        self.pushed, self.pulled = [], []
+
+    def push_messages(self, messages):
+        self.pushed += messages
+        return [f"{len(self.pushed)}.{each}" for each in range(len(messages))]
+
+    def pull_messages(self, message_ids):
+        self.pulled.append(list(message_ids))
+        if message_ids != ["4.0", "4.1"]:
+            return []
+        request = Message(RecordDict(), 50, grid_messages.MESSAGE_TYPE, ttl=9.0)
+        request.metadata.__dict__["_message_id"] = "4.1"
+        return [Message(RecordDict(), reply_to=request)]
+
+
+def test_a_message_without_content_follows_each_request_and_its_reply_is_fetched():
+    grid = Waiting()
+    network = GridNetwork(grid)
+    assert network.send([(5, {"a": 1}), (6, {})], 9.0) == ["2.0", "2.1"]
+    nodes = [(each.metadata.dst_node_id, each.metadata.message_type) for each in grid.pushed]
+    assert nodes == [(5, "query"), (6, "query"), (5, "query.stay"), (6, "query.stay")]
+    assert not grid.pushed[2].content
+    for _ in range(2):
+        assert network.receive(["2.0"]) == []
+    assert grid.pulled == [["4.0", "4.1"], ["2.0"], ["4.0"], ["2.0"]]
+
+
 def test_a_client_app_does_not_raise(tmp_path):
     """Flower would send the text of its exception."""
 

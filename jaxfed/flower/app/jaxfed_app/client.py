@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from jaxfed.flower.messages import grid_messages
@@ -13,8 +14,6 @@ app = ClientApp()
 
 
 @app.query()
-@app.train()
-@app.evaluate()
 def answer(message: Message, context: Context) -> Message:
     """Return the answer to a message.
 
@@ -22,3 +21,10 @@ def answer(message: Message, context: Context) -> Message:
     """
     address = str(context.node_config["worker"])
     return grid_messages.answered(message, partial(grid_messages.asked, address))
+
+
+@app.query("stay")
+def stay(message: Message, _: Context) -> Message:
+    """Reply with nothing, so that the node asks again at once: without a message it waits for 3 s."""
+    time.sleep(0.5)  # while the server makes the next message
+    return Message(RecordDict(), reply_to=message)
