@@ -46,7 +46,9 @@ def serving(address, ends):
     """Echo requests; the first `ends` end the worker, and a new one listens after a moment."""
     for number in range(ends + 1):
         Path(address).unlink(missing_ok=True)
-        with Listener(address, "AF_UNIX") as listener, listener.accept() as connection:
+        with Listener(address, "AF_UNIX") as listener:
+            connection = listener.accept()
+        with connection:  # ends after its listener, as those of a killed process
             content = connection.recv_bytes()
             if number == ends:
                 connection.send_bytes(content)
