@@ -36,12 +36,12 @@ def get_config() -> ConfigDict:
     """XCLP and its Section 4.1 baselines on no data set yet."""
     config = ConfigDict()
     for name, kind in SECTIONS.items():
-        own = {key: one.default for key, one in settings_of(kind).items()}
-        config.update({name: own} if name else own)
+        defaults = {key: one.default for key, one in settings_of(kind).items()}
+        config.update({name: defaults} if name else defaults)
     # Methods that train use this section for pseudo-labels too, so it has the fields of `Parameters` alone.
     labeling = settings_of(Parameters)
-    given = ("num_classes", "seed")
-    config.xclp = {key: one.default for key, one in labeling.items() if key not in given}
+    from_run = ("num_classes", "seed")
+    config.xclp = {key: one.default for key, one in labeling.items() if key not in from_run}
     for name in ("per_client_lp", "pooled_lp", "client_knn"):
         config[name] = completed(ALGORITHMS[name], {})
     for name in ("per_client_lp", "pooled_lp"):  # follow XCLP's settings unless they have their own
@@ -99,15 +99,15 @@ def beside_tuned(add: Add, variant: str) -> Add:
 def apply_variants(
     config: ConfigDict,
     variant: str,
-    own: Mapping[str, Variant] | None = None,
+    file_variants: Mapping[str, Variant] | None = None,
     exclusive: Collection[Collection[str]] = (),
 ) -> ConfigDict:
     """Apply a comma-separated list of variants to the config, in the file's order, and return it.
 
-    `own` are the file's variants, which come before the shared `tuned`, `auto` and `smoke` or replace them;
+    `file_variants` are the file's, which come before the shared `tuned`, `auto` and `smoke` or replace them;
     `exclusive` are groups of mutually exclusive ones.
     """
-    variants = dict(own or {})
+    variants = dict(file_variants or {})
     for shared in (tuned, auto, smoke):
         variants.setdefault(shared.__name__, shared)
     names = [name for name in variant.split(",") if name]

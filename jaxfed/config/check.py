@@ -78,8 +78,8 @@ def _check_keys(config: ConfigDict) -> None:
         section_of(config, name)
     # First the sections that those of baselines refer to: the error should name their keys.
     first, shared = ("xclp.", f"{config.algorithm}."), shared_settings()
-    own = [each for each in flatten(config.to_dict()) if each[0] not in shared]
-    for key, value in sorted(own, key=lambda item: not item[0].startswith(first)):
+    entries = [each for each in flatten(config.to_dict()) if each[0] not in shared]
+    for key, value in sorted(entries, key=lambda item: not item[0].startswith(first)):
         setting = setting_of(config, key)
         if setting is not None:
             check_value(f"config.{key}", value, setting.hint)
@@ -92,17 +92,19 @@ def _check_views(config: ConfigDict) -> None:
         allowed = "set training.augmentation, or use 0"
         raise refused(config, "preprocessing.views", "no augmentation makes views", allowed)
     for name in methods.chosen(config):
-        needed, own = methods.needs(config, name), methods.own_training(config, name)
+        needed, overridden = methods.needs(config, name), methods.own_training(config, name)
         wrong = f"{name!r} does not train one network on the clients' examples"
         if needed.trains and not needed.has_learners:
-            wrong = "augmentations are the same for all methods" * bool({*AUGMENTATIONS} & {*own})
+            wrong = "augmentations are the same for all methods" * bool(
+                {*AUGMENTATIONS} & {*overridden}
+            )
         if wrong:
             raise refused(config, "preprocessing.views", wrong, "use 0, or leave the method out")
 
 
 def _check_method(config: ConfigDict, name: str) -> None:
-    needed, own = methods.needs(config, name), methods.keywords(config, name)
-    check_complete(settings_in(config, name), own, f"config.{name}", f"{name!r} needs it")
+    needed, values = methods.needs(config, name), methods.keywords(config, name)
+    check_complete(settings_in(config, name), values, f"config.{name}", f"{name!r} needs it")
     if methods.training_read(config, name):
         seen = methods.with_own_training(config, name)
         with methods.naming(config, name):
@@ -120,7 +122,7 @@ def _check_method(config: ConfigDict, name: str) -> None:
     tried = [{}] if needed.trains else methods.settings_to_try(config, name)
     for settings in tried if config.selection.settings != "given" else tried[:1]:
         with methods.naming(config, name, settings):
-            checked(factory, {**_ANY, **own, **settings})
+            checked(factory, {**_ANY, **values, **settings})
     if needed.has_learners:
         _check_learners(config, name, needed)
     elif needed.trains:
@@ -165,9 +167,9 @@ def _check_learners(config: ConfigDict, name: str, needed: Method) -> None:
         wrong = f"{name!r} shares probabilities or scores; only networks can learn from them"
         raise refused(config, "learner.name", wrong, "use 'network'")
     for learner in learners:
-        owner, given = f"learner.{learner}", config.learner.get(learner, {})
+        owner, values = f"learner.{learner}", config.learner.get(learner, {})
         known, needed_by = settings_in(config, owner), f"learner.name={learner!r} needs it"
-        check_complete(known, given, f"config.{owner}", needed_by)
+        check_complete(known, values, f"config.{owner}", needed_by)
 
 
 def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
@@ -178,19 +180,21 @@ def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
     # Also if no method of the run is XCLP: methods that train may take its labels.
     for name in dict.fromkeys((*methods.chosen(config), "xclp")):
         training = methods.with_own_training(config, name).training
-        given = {"sums": training.sums, **methods.all_keywords(config, name)}
-        in_sums = {training.sums, given["sums"], given.get("prototype_sums", "none")}
+        values = {"sums": training.sums, **methods.all_keywords(config, name)}
+        in_sums = {training.sums, values["sums"], values.get("prototype_sums", "none")}
         least = 1 + (in_sums != {"plaintext", "none"})
         if least > size:
             key = "cohort_size" if config.cohort_size else "federation.num_clients"
             raise refused(config, key, f"{name!r} needs {least} clients a round or more")
-        if partners := given.get("mask_partners", 0):
+        if partners := values.get("mask_partners", 0):
             from jaxfed.secure.session.neighborhoods import check_partners  # for sums under masks
 
             with methods.naming(config, name):
                 check_partners(size, partners)
-        own = {methods.training_key(config, name, "presence"): training.presence}
-        for key, entries in (own | {f"{name}.presence": given.get("presence", ())}).items():
+        presence_of = {methods.training_key(config, name, "presence"): training.presence}
+        for key, entries in (
+            presence_of | {f"{name}.presence": values.get("presence", ())}
+        ).items():
             clients = [entry.partition("@")[0] for entry in entries]
             leaving = [Departure(int(one), "") for one in clients if one.isdecimal()]
             check_departures(leaving, num_clients, f"config.{key}")
@@ -212,8 +216,8 @@ def opened(
     base = file.read(config) if isinstance(config, str) else config
     settings = with_overrides(base, overrides)
     check(settings)
-    found = {} if in_sweep else effects(settings, base, overrides, command)
-    for line in filter(None, found.values()):
+    effect_of = {} if in_sweep else effects(settings, base, overrides, command)
+    for line in filter(None, effect_of.values()):
         raise UsageError(line)
     return settings
 
@@ -226,11 +230,13 @@ def effects(
     `config` is `base` with the overrides, checked. An override has an effect if a key that it changes is in
     effect: its own, or one that refers to it.
     """
-    values, why, found = dict(flatten(config.to_dict())), reasons(config, command), {}
+    values, why, effect_of = dict(flatten(config.to_dict())), reasons(config, command), {}
     for text in overrides:
         key = text.partition("=")[0]
-        found[key] = f"config.{text}: {why[key]}" if why.get(key) else ""
-        if found[key]:  # unless a key that refers to it is read, or another override depends on it
+        effect_of[key] = f"config.{text}: {why[key]}" if why.get(key) else ""
+        if effect_of[
+            key
+        ]:  # unless a key that refers to it is read, or another override depends on it
             try:
                 left = with_overrides(base, [other for other in overrides if other is not text])
             except UsageError:
@@ -238,10 +244,10 @@ def effects(
             before = dict(flatten(left.to_dict()))
             changed = [one for one in values if before.get(one) != values[one]]
             if not changed:
-                del found[key]
+                del effect_of[key]
             elif not all(why[one] for one in changed):
-                found[key] = ""
-    return found
+                effect_of[key] = ""
+    return effect_of
 
 
 def reasons(config: ConfigDict, command: str = "") -> dict[str, str]:
@@ -252,7 +258,7 @@ def reasons(config: ConfigDict, command: str = "") -> dict[str, str]:
     def reason(key: str) -> str:
         if not of_the_run.isdisjoint((key, key.partition(".")[0])):
             return ""
-        unmet = [_unmet(config, own, key) for own in read.values() if key in own]
+        unmet = [_unmet(config, keys, key) for keys in read.values() if key in keys]
         if unmet:
             return "" if "" in unmet else unmet[0]
         return f"no method of this run reads it ({', '.join(read)}); leave it out"
@@ -299,23 +305,23 @@ def _read_by(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
         unread |= {f"training.{key}" for key in {*config.training} - read}
     if needed.one_shot and config.cohort_size in (0, config.federation.num_clients):
         unread |= {"rounds"}  # there is one
-    found = {}
+    keys_read = {}
     for key, value in flatten(seen.to_dict()):
         if unread.isdisjoint((key, *parents(key))):
             section, _, leaf = key.partition(".")
             is_own = section == "training"
-            found[methods.training_key(config, name, leaf) if is_own else key] = key, value
+            keys_read[methods.training_key(config, name, leaf) if is_own else key] = key, value
     for word, value in methods.keywords(config, name).items():
         owner = name if word in methods.own_section(config, name) else algorithm
-        found[f"{owner}.{word}"] = f"{algorithm}.{word}", value
+        keys_read[f"{owner}.{word}"] = f"{algorithm}.{word}", value
     if name != algorithm:
-        found[f"{name}.algorithm"] = "method", algorithm
+        keys_read[f"{name}.algorithm"] = "method", algorithm
     if not needed.trains and len(methods.settings_to_try(config, name)) > 1:
         listed = name if name in config.selection.candidates else algorithm
         for key, value in flatten(config.selection.to_dict(), "selection."):
             if not key.startswith(CANDIDATES) or key.startswith(f"{CANDIDATES}{listed}."):
-                found[key] = key, value
-    return found
+                keys_read[key] = key, value
+    return keys_read
 
 
 def _unmet(config: ConfigDict, read: Mapping[str, tuple[str, Any]], key: str) -> str:

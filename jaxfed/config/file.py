@@ -72,8 +72,8 @@ def load_module(path: str) -> ModuleType:
     return module
 
 
-def _find(given: str) -> Path:
-    path = location(given, "--config")
+def _find(text: str) -> Path:
+    path = location(text, "--config")
     if path.is_file() or path.parent not in (Path(), Path(_CONFIGS)):
         return path
     shipped = _shipped_configs() / path.name

@@ -66,8 +66,8 @@ def variants(config: ConfigDict) -> list[str]:
     """Return the names of sections that define a variant of an algorithm."""
     return [
         name
-        for name, own in config.items()
-        if name not in ALGORITHMS and isinstance(own, ConfigDict) and "algorithm" in own
+        for name, values in config.items()
+        if name not in ALGORITHMS and isinstance(values, ConfigDict) and "algorithm" in values
     ]
 
 
@@ -78,8 +78,10 @@ def own_section(config: ConfigDict, name: str) -> ConfigDict:
 
 def algorithm_of(config: ConfigDict, name: str) -> str:
     """Return the name of a method's algorithm."""
-    own = own_section(config, name)  # whose `get` looks for a key like a missing one: a millisecond
-    return str(own["algorithm"]) if "algorithm" in own else name
+    settings = own_section(
+        config, name
+    )  # whose `get` looks for a key like a missing one: a millisecond
+    return str(settings["algorithm"]) if "algorithm" in settings else name
 
 
 def factory_of(config: ConfigDict, name: str) -> Callable[..., FederatedAlgorithm]:
@@ -90,8 +92,8 @@ def factory_of(config: ConfigDict, name: str) -> Callable[..., FederatedAlgorith
 def keywords(config: ConfigDict, name: str) -> dict[str, Any]:
     """Return the keywords of the method's section; a variant's override those of its algorithm's section."""
     owners = algorithm_of(config, name), name
-    given = {key: value for owner in owners for key, value in own_section(config, owner).items()}
-    return {key: value for key, value in given.items() if key not in _NOT_KEYWORDS}
+    settings = {key: value for owner in owners for key, value in own_section(config, owner).items()}
+    return {key: value for key, value in settings.items() if key not in _NOT_KEYWORDS}
 
 
 def all_keywords(config: ConfigDict, name: str) -> dict[str, Any]:
@@ -106,13 +108,13 @@ def needs(config: ConfigDict, name: str) -> Method:
 
 def settings_to_try(config: ConfigDict, name: str) -> list[dict[str, Any]]:
     """Return every combination of a method's candidates that `select` does not name, its own values first."""
-    candidates, own = config.selection.candidates, all_keywords(config, name)
+    candidates, current = config.selection.candidates, all_keywords(config, name)
     tried = candidates.get(name, candidates.get(algorithm_of(config, name), {}))
-    left = {entry.partition(":")[0] for entry in own.get("select", ())}
+    left = {entry.partition(":")[0] for entry in current.get("select", ())}
     values = {key: value for key, value in tried.items() if value and key not in left}
-    given = {key: own[key] for key in values}
+    initial = {key: current[key] for key in values}
     grid = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
-    return [given, *(settings for settings in grid if settings != given)]
+    return [initial, *(settings for settings in grid if settings != initial)]
 
 
 def clients_for(config: ConfigDict, name: str, federation: Federation) -> Federation:
@@ -144,9 +146,9 @@ def label_settings(
     config: ConfigDict, num_classes: int
 ) -> tuple[xclp.Parameters, xclp.Propagation]:
     """Return the settings of pseudo-labels by XCLP, and by label propagation inside each client."""
-    own = {key: config.xclp[key] for key in config.xclp if key in settings_of(xclp.Parameters)}
+    settings = {key: config.xclp[key] for key in config.xclp if key in settings_of(xclp.Parameters)}
     with section("config.xclp", config.xclp):  # its other keys are of the one-shot method alone
-        parameters = xclp.Parameters(num_classes=num_classes, **own)
+        parameters = xclp.Parameters(num_classes=num_classes, **settings)
     with section("config.per_client_lp", config.per_client_lp):
         return parameters, xclp.Propagation(num_classes=num_classes, **config.per_client_lp)
 
@@ -175,12 +177,12 @@ def training_read(config: ConfigDict, name: str) -> set[str]:
 
 def with_own_training(config: ConfigDict, name: str) -> ConfigDict:
     """Return the config as this method sees it, with its own training settings merged into `training`."""
-    if not (own := own_training(config, name)):
+    if not (overridden := own_training(config, name)):
         return config
     seen = config.copy_and_resolve_references()
-    seen.training.update({key: value for key, (_, value) in own.items()})
+    seen.training.update({key: value for key, (_, value) in overridden.items()})
     with seen.unlocked():
-        for owner in {owner for owner, _ in own.values()}:
+        for owner in {owner for owner, _ in overridden.values()}:
             del seen[owner]["training"]
     return seen
 
@@ -190,8 +192,8 @@ def own_training(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
     return {
         key: (owner, value)
         for owner in (algorithm_of(config, name), name)
-        if "training" in (own := own_section(config, owner))
-        for key, value in own["training"].items()
+        if "training" in (settings := own_section(config, owner))
+        for key, value in settings["training"].items()
     }
 
 
@@ -205,16 +207,16 @@ def naming(
     config: ConfigDict, name: str, settings: Mapping[str, Any] = MappingProxyType({})
 ) -> AbstractContextManager[None]:
     """Name in errors about a method's keyword or training the config's key; `settings` are candidates."""
-    own = all_keywords(config, name)
+    keywords_of = all_keywords(config, name)
     keys = {
         f"{owner}.{key}": training_key(config, name, key)
         for owner in ("config.training", "LocalTraining", "ServerTraining", "Training")
         for key in config.training
     }
-    keys |= {word: f"{name}.{word}" for word in own}
+    keys |= {word: f"{name}.{word}" for word in keywords_of}
     for owner in (algorithm_of(config, name), name):
         keys |= {word: f"{owner}.{word}" for word in own_section(config, owner)}
-    tried = {word for word, value in settings.items() if value != own[word]}
+    tried = {word for word, value in settings.items() if value != keywords_of[word]}
     return section("config", keys | {word: f"selection.candidates.{name}.{word}" for word in tried})
 
 

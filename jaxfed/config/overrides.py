@@ -83,9 +83,13 @@ def settings_in(config: ConfigDict, section: str) -> Mapping[str, Setting]:
         if section in registry.from_outside():
             return settings_of(registry[section])
     if section in SECTIONS:
-        own = settings_of(SECTIONS[section])
+        settings = settings_of(SECTIONS[section])
         network = config.get("model", {}).get("name", "")
-        return {**own, **options_of(network)} if section == "model" and network in MODELS else own
+        return (
+            {**settings, **options_of(network)}
+            if section == "model" and network in MODELS
+            else settings
+        )
     if owner == "learner" and inner in LEARNERS:
         known = settings_of(LEARNERS[inner])
         return {key: one for key, one in known.items() if key not in INGREDIENTS}
@@ -93,8 +97,8 @@ def settings_in(config: ConfigDict, section: str) -> Mapping[str, Setting]:
         return {}
     if dot:
         return settings_of(TrainingSection) if inner == "training" else {}
-    own = method_settings(methods.factory_of(config, owner))
-    return own if owner in ALGORITHMS else {**own, "algorithm": _ALGORITHM}
+    settings = method_settings(methods.factory_of(config, owner))
+    return settings if owner in ALGORITHMS else {**settings, "algorithm": _ALGORITHM}
 
 
 def _candidates(config: ConfigDict, name: str) -> dict[str, Setting]:
@@ -156,8 +160,14 @@ def unknown_key(key: str, known: Collection[str]) -> UsageError:
         allowed = f"use config.{INSTEAD[key]}" if key in INSTEAD else "leave it out"
         return UsageError(wrong, key=f"config.{key}", allowed=allowed)
     section, _, leaf = key.rpartition(".")
-    own = {name.removeprefix(f"{section}.") for name in known if name.startswith(f"{section}.")}
-    meant = [f"{section}.{name}" for name in own if leaf in name or [name] == nearest(leaf, own)]
+    in_section = {
+        name.removeprefix(f"{section}.") for name in known if name.startswith(f"{section}.")
+    }
+    meant = [
+        f"{section}.{name}"
+        for name in in_section
+        if leaf in name or [name] == nearest(leaf, in_section)
+    ]
     elsewhere = [one for one in known if f".{one}".endswith(f".{leaf}") and one.count(".") < 2]
     meant = meant or elsewhere or nearest(key, () if section else known)
     near = did_you_mean(sorted(meant))
@@ -165,11 +175,11 @@ def unknown_key(key: str, known: Collection[str]) -> UsageError:
 
 
 def _reset_sizes(config: ConfigDict, overrides: Sequence[str]) -> None:
-    given = dict(text.partition("=")[::2] for text in overrides)
-    if given.get("dataset.name") in (None, config.get("dataset", {}).get("name")):
+    overridden = dict(text.partition("=")[::2] for text in overrides)
+    if overridden.get("dataset.name") in (None, config.get("dataset", {}).get("name")):
         return
-    there = dict(flatten(config.to_dict()))
-    for key in there.keys() & base.SIZES_OF_A_SET.keys() - given.keys():
+    current = dict(flatten(config.to_dict()))
+    for key in current.keys() & base.SIZES_OF_A_SET.keys() - overridden.keys():
         config.update_from_flattened_dict({key: base.SIZES_OF_A_SET[key]})
 
 
@@ -230,7 +240,7 @@ class Entry(NamedTuple):
 
 def entries() -> list[Entry]:
     """Return keys by section: shared ones, those of methods, learners, networks, and of what is added."""
-    found = [
+    all_entries = [
         _entry(f"{section}.{key}".lstrip("."), one)
         for section in [*SECTIONS, *ALGORITHMS, *_optional_sections()]
         for key, one in settings_in(ConfigDict(), section).items()
@@ -242,8 +252,10 @@ def entries() -> list[Entry]:
         for key, one in options_of(network).items():
             options.setdefault((key, repr(one.default), one.allowed), []).append(network)
     for (key, default, allowed), networks in sorted(options.items()):
-        found.append(Entry(f"model.{key}", default, allowed, f"option of {', '.join(networks)}"))
-    return found
+        all_entries.append(
+            Entry(f"model.{key}", default, allowed, f"option of {', '.join(networks)}")
+        )
+    return all_entries
 
 
 def help_text(prefix: str = "", config: ConfigDict | None = None) -> str:

@@ -82,10 +82,12 @@ def without_gone(config: Any) -> Any:
     """Delete the keys that are gone from the content of a config.json, and return it."""
     for key, only in GONE.items():
         section, _, name = key.rpartition(".")
-        own = (config.get(section) if section else config) if isinstance(config, dict) else None
-        if isinstance(own, dict) and name in own and own[name] == only:
-            del own[name]
-            if not own:
+        settings = (
+            (config.get(section) if section else config) if isinstance(config, dict) else None
+        )
+        if isinstance(settings, dict) and name in settings and settings[name] == only:
+            del settings[name]
+            if not settings:
                 del config[section]
     return config
 

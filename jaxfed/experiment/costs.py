@@ -116,7 +116,7 @@ def _setting(config: ConfigDict, name: str, cohort: Federation) -> CostSetting:
     model, _ = trained_network(config, cohort, 0, head=not keywords.keys() >= _EPISODES)
     state = jax.eval_shape(model.init, jax.random.key(0))
     image = jax.ShapeDtypeStruct((1, *cohort.x.shape[1:]), jnp.float32)
-    sizes = ([len(own) for own in part] for part in cohort.partition[:2])
+    sizes = ([len(points) for points in part] for part in cohort.partition[:2])
     labeled, unlabeled = (float(np.mean(of_clients)) for of_clients in sizes)
     return CostSetting(
         operations(model.apply, state, image),

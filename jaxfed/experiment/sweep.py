@@ -133,8 +133,8 @@ def plan(config: str, overrides: Sequence[str] = (), grid: Sequence[str] = ()) -
     for line in filter(None, unread.values()):
         raise UsageError(f"{line}; that is so at every point of the sweep")
     left = tuple(point for point in points.values() if point)
-    own = {key: value_of(base, key) for point in left for key in point.overrides}
-    return SweepPlan(config, tuple(overrides), tuple(grid), own, left)
+    base_values = {key: value_of(base, key) for point in left for key in point.overrides}
+    return SweepPlan(config, tuple(overrides), tuple(grid), base_values, left)
 
 
 def _checked(file: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
@@ -227,20 +227,20 @@ def claim(sweep: SweepPlan, directory: Path) -> Iterator[None]:
     identity = {"config_file": path, "variant": variant}
     identity |= workdir.plain({"overrides": sweep.overrides, "grid": sweep.grid})
     points = [{"name": p.name, "overrides": p.overrides, "reused": p.reused} for p in sweep.points]
-    told = {"command": shlex.join([*start, *settings]), "base": sweep.base, "points": points}
+    started = {"command": shlex.join([*start, *settings]), "base": sweep.base, "points": points}
     file = directory / "sweep.json"
     if file.exists():
-        there = {"grid": [], **read_json(directory, file.name)}  # older versions had no grids
+        stored = {"grid": [], **read_json(directory, file.name)}  # older versions had no grids
         for key, value in identity.items():
-            if there.get(key) != value:
+            if stored.get(key) != value:
                 raise UsageError(
-                    f"--workdir={directory}: holds another sweep: {key} is {there.get(key)!r} "
+                    f"--workdir={directory}: holds another sweep: {key} is {stored.get(key)!r} "
                     f"there, {value!r} now; give another --workdir"
                 )
     elif directory.is_dir() and any(entry.name != storage.LOCK for entry in directory.iterdir()):
         raise UsageError(f"--workdir={directory}: is no workdir of launch.sweep; give a new one")
     with storage.claimed(directory, "another sweep is running here"):
-        workdir.write_json(file, identity | told)
+        workdir.write_json(file, identity | started)
         yield
 
 

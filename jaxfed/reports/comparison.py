@@ -47,9 +47,9 @@ def best_methods(results: Results, metric: str, algorithms: Mapping[str, str]) -
     Methods on pooled data do not count; `algorithms` maps each method to its algorithm.
     """
     means = {
-        method: found[metric].mean
-        for method, found in results.items()
-        if metric in found and not declaration_of(algorithms.get(method, method)).pooled
+        method: measured[metric].mean
+        for method, measured in results.items()
+        if metric in measured and not declaration_of(algorithms.get(method, method)).pooled
     }
     if len(means) < 2 or not is_accuracy(metric):
         return set()
@@ -129,8 +129,8 @@ def judged_rows(
 ) -> Rows | None:
     """Read the rows of the first role that a method's predictions have; None if they have none of these."""
     table = [row for row in read_predictions(workdir, method, repeat) or () if row["truth"]]
-    there = {row["role"] for row in table}
-    role = next((role for role in roles if role in there), None)
+    present = {row["role"] for row in table}
+    role = next((role for role in roles if role in present), None)
     if role is None:
         return None
     with guarded(workdir / "predictions"):
@@ -142,9 +142,9 @@ def judged_rows(
 
 def _hits(source: tuple[Path, str] | None, repeat: int) -> tuple[np.ndarray, ...] | None:
     """Return a method's tested rows, ascending, their classes and shares of right predictions, if stored."""
-    found = judged_rows(*source, repeat) if source else None
-    if found is None:
+    judged = judged_rows(*source, repeat) if source else None
+    if judged is None:
         return None
-    rows, first, place = np.unique(found.row, return_index=True, return_inverse=True)
-    is_right = (found.label == found.truth).astype(float)
-    return rows, found.truth[first], np.bincount(place, is_right) / np.bincount(place)
+    rows, first, place = np.unique(judged.row, return_index=True, return_inverse=True)
+    is_right = (judged.label == judged.truth).astype(float)
+    return rows, judged.truth[first], np.bincount(place, is_right) / np.bincount(place)

@@ -79,7 +79,7 @@ def run_plots(run: Run) -> dict[str, Callable[[], Figure]]:
     """Return file name -> a function that draws it, for each plot that one run has data for."""
     drawings: dict[str, Callable[[], Figure]] = {}
     methods, lines = methods_of([run]), read_metrics(run.workdir)
-    measured = {metric for found in run.results.values() for metric in found}
+    measured = {metric for measurements in run.results.values() for metric in measurements}
     final = ("test_accuracy", "test_balanced_accuracy", "unlabeled_accuracy")
     first = next((metric for metric in final if metric in measured), "")
     if first:
@@ -169,9 +169,9 @@ def draw_plots(run: Run, folder: Path) -> None:
 
 def methods_figure(results: Results, metric: str, methods: Methods = USUAL) -> Figure:
     """Plot a row for each method: repeats as dots, mean and deviation on top, its numbers beside its name."""
-    drawn = {name: found[metric] for name, found in results.items() if metric in found}
+    drawn = {name: of[metric] for name, of in results.items() if metric in of}
     styles = algorithm_styles(list(drawn), methods.algorithms)
-    labels = [f"{methods.name(m)}  {measurement_text(metric, found)}" for m, found in drawn.items()]
+    labels = [f"{methods.name(m)}  {measurement_text(metric, value)}" for m, value in drawn.items()]
     widest = max(text_width(label, 9) for label in labels)
     figure = new_figure(3.8 + widest, 1.3 + 0.42 * len(drawn))
     ax = figure.subplots()
@@ -235,13 +235,13 @@ def curve_figure(
     figure, ax = _axes(label[:1].upper() + label[1:], metric, title)
     for i, (method, style) in enumerate(algorithm_styles([*series], methods.algorithms).items()):
         shift = step * (i - (len(series) - 1) / 2)
-        there = [(x + shift, m) for x, m in zip(places, series[method], strict=True) if m]
+        points = [(x + shift, m) for x, m in zip(places, series[method], strict=True) if m]
         look: dict[str, Any] = {"linewidth": 1.8, "elinewidth": 1.2, "capsize": 3, "markersize": 6}
         look |= {**style, "label": methods.name(method)}
         look |= {} if is_quantity else {"linestyle": "none"}
-        mean = [scale_of(metric) * m.mean for _, m in there]
-        error = [scale_of(metric) * (m.std or 0.0) for _, m in there]
-        ax.errorbar([x for x, _ in there], mean, yerr=error, **look)
+        mean = [scale_of(metric) * m.mean for _, m in points]
+        error = [scale_of(metric) * (m.std or 0.0) for _, m in points]
+        ax.errorbar([x for x, _ in points], mean, yerr=error, **look)
     ax.margins(x=0.06)
     if is_quantity:
         ax.set_xscale(scale_for(places))
@@ -283,7 +283,7 @@ def over_rounds(
         if isinstance(line.get(metric), int | float):
             by_round = gathered.setdefault(line["algorithm"], {})
             by_round.setdefault(line["round"], []).append(line[metric])
-    found: dict[str, list[tuple[float, Measurement]]] = {
+    series_of: dict[str, list[tuple[float, Measurement]]] = {
         method: [
             (number, measure(values))
             for number, values in sorted(gathered[method].items())
@@ -291,16 +291,16 @@ def over_rounds(
         ]
         for method in sort_algorithms(gathered, methods.algorithms)
     }
-    return {method: series for method, series in found.items() if len(series) > 1}
+    return {method: series for method, series in series_of.items() if len(series) > 1}
 
 
 def over_time(rounds: Series, times: Series) -> dict[str, list[tuple[float, Measurement]]]:
     """Return a metric by the simulated time of each round, the mean over repeats, and not by its number."""
-    found = {}
+    series_of = {}
     for method, series in rounds.items():
         ends = {0.0: 0.0, **{number: time.mean for number, time in times.get(method, ())}}
-        found[method] = [(ends[number], m) for number, m in series if number in ends]
-    return found
+        series_of[method] = [(ends[number], m) for number, m in series if number in ends]
+    return series_of
 
 
 Clients = tuple[np.ndarray, np.ndarray]  # rounds [T]; accuracies [R, T, M] of R repeats, M clients
@@ -317,20 +317,17 @@ def over_clients(lines: Sequence[Mapping[str, Any]], metric: str) -> dict[str, C
         if isinstance(line.get(metric), list) and len(line[metric]) > 1:
             repeats = gathered.setdefault(line["algorithm"], {})
             repeats.setdefault(line.get("repeat", 0), {})[line["round"]] = line[metric]
-    found = {}
+    clients_of = {}
     for method in sort_algorithms(gathered):
         repeats = gathered[method]
         rounds = sorted(set.intersection(*map(set, repeats.values())))
         values = [[judged[number] for number in rounds] for judged in repeats.values()]
-        found[method] = np.array(rounds), np.array(values, float)
-    return {method: clients for method, clients in found.items() if len(clients[0]) > 1}
+        clients_of[method] = np.array(rounds), np.array(values, float)
+    return {method: clients for method, clients in clients_of.items() if len(clients[0]) > 1}
 
 
 def clients_figure(
-    clients: Mapping[str, Clients],
-    means: Series,
-    metric: str,
-    methods: Methods = USUAL,
+    clients: Mapping[str, Clients], means: Series, metric: str, methods: Methods = USUAL
 ) -> Figure:
     """Plot clients' accuracies and their mean, below their deviation over clients (FedCT's Figures 2, 3, 7).
 
@@ -368,13 +365,13 @@ def reliabilities(run: Run) -> dict[str, Reliability]:
     Raises:
         UsageError: a prediction file was not written by launch.run.
     """
-    found = {}
+    of_method = {}
     for method in run.results:
         each = [judged_rows(run.workdir, method, r, _ROLES) for r in range(run.num_repeats)]
         if rows := [part for part in each if part is not None]:
             is_right = np.concatenate([part.label == part.truth for part in rows])
-            found[method] = reliability(np.concatenate([r.confidence for r in rows]), is_right)
-    return found
+            of_method[method] = reliability(np.concatenate([r.confidence for r in rows]), is_right)
+    return of_method
 
 
 def reliability_figure(bins: Mapping[str, Reliability], methods: Methods = USUAL) -> Figure:

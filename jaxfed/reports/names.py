@@ -88,7 +88,7 @@ def _labeler(run: Run, method: str) -> str:
 
 def mark(run: Run | None, method: str) -> str:
     """Return the mark of a method that the run, or the one that stands for it, has a remark on, else ""."""
-    remarks = run.reused.get(method, run).told("remarks", ()) if run else ()
+    remarks = run.reused.get(method, run).entry("remarks", ()) if run else ()
     return REMARK * any(line.startswith(f"{method} in ") for line in remarks)
 
 

@@ -24,11 +24,11 @@ def provenance(runs: Sequence[Run], command: str = "") -> tuple[tuple[str, str],
     The config has the settings off their defaults that a method reads and that are equal in all runs. A note
     on the data is included if their source has one (a JPEG copy, for example).
     """
-    environments = [run.told("environment", {}) for run in runs if run.finished]
+    environments = [run.entry("environment", {}) for run in runs if run.finished]
     facts = {
         "command": command or _joined((e.get("command", "") for e in environments), "\n"),
         "config": _common_settings(runs),
-        "data": _joined(run.told("data_origin", "") for run in runs),
+        "data": _joined(run.entry("data_origin", "") for run in runs),
         "seeds": _joined(", ".join(map(str, _seeds(run))) for run in runs),
         "commit": _joined(map(_commit, environments)),
         "device": _joined(str(e.get("device", "")) for e in environments),

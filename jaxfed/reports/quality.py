@@ -46,18 +46,20 @@ def measures_of(counts: np.ndarray) -> dict[str, np.ndarray]:
     classes with rows, and for two classes `recall_score` of the second and of the first.
     """
     hits, support = np.diagonal(counts, axis1=-2, axis2=-1), counts.sum(axis=-1)
-    said, present = counts.sum(axis=-2)[..., :-1], support > 0
+    predicted, present = counts.sum(axis=-2)[..., :-1], support > 0
     recall = np.divide(hits, support, out=np.zeros_like(hits, float), where=present)
-    f1 = np.divide(2 * hits, support + said, out=np.zeros_like(recall), where=support + said > 0)
+    f1 = np.divide(
+        2 * hits, support + predicted, out=np.zeros_like(recall), where=support + predicted > 0
+    )
     number = present.sum(axis=-1)
-    found = {
+    measures = {
         "accuracy": hits.sum(axis=-1) / support.sum(axis=-1),
         "balanced_accuracy": recall.sum(axis=-1) / number,
         "macro_f1": np.where(present, f1, 0).sum(axis=-1) / number,
     }
     if counts.shape[-2] == 2:
-        found |= {"sensitivity": recall[..., 1], "specificity": recall[..., 0]}
-    return found
+        measures |= {"sensitivity": recall[..., 1], "specificity": recall[..., 0]}
+    return measures
 
 
 def _counts(rows: Rows, num_classes: int, weights: np.ndarray) -> np.ndarray:
@@ -74,13 +76,13 @@ def point_measures(rows: Rows, num_classes: int) -> dict[str, float]:
     These order rows as the second class's probability does, also where a confidence is no probability.
     """
     counts = _counts(rows, num_classes, np.ones((1, len(rows.row))))
-    found = {name: float(values[0]) for name, values in measures_of(counts).items()}
+    measures = {name: float(values[0]) for name, values in measures_of(counts).items()}
     if num_classes == 2 and len(np.unique(rows.truth)) == 2:
         signed = rows.confidence * np.select([rows.label == 1, rows.label == 0], [1, -1], 0)
-        found["auroc"] = auroc(np.stack([-signed, signed], axis=1), rows.truth)
+        measures["auroc"] = auroc(np.stack([-signed, signed], axis=1), rows.truth)
     is_right = rows.label == rows.truth
-    found["calibration_error"] = expected_calibration_error(rows.confidence, is_right)
-    return found
+    measures["calibration_error"] = expected_calibration_error(rows.confidence, is_right)
+    return measures
 
 
 def intervals(repeats: list[Rows], num_classes: int) -> dict[str, tuple[float, float]]:
@@ -107,8 +109,8 @@ def quality_tables(run: Run, names: tuple[str, str]) -> Iterator[Table]:
     of = {m: [rows for rows in each if rows is not None] for m, each in read.items() if any(each)}
     if not of:
         return
-    there = (run.workdir / "partition.json").exists()
-    partition = read_json(run.workdir, "partition.json") if there else {}
+    has_partition = (run.workdir / "partition.json").exists()
+    partition = read_json(run.workdir, "partition.json") if has_partition else {}
     classes = [name for name in partition.get("class_names", ()) if name != "(unknown)"]
     size = 1 + max(int(max(r.truth.max(), r.label.max())) for rows in of.values() for r in rows)
     num_classes, methods = max(len(classes), size), methods_of([run])
@@ -118,11 +120,12 @@ def quality_tables(run: Run, names: tuple[str, str]) -> Iterator[Table]:
         support = _support(repeats)
         texts = {name: f"{100 * mean:.2f}" for name, mean in means.items()}
         for name, mean in means.items():
-            own = dict(zip(("low", "high"), ends.get(name, ()), strict=False))
-            told = {"algorithm": method, "metric": name, "support": support, "mean": mean}
-            records.append(told | own)
-            if own:
-                texts[name] += " ({:.1f} to {:.1f})".format(*(100 * end for end in own.values()))
+            interval = dict(zip(("low", "high"), ends.get(name, ()), strict=False))
+            record = {"algorithm": method, "metric": name, "support": support, "mean": mean}
+            records.append(record | interval)
+            if interval:
+                low_and_high = (100 * end for end in interval.values())
+                texts[name] += " ({:.1f} to {:.1f})".format(*low_and_high)
         if "auroc" not in texts and (area := run.results[method].get("test_auroc")):
             texts["auroc"] = f"{100 * area.mean:.2f}"
         lines.append((methods.name(method), f"{support:,}", texts))
@@ -161,8 +164,8 @@ def _clients_table(
     for client, called in known.items():
         cells, support = [], 0
         for method, repeats in of.items():
-            own = [rows.of(rows.client == client) for rows in repeats]
-            means, support = _means(own, num_classes), _support(own) or support
+            of_client = [rows.of(rows.client == client) for rows in repeats]
+            means, support = _means(of_client, num_classes), _support(of_client) or support
             records += [
                 {"algorithm": method, "metric": metric, "support": support}
                 | {"client": called, "mean": mean}

@@ -118,9 +118,9 @@ def write_report(
     Raises:
         UsageError: a workdir is missing or holds no run, or `out` cannot be written.
     """
-    given = None if out is None else location(out, "--out")
+    out_folder = None if out is None else location(out, "--out")
     sections = build(workdirs, added)
-    folder = given or location(workdirs[0], "WORKDIR") / "report"
+    folder = out_folder or location(workdirs[0], "WORKDIR") / "report"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for section in sections:
@@ -138,17 +138,16 @@ def write_report(
 
 
 def build(
-    workdirs: Sequence[str | os.PathLike[str]],
-    added: Added = lambda run, take: (),
+    workdirs: Sequence[str | os.PathLike[str]], added: Added = lambda run, take: ()
 ) -> list[Section]:
     """Return the sections: an overview of several runs, each sweep, each run, the papers' tables."""
     if not workdirs:
         raise UsageError("give a workdir of launch.run or launch.sweep")
-    found, take = find(workdirs), _names()
-    sections = [_overview(found.runs, take)] if len(found.runs) > 1 else []
-    sections += [_sweep_section(sweep, take) for sweep in found.sweeps]
-    sections += [_run_section(run, take, added) for run in found.runs]
-    return sections + _papers(found, take)
+    experiments, take = find(workdirs), _names()
+    sections = [_overview(experiments.runs, take)] if len(experiments.runs) > 1 else []
+    sections += [_sweep_section(sweep, take) for sweep in experiments.sweeps]
+    sections += [_run_section(run, take, added) for run in experiments.runs]
+    return sections + _papers(experiments, take)
 
 
 def _names() -> Callable[..., str]:
@@ -195,19 +194,19 @@ def _sweep_section(sweep: Sweep, take: Callable[..., str]) -> Section:
     metric = tables.primary_metric(runs)
     if metric is None:
         return Section(sweep.name, (), missing)
-    found = curves(sweep)
+    sweep_curves = curves(sweep)
     parts: list[Table | Picture | None] = []
-    for key in dict.fromkeys(curve.key for curve in found):
-        family = [curve for curve in found if curve.key == key]
+    for key in dict.fromkeys(curve.key for curve in sweep_curves):
+        family = [curve for curve in sweep_curves if curve.key == key]
         keys = [*dict.fromkeys(other for curve in family for other in curve.fixed), key]
         points = [point for curve in family for point in curve.points]
         result, *gains = _point_tables(sweep, setting_label(key), key, keys, points, metric, take)
         pictures = [_curve_picture(sweep, curve, metric, take) for curve in family]
         parts += [result, *pictures, *gains]
-    drawn = {point.name for curve in found for point in curve.points}
+    drawn = {point.name for curve in sweep_curves for point in curve.points}
     keys = swept_keys(sweep)
     if rest := [point for point in sweep.points if point.name not in drawn]:
-        title, of = f"{'other ' if found else ''}points", keys or list(sweep.base)
+        title, of = f"{'other ' if sweep_curves else ''}points", keys or list(sweep.base)
         parts += _point_tables(sweep, title, "points", of or ["point"], rest, metric, take)
     parts.append(validated_settings(sweep, metric, take("tables", sweep.name, "validated")))
     at_base = (
@@ -235,8 +234,8 @@ def _point_tables(
     """Yield tables of methods and of gains at these points; with unequal classes balanced accuracies, too."""
     rows, title = [_row(sweep, point, keys) for point in points], f"{sweep.name}, {title}"
     both = ("test_accuracy", "test_balanced_accuracy")
-    found = [m for row in rows if row.run for m in row.run.results.values()]
-    apart = [abs(m[both[0]].mean - m[both[1]].mean) for m in found if all(b in m for b in both)]
+    measured = [m for row in rows if row.run for m in row.run.results.values()]
+    apart = [abs(m[both[0]].mean - m[both[1]].mean) for m in measured if all(b in m for b in both)]
     also = [both[1]] if metric == both[0] and max(apart, default=0) >= _APART else []
     for measure in (metric, *also):
         name = "tables", sweep.name, part, *([measure] if measure in also else [])
@@ -255,13 +254,13 @@ def _curve_picture(
 ) -> Picture | None:
     runs = [point.run for point in curve.points]
     values = [sweep.value(point, curve.key) for point in curve.points]
-    there, fixed = [run for run in runs if run is not None], curve.fixed.items()
+    present, fixed = [run for run in runs if run is not None], curve.fixed.items()
     title = ", ".join(f"{setting_label(key)} {setting_text(value)}" for key, value in fixed)
     series = {
         method: [run.results.get(method, {}).get(metric) if run else None for run in runs]
-        for method in ordered_methods(there)
+        for method in ordered_methods(present)
     }
-    series = {method: found for method, found in series.items() if any(found)}
+    series = {method: measurements for method, measurements in series.items() if any(measurements)}
     if not series:
         return None
     against = f"against {setting_label(curve.key)}{f' at {title}' * bool(title)}"
@@ -275,21 +274,21 @@ def _curve_picture(
             series,
             metric,
             title=title,
-            methods=methods_of(there),
+            methods=methods_of(present),
         ),
     )
 
 
-def _papers(found: Found, take: Callable[..., str]) -> list[Section]:
+def _papers(experiments: Found, take: Callable[..., str]) -> list[Section]:
     """Return one section with every paper's table that a config names, each once."""
-    points = [point.run for sweep in found.sweeps for point in sweep.points]
-    runs = [*found.runs, *(run for run in points if run is not None)]
+    points = [point.run for sweep in experiments.sweeps for point in sweep.points]
+    runs = [*experiments.runs, *(run for run in points if run is not None)]
     wanted = sorted({name for run in runs if (name := run.config.get("paper_table"))})
-    told = [
+    paper_tables = [
         tables.paper_orientation(paper_table(name), take("tables", "paper", name))
         for name in wanted
     ]
-    return [Section("From the papers", told)] if told else []
+    return [Section("From the papers", paper_tables)] if paper_tables else []
 
 
 def _markdown(sections: Sequence[Section]) -> str:

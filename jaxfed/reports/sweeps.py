@@ -3,13 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from jaxfed.experiment.store.records import (
-    Measurement,
-    PointRecord,
-    Run,
-    Sweep,
-    ordered_methods,
-)
+from jaxfed.experiment.store.records import Measurement, PointRecord, Run, Sweep, ordered_methods
 from jaxfed.reports.comparison import paired_difference
 from jaxfed.reports.names import (
     difference_text,
@@ -22,15 +16,7 @@ from jaxfed.reports.names import (
     setting_text,
 )
 from jaxfed.reports.provenance import keys_read
-from jaxfed.reports.tables import (
-    BEST,
-    PAIRED,
-    STATISTICS,
-    Cell,
-    Table,
-    records,
-    result_cell,
-)
+from jaxfed.reports.tables import BEST, PAIRED, STATISTICS, Cell, Table, records, result_cell
 
 # Sections that define the problem and its execution; no method selects them.
 _NO_CHOICE = ("dataset", "federation", "preprocessing", "execution", "selection")
@@ -61,7 +47,7 @@ def curves(sweep: Sweep) -> list[Curve]:
     these values (in a grid), points are joined only along the key with the most values; a grid thus has one
     family of curves, not one in every direction.
     """
-    keys, found = swept_keys(sweep), []
+    keys, all_curves = swept_keys(sweep), []
     for key in keys:
         others = [other for other in keys if other != key]
         groups: dict[str, list[PointRecord]] = {}
@@ -74,8 +60,8 @@ def curves(sweep: Sweep) -> list[Curve]:
             is_longest = key == max(keys, key=lambda key: _num_values(sweep, key))
             if len(points) > 1 and (is_longest or not fixed):
                 points.sort(key=lambda point: _order(sweep.value(point, key)))
-                found.append(Curve(key, tuple(points), fixed))
-    return found
+                all_curves.append(Curve(key, tuple(points), fixed))
+    return all_curves
 
 
 def _order(value: Any) -> tuple[int, float]:
@@ -104,15 +90,15 @@ def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:
     numbers: list[dict[str, Any]] = []
     for group in groups.values():
         settings = {key: sweep.value(group[0][0], key) for key in problem}
-        given = [
+        base = [
             (point, run)
             for point, run in group
             if all(sweep.value(point, key) == sweep.base.get(key) for key in choices)
         ]
-        before = given[0][1].results if given else {}
+        before = base[0][1].results if base else {}
         best = {}
         for method in ordered_methods(run for _, run in group):
-            validated = [pair for pair in (*given, *group) if validation in _of(pair, method)]
+            validated = [pair for pair in (*base, *group) if validation in _of(pair, method)]
             if validated:
                 best[method] = max(validated, key=lambda p: _of(p, method)[validation].mean)
         after = {method: _of(pair, method) for method, pair in best.items()}

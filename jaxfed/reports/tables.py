@@ -138,8 +138,8 @@ class Table:
 def run_table(run: Run, name: str) -> Table:
     """Return methods against metrics of one run, followed by its main method minus each other one."""
     results, methods = run.results, methods_of([run])
-    there = dict.fromkeys(m for found in results.values() for m in found)
-    metrics = [m for m in (*own_measures(there), *_RUN_METRICS) if m in there]
+    measured = dict.fromkeys(m for measurements in results.values() for m in measurements)
+    metrics = [m for m in (*own_measures(measured), *_RUN_METRICS) if m in measured]
     rows = [
         (
             Cell(methods.name(method) + mark(run, method)),
@@ -209,8 +209,8 @@ def gains_table(
 
     Rows without results are omitted. None if runs have no main method in common, or nothing is compared.
     """
-    there = [(row, row.run) for row in rows if row.run is not None and row.run.finished]
-    runs = [run for _, run in there]
+    finished = [(row, row.run) for row in rows if row.run is not None and row.run.finished]
+    runs = [run for _, run in finished]
     mains = {run.algorithm for run in runs}
     main, methods = str(min(mains, key=str, default="")), methods_of(runs)
     others = [method for method in ordered_methods(runs) if method != main]
@@ -222,7 +222,7 @@ def gains_table(
             *_setting_cells(keys, row, methods),
             *(_gain_cell(gained[other][i], run, (main, other, metric)) for other in others),
         ]
-        for i, (row, run) in enumerate(there)
+        for i, (row, run) in enumerate(finished)
     ]
     for word, sign in (("ahead", 1), ("behind", -1)):
         signs = [[_sign(gain) for gain in gained[other] if gain] for other in others]
@@ -239,7 +239,7 @@ def gains_table(
             {**_settings(keys, row), "algorithm": main, "over": other, "metric": metric}
             | {"mean": gain.mean, "standard_error": gain.std and standard_error(gain)}
             | {"num_repeats": len(gain.values)}
-            for i, (row, _) in enumerate(there)
+            for i, (row, _) in enumerate(finished)
             for other in others
             if (gain := gained[other][i]) is not None
         ],
@@ -331,17 +331,21 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
     Keys that more runs have come first. Lists of methods, and sections of variants that some runs lack, are
     omitted: the results show them.
     """
-    found: dict[tuple[str, ...], str] = {}
-    own = {
+    key_of_pattern: dict[tuple[str, ...], str] = {}
+    variants = {
         key.partition(".")[0] for run in runs for key in run.settings if key.endswith(".algorithm")
     }
     for key in dict.fromkeys(key for run in runs for key in run.settings):
         pattern = tuple(repr(run.settings.get(key)) for run in runs)
-        is_method = key.partition(".")[0] in own and any(key not in run.settings for run in runs)
+        is_method = key.partition(".")[0] in variants and any(
+            key not in run.settings for run in runs
+        )
         is_seen = is_method or key in ("baselines", "paper_table") or key.startswith("execution.")
         if len(set(pattern)) > 1 and not is_seen:
-            found.setdefault(pattern, key)
-    return sorted(found.values(), key=lambda key: sum(key not in run.settings for run in runs))
+            key_of_pattern.setdefault(pattern, key)
+    return sorted(
+        key_of_pattern.values(), key=lambda key: sum(key not in run.settings for run in runs)
+    )
 
 
 def records(settings: Mapping[str, Any], run: Run) -> list[dict[str, Any]]:
@@ -372,11 +376,13 @@ def result_cell(
 
 def _remarks(runs: Sequence[Run], methods: Methods) -> str:
     """Return the footnote on marked methods: of each reason the methods, with the repeats of a single run."""
-    found: dict[str, dict[str, None]] = {}
+    methods_of_reason: dict[str, dict[str, None]] = {}
     # METHOD in repeats 1, 3: reason
-    for line in (line for run in runs for line in run.told("remarks", ())):
+    for line in (line for run in runs for line in run.entry("remarks", ())):
         where, _, reason = line.partition(": ")
         method, _, repeats = where.rpartition(" in ")
-        told = methods.name(method) + f" in {repeats}" * (len(runs) == 1)
-        found.setdefault(reason, {})[told] = None
-    return "".join(f"{REMARK[1:]} {'; '.join(told)}: {why}. " for why, told in found.items())
+        method_text = methods.name(method) + f" in {repeats}" * (len(runs) == 1)
+        methods_of_reason.setdefault(reason, {})[method_text] = None
+    return "".join(
+        f"{REMARK[1:]} {'; '.join(names)}: {why}. " for why, names in methods_of_reason.items()
+    )

@@ -59,12 +59,12 @@ def dealt(config: ConfigDict, data: Dataset, seed: int) -> Federation:
     server = drawn_for_server(wanted, data, train, seed)
     train = np.setdiff1d(train, server)
     _check("federation.own_size", wanted.own_size, len(train), "all that there is to train on")
-    own = np.random.default_rng((seed, Stream.OWN_EXAMPLES)).permutation(train)
-    own = np.sort(own[: wanted.own_size])
-    train = np.setdiff1d(train, own)
-    public = _drawn_public(wanted, y, train, seed, beside_own=len(own) > 0)
+    private = np.random.default_rng((seed, Stream.OWN_EXAMPLES)).permutation(train)
+    private = np.sort(private[: wanted.own_size])
+    train = np.setdiff1d(train, private)
+    public = _drawn_public(wanted, y, train, seed, beside_own=len(private) > 0)
     new, test = (test[:0], test) if wanted.test == "central" else (test, test[:0])
-    clients = own if len(own) else np.setdiff1d(train, public)
+    clients = private if len(private) else np.setdiff1d(train, public)
     federation = Federation(
         np.zeros((len(y), 0), np.float32),
         y,
@@ -165,7 +165,7 @@ def _partitioned(
     with section("config.federation", KEYS):
         if isinstance(scheme, type):
             scheme = scheme(**{name: wanted[KEYS[name]] for name in names & KEYS.keys()}, **columns)
-        found = partition(
+        parts = partition(
             y[train],
             num_clients=wanted.num_clients or None,
             scheme=scheme,
@@ -177,7 +177,7 @@ def _partitioned(
         )
     # Indices count the training examples first, then new points, if any.
     source = np.concatenate([train, new])
-    return Partition(*(ClientRows.of(clients).mapped(source.__getitem__) for clients in found))
+    return Partition(*(ClientRows.of(clients).mapped(source.__getitem__) for clients in parts))
 
 
 def _column(config: ConfigDict, data: Dataset, name: str) -> np.ndarray:
@@ -214,8 +214,10 @@ def subsampled(dataset: Dataset, config: ConfigDict) -> tuple[Dataset, np.ndarra
         for name in _COLUMNS
         if (column := getattr(dataset, f"{name}{split}")) is not None
     }
-    numbers, own = np.arange(len(dataset.y) + len(dataset.y_test)), len(dataset.y)
-    return replace(dataset, **columns), np.concatenate([numbers[:own][train], numbers[own:][test]])
+    numbers, count = np.arange(len(dataset.y) + len(dataset.y_test)), len(dataset.y)
+    return replace(dataset, **columns), np.concatenate(
+        [numbers[:count][train], numbers[count:][test]]
+    )
 
 
 def _pooled(dataset: Dataset) -> Dataset:
@@ -227,8 +229,8 @@ def _pooled(dataset: Dataset) -> Dataset:
     for name in _COLUMNS:
         if (train := getattr(dataset, name)) is not None:
             of_test = getattr(dataset, f"{name}_test")
-            there = [train] if of_test is None else [train, of_test]
-            columns |= {name: np.concatenate(there), f"{name}_test": train[:0]}
+            splits = [train] if of_test is None else [train, of_test]
+            columns |= {name: np.concatenate(splits), f"{name}_test": train[:0]}
     return replace(dataset, **columns)
 
 

@@ -99,15 +99,15 @@ def _features(parts: Parts, config: ConfigDict, report: Report) -> list[np.ndarr
             images, progress=lambda done: report(done, len(images)), **settings
         )
 
-    own = features(train)
-    project = projection(parts, config, own) or (lambda features: features)
+    of_train = features(train)
+    project = projection(parts, config, of_train) or (lambda features: features)
     rest = [project(features(part)) for part in others]
     if not config.preprocessing.views:
-        return [project(own), *rest]
+        return [project(of_train), *rest]
     of_views = [project(features(images)) for images in _views(train, config)]
     # Nobody trains on the others: their features stand in place of views.
     others_rows = (np.repeat(part[:, None], rows, axis=1) for part in rest)
-    return [np.stack([project(own), *of_views], axis=1), *others_rows]
+    return [np.stack([project(of_train), *of_views], axis=1), *others_rows]
 
 
 def _views(images: np.ndarray, config: ConfigDict) -> Iterator[np.ndarray]:
@@ -128,14 +128,14 @@ def _views(images: np.ndarray, config: ConfigDict) -> Iterator[np.ndarray]:
 
 
 def projection(
-    parts: Parts, config: ConfigDict, own: np.ndarray | None = None
+    parts: Parts, config: ConfigDict, of_train: np.ndarray | None = None
 ) -> Projection | None:
-    """Return the projection of features onto principal components, or None; `own`: of the training split."""
+    """Return the projection of features onto principal components, or None; `of_train` as known."""
     if not (number := config.preprocessing.components):
         return None
-    if own is None:
-        own = pretrained_features(parts.train, **pretrained_settings(config))
-    return principal_components(own[parts.is_seen], number)
+    if of_train is None:
+        of_train = pretrained_features(parts.train, **pretrained_settings(config))
+    return principal_components(of_train[parts.is_seen], number)
 
 
 def scaling(parts: Parts, config: ConfigDict) -> Standardization | None:
@@ -212,22 +212,25 @@ class FeatureTraining:
                 report(number, rounds)
         return state.model
 
-    def _divergence(self, found: str) -> UsageError:
-        wrong = f"federated_features: {found}; training diverged"
+    def _divergence(self, why: str) -> UsageError:
+        wrong = f"federated_features: {why}; training diverged"
         return refused(self.config, "training.learning_rate", wrong, "lower it")
 
 
 def feature_training(config: ConfigDict, federation: Federation, repeat: int) -> FeatureTraining:
     """Make the model and its training of a repeat."""
-    own, training = config.copy_and_resolve_references(), labeled_part(federation)
-    own.rounds = max(1, config.preprocessing.rounds)
-    own.cohort_size, own.sampling = config.preprocessing.cohort_size, "uniform"
-    own.training.labeled_only_rounds = 0
-    own.unlock()
-    own.fedavg = ConfigDict()  # without settings of the method of that name
-    algorithm = make_algorithm(own, "fedavg", training, repeat)
+    feature_config, training = config.copy_and_resolve_references(), labeled_part(federation)
+    feature_config.rounds = max(1, config.preprocessing.rounds)
+    feature_config.cohort_size, feature_config.sampling = (
+        config.preprocessing.cohort_size,
+        "uniform",
+    )
+    feature_config.training.labeled_only_rounds = 0
+    feature_config.unlock()
+    feature_config.fedavg = ConfigDict()  # without settings of the method of that name
+    algorithm = make_algorithm(feature_config, "fedavg", training, repeat)
     model, _ = trained_network(config, training, repeat)
-    return FeatureTraining(own, federation, config.seed + repeat, model, algorithm)
+    return FeatureTraining(feature_config, federation, config.seed + repeat, model, algorithm)
 
 
 def labeled_part(federation: Federation) -> Federation:

@@ -122,9 +122,9 @@ class Simulation:
     def warn(self) -> None:
         """Log warnings about classes without labels at clients, and clients other than the data name."""
         data, wanted, dealt = self._dataset, self._config.federation, self.dealt(self._config.seed)
-        given = dealt.y[np.concatenate(dealt.partition.labeled)]
-        missing = np.setdiff1d(data.y[data.is_labeled], given)
-        if len(given) and len(missing):
+        labeled = dealt.y[np.concatenate(dealt.partition.labeled)]
+        missing = np.setdiff1d(data.y[data.is_labeled], labeled)
+        if len(labeled) and len(missing):
             names = " or ".join(repr(data.class_names[c]) for c in missing[:8])
             logging.warning(
                 f"no client has a label of class {names}: nothing is predicted to be of it"
@@ -214,8 +214,10 @@ class Simulation:
         parts = self._parts(self._config.seed)
         arrays = {name: getattr(self._dataset, name) for name in _COLUMNS}
         arrays |= {"x": parts.train, "x_test": parts.test}
-        found = {name: _checksum(array) for name, array in arrays.items() if array is not None}
-        return found | checksums(self._config)
+        checksum_of = {
+            name: _checksum(array) for name, array in arrays.items() if array is not None
+        }
+        return checksum_of | checksums(self._config)
 
     def class_counts(self, federation: Federation) -> dict[str, Any]:
         """Return clients x classes counts of labeled, unlabeled and new points, and the classes' names.
@@ -312,10 +314,10 @@ def clients_set(config: ConfigDict) -> Dataset:
     wanted, name = config.dataset, config.dataset.name
     keys = {key: key for key in wanted} | {"name_or_path": "name"}
     options = config.get(name) if name in READERS else None
-    given: dict[str, Any] = {key: wanted[key] or None for key in _OPTIONS}
+    keywords: dict[str, Any] = {key: wanted[key] or None for key in _OPTIONS}
     try:
         with section("config.dataset", keys):
-            return load(name, options=options, **given)
+            return load(name, options=options, **keywords)
     except UsageError as error:
         if not error.key:  # what is wrong is the set's content
             error.key = "config.dataset.name"

@@ -131,7 +131,7 @@ def first_repeat(
     return {name: made(config, name, federation, 0, make) for name in methods.chosen(config)}
 
 
-class Leg(NamedTuple):
+class MethodRun(NamedTuple):
     """Rounds of one method in one repeat: the steps `first_step` .. `last_step` of the experiment."""
 
     repeat: int
@@ -140,13 +140,11 @@ class Leg(NamedTuple):
     last_step: int
 
 
-def legs(config: ConfigDict) -> list[Leg]:
-    """Return the experiment's legs in order: repeats in the outer loop, methods in the inner one."""
+def method_runs(config: ConfigDict) -> list[MethodRun]:
+    """Return the runs of the methods in order: repeats in the outer loop, methods in the inner one."""
     pairs = product(range(config.num_repeats), methods.chosen(config))
     rounds = config.rounds
-    return [
-        Leg(*pair, index * rounds + 1, (index + 1) * rounds) for index, pair in enumerate(pairs)
-    ]
+    return [MethodRun(*pair, i * rounds + 1, (i + 1) * rounds) for i, pair in enumerate(pairs)]
 
 
 @dataclass(frozen=True)
@@ -186,9 +184,9 @@ class Experiment:
         saved_step = saved.progress["step"] if saved else 0
         self.workdir.restore_metrics(saved.progress["metrics"] if saved else None)
         self.progress.resumed(saved_step)
-        left = (leg for leg in legs(self.config) if leg.last_step > saved_step)
+        left = (run for run in method_runs(self.config) if run.last_step > saved_step)
         with CheckpointWriter(checkpoints, self.config.checkpoint_every) as saves:
-            for repeat, legs_of_repeat in groupby(left, key=attrgetter("repeat")):
+            for repeat, runs_of_repeat in groupby(left, key=attrgetter("repeat")):
                 self.progress.working_on("preparing data")
                 federation = self.simulation.federation(
                     self.config.seed + repeat,
@@ -198,8 +196,8 @@ class Experiment:
                 if repeat == 0:
                     counts = self.simulation.class_counts(federation)
                     write_json(self.workdir.path / PARTITION, counts)
-                for leg in legs_of_repeat:
-                    self._run_leg(leg, federation, saved, saves)
+                for run in runs_of_repeat:
+                    self._run_method(run, federation, saved, saves)
         return summarize(self.config, self.workdir.read_metrics())
 
     @property
@@ -207,22 +205,22 @@ class Experiment:
         """`make` of algorithms that show their progress within a round."""
         return partial(self.make, progress=self.progress.within)
 
-    def _run_leg(
+    def _run_method(
         self,
-        leg: Leg,
+        run: MethodRun,
         federation: Federation,
         saved: Checkpoint | None,
         saves: CheckpointWriter,
     ) -> None:
-        """Run one method to its last round, starting from the saved step if it lies in this leg."""
-        self.progress.working_on(f"repeat {leg.repeat + 1}/{self.config.num_repeats} {leg.name}")
-        ready = self.first.pop(leg.name, None) if leg.repeat == 0 else None
+        """Run one method to its last round, starting from the saved step if it lies in it."""
+        self.progress.working_on(f"repeat {run.repeat + 1}/{self.config.num_repeats} {run.name}")
+        ready = self.first.pop(run.name, None) if run.repeat == 0 else None
         config, federation, algorithm, schedule = ready or made(
-            self.config, leg.name, federation, leg.repeat, self.make_shown
+            self.config, run.name, federation, run.repeat, self.make_shown
         )
-        rounds, whose = config.rounds, (leg.repeat, leg.name)
-        very_last = legs(self.config)[-1].last_step
-        finished = max((saved.progress["step"] if saved else 0) + 1 - leg.first_step, 0)
+        rounds, whose = config.rounds, (run.repeat, run.name)
+        very_last = method_runs(self.config)[-1].last_step
+        finished = max((saved.progress["step"] if saved else 0) + 1 - run.first_step, 0)
         measured = method_rounds(
             algorithm,
             federation,
@@ -230,7 +228,7 @@ class Experiment:
                 *(config, rounds, config.evaluate_every, config.evaluate_test),
                 *(config.dataset.validation_measure, schedule),
             ),
-            config.seed + leg.repeat,
+            config.seed + run.repeat,
             finished=finished,
             resumed=(lambda first: saved.state(template=first)) if saved and finished else None,
             observe=lambda played: self.observe(
@@ -242,29 +240,29 @@ class Experiment:
             if algorithm.validate and not finished:
                 first = next(measured).record
                 if len(first) > 1:  # there is something to validate on
-                    self._write({"repeat": leg.repeat, "algorithm": leg.name, **first})
+                    self._write({"repeat": run.repeat, "algorithm": run.name, **first})
             for round_number in range(finished + 1, rounds + 1):
                 with self.interruption.deferred():
                     selected, numbers, _ = next(measured)
                     is_last = round_number == rounds
-                    record = {"repeat": leg.repeat, "algorithm": leg.name, **numbers}
+                    record = {"repeat": run.repeat, "algorithm": run.name, **numbers}
                     agree(self.interruption, record)
                     self._write(record)
                     if "diverged" in record:
-                        self.progress.stopped(divergence(self.config, record), leg.last_step)
+                        self.progress.stopped(divergence(self.config, record), run.last_step)
                         return
                     if is_last:
                         save_outputs(
-                            *(self.workdir, leg.name, leg.repeat, config),
+                            *(self.workdir, run.name, run.repeat, config),
                             *(selected, algorithm, federation, self.simulation),
                         )
-                    step = leg.last_step if is_last else leg.first_step + round_number - 1
+                    step = run.last_step if is_last else run.first_step + round_number - 1
                     ends = self.interruption.is_pending or step == very_last
                     if ends or saves.are_due(round_number, is_last=is_last):
                         progress = {"step": step, "metrics": self.workdir.metrics_mark()}
                         saves.save(step, selected, progress, at_once=ends)
                     self.progress.finished_round(record, rounds)
-            self.progress.completed(leg.last_step)
+            self.progress.completed(run.last_step)
 
     def _write(self, record: Record) -> None:
         self.workdir.append_metrics(record)
@@ -277,7 +275,7 @@ def agree(interruption: Interruption, record: Record) -> None:
     Without the comparison, processes with different numbers would go unnoticed.
     """
     if processes.are_several():
-        found = {k: json.dumps(plain(v)) for k, v in record.items() if k != "seconds"}
-        processes.check_same({f"round {record['round']}: {k}": v for k, v in found.items()})
+        measured = {k: json.dumps(plain(v)) for k, v in record.items() if k != "seconds"}
+        processes.check_same({f"round {record['round']}: {k}": v for k, v in measured.items()})
         signals = processes.gather_texts(str(interruption.pending or 0))
         interruption.settle(max(map(int, signals)))

@@ -133,11 +133,12 @@ def results_table(
 ) -> tuple[list[str], list[list[str]]]:
     """Return headings and rows of final metrics, mean ± deviation, from `algorithms` of summary.json."""
     means = {name: dict(flatten(metrics)) for name, metrics in algorithms.items()}
-    there = [key.removesuffix(".values") for own in means.values() for key in own]
-    columns = _COLUMNS | {key: key for key in own_measures(there) if "." not in key}
-    shown = [key for key in columns if key in there]
+    measured = [key.removesuffix(".values") for mean in means.values() for key in mean]
+    columns = _COLUMNS | {key: key for key in own_measures(measured) if "." not in key}
+    shown = [key for key in columns if key in measured]
     rows = [
-        [names.get(name, name), *(_cell(own, key) for key in shown)] for name, own in means.items()
+        [names.get(name, name), *(_cell(mean, key) for key in shown)]
+        for name, mean in means.items()
     ]
     return ["algorithm", *(columns[key] for key in shown)], rows
 

@@ -328,9 +328,9 @@ def simulate(
 
 
 def _check(algorithm: FederatedAlgorithm, federation: Federation, cohort_size: int) -> None:
-    for given, kind in ((algorithm, FederatedAlgorithm), (federation, Federation)):
-        if not isinstance(given, kind):
-            raise UsageError(f"simulate: {type(given).__name__} is given for a {kind.__name__}")
+    for value, kind in ((algorithm, FederatedAlgorithm), (federation, Federation)):
+        if not isinstance(value, kind):
+            raise UsageError(f"simulate: {type(value).__name__} is given for a {kind.__name__}")
     if cohort_size > federation.num_clients:
         allowed = f"use 1 to {federation.num_clients}, and 0 for all"
         raise UsageError(key="cohort_size", owner="simulate", value=cohort_size, allowed=allowed)

@@ -32,14 +32,14 @@ def failure(config: ConfigDict, record: Record) -> str:
     Returns "" otherwise, also if only some clients failed or only some took part.
     """
     has_all = config.cohort_size in (0, config.federation.num_clients)
-    found = "has no model"
+    fault = "has no model"
     if not record.get(HAS_NO_MODEL):
         has_failed = has_all and record.get("failed_clients") and record.get("clients") == 0
-        found = "failed at every client" if has_failed else ""
-    if not found or record["round"] != config.rounds:
+        fault = "failed at every client" if has_failed else ""
+    if not fault or record["round"] != config.rounds:
         return ""
     where = f"in repeat {record['repeat'] + 1} after round {record['round']}"
-    return f"{record['algorithm']} {found} {where}: the warnings say why"
+    return f"{record['algorithm']} {fault} {where}: the warnings say why"
 
 
 def _by_run(records: Iterable[Record]) -> dict[tuple[str, int], list[Record]]:
@@ -52,13 +52,13 @@ def _by_run(records: Iterable[Record]) -> dict[tuple[str, int], list[Record]]:
 
 def remarks(config: ConfigDict, records: Iterable[Record]) -> list[str]:
     """Return a line for each method whose result does not depend on its characteristic step."""
-    found: dict[tuple[str, str], list[int]] = {}
+    repeats_of: dict[tuple[str, str], list[int]] = {}
     for (name, repeat), of_one in _by_run(records).items():
         if reason := _undone(config, name, of_one):
-            found.setdefault((name, reason), []).append(repeat + 1)
+            repeats_of.setdefault((name, reason), []).append(repeat + 1)
     return [
         f"{name} in repeat{'s' if len(repeats) > 1 else ''} {', '.join(map(str, repeats))}: {reason}"
-        for (name, reason), repeats in found.items()
+        for (name, reason), repeats in repeats_of.items()
     ]
 
 

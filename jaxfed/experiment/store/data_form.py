@@ -73,8 +73,8 @@ class DataForm(NamedTuple):
 def form_from(described: dict[str, Any]) -> DataForm:
     """Return the form that `DataForm.described` describes; for guarded callers."""
     encoding = encoding_from(described["encoding"])
-    found: DataForm = safe_files.typed(DataForm, {**described, "encoding": encoding}, "form")
-    return found._replace(dtype=np.dtype(found.dtype).name)
+    form: DataForm = safe_files.typed(DataForm, {**described, "encoding": encoding}, "form")
+    return form._replace(dtype=np.dtype(form.dtype).name)
 
 
 def is_network(workdir: Path) -> bool:
@@ -86,6 +86,6 @@ def read(workdir: Path) -> DataForm | None:
     """Read network.json; None for the workdir of a simulation."""
     if not is_network(workdir):
         return None
-    given = read_json(workdir, NETWORK)
+    content = read_json(workdir, NETWORK)
     with safe_files.guarded(workdir / NETWORK):
-        return form_from(given)
+        return form_from(content)

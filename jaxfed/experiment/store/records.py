@@ -65,18 +65,18 @@ def read_manifest(workdir: Path) -> dict[str, tuple[int, str]]:
     if not os.path.lexists(file):
         return {}
     with safe_files.guarded(file):
-        found = safe_files.json_object(safe_files.content_of(file), file)["files"]
-        return {str(name): (int(size), str(digest)) for name, (size, digest) in found.items()}
+        entries = safe_files.json_object(safe_files.content_of(file), file)["files"]
+        return {str(name): (int(size), str(digest)) for name, (size, digest) in entries.items()}
 
 
 def manifest_of(workdir: Path, names: Iterable[str]) -> dict[str, tuple[int, str]]:
     """Return name -> length and SHA-256 of those files that exist, and of all files in those folders."""
-    found = {}
+    manifest = {}
     for place in (workdir / name for name in names):
         for file in sorted(file for file in (place, *place.rglob("*")) if file.is_file()):
             with safe_files.opened(file) as stream:
-                found[str(file.relative_to(workdir))] = _measured(stream)
-    return found
+                manifest[str(file.relative_to(workdir))] = _measured(stream)
+    return manifest
 
 
 def check_manifest(workdir: Path, folder: str = "") -> None:
@@ -94,9 +94,9 @@ def check_manifest(workdir: Path, folder: str = "") -> None:
 
 
 def _check(file: Path, expected: tuple[int, str] | None, stream: Any) -> None:
-    if expected is not None and expected != (found := _measured(stream)):
+    if expected is not None and expected != (actual := _measured(stream)):
         sizes = (
-            f"{found[0]} bytes, {expected[0]} then" if found[0] != expected[0] else "other bytes"
+            f"{actual[0]} bytes, {expected[0]} then" if actual[0] != expected[0] else "other bytes"
         )
         raise Damaged(f"{file} has changed since the run wrote it ({sizes}); restore the file")
 
@@ -151,21 +151,21 @@ class Run:
     @property
     def algorithm(self) -> str | None:
         """The run's main method; its other methods are baselines."""
-        return self.told("algorithm", self.config.get("algorithm"))
+        return self.entry("algorithm", self.config.get("algorithm"))
 
     @cached_property
     def results(self) -> dict[str, dict[str, Measurement]]:
         """Algorithm -> metric -> measurement; nested metrics are joined by a dot."""
         if not self.finished:
             return {}
-        own: dict[str, Any] = self.told("algorithms", {})
-        others = {name: run.told("algorithms", {}).get(name) for name, run in self.reused.items()}
-        found = {name: metrics for name, metrics in (others | own).items() if metrics is not None}
-        order = sort_algorithms(found, {name: self.algorithm_of(name) for name in found})
+        of_this_run: dict[str, Any] = self.entry("algorithms", {})
+        others = {name: run.entry("algorithms", {}).get(name) for name, run in self.reused.items()}
+        by_name = {name: m for name, m in (others | of_this_run).items() if m is not None}
+        order = sort_algorithms(by_name, {name: self.algorithm_of(name) for name in by_name})
         return {
             name: {
                 metric: measured._replace(source=(self.reused.get(name, self).workdir, name))
-                for metric, measured in _measurements(found[name])
+                for metric, measured in _measurements(by_name[name])
             }
             for name in order
         }
@@ -182,9 +182,9 @@ class Run:
     @property
     def num_repeats(self) -> int:
         """Number of repeats (seeds) in the summary."""
-        return int(self.told("num_repeats", self.config.get("num_repeats", 1)))
+        return int(self.entry("num_repeats", self.config.get("num_repeats", 1)))
 
-    def told(self, key: str, otherwise: Any) -> Any:
+    def entry(self, key: str, otherwise: Any) -> Any:
         """Return an entry of the summary, if the run has it."""
         return (self.summary or {}).get(key, otherwise)
 
@@ -285,8 +285,8 @@ def read_sweep(workdir: Path) -> Sweep:
             name, reused = point["name"], point.get("reused", {})
             run = runs.get(name)
             if run is not None:
-                there = {method: runs[other] for method, other in reused.items() if other in runs}
-                run = replace(run, reused=there)
+                linked = {name: runs[other] for name, other in reused.items() if other in runs}
+                run = replace(run, reused=linked)
             points.append(PointRecord(name, point["overrides"], run))
         return Sweep(workdir, content["command"], content["base"], tuple(points))
 
@@ -301,11 +301,11 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
 
 def algorithms_of(runs: Iterable[Run]) -> dict[str, str]:
     """Return method -> its algorithm in all runs that have it; its own name if the runs differ."""
-    found: dict[str, set[str]] = {}
+    algorithms: dict[str, set[str]] = {}
     for run in runs:
         for name in run.results:
-            found.setdefault(name, set()).add(run.algorithm_of(name))
-    return {name: min(of) if len(of) == 1 else name for name, of in found.items()}
+            algorithms.setdefault(name, set()).add(run.algorithm_of(name))
+    return {name: min(of) if len(of) == 1 else name for name, of in algorithms.items()}
 
 
 def ordered_methods(runs: Iterable[Run]) -> list[str]:

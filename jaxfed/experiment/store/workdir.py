@@ -252,11 +252,11 @@ def open_for_all(
                 directory = stack.enter_context(open_workdir(path, config, overwrite=overwrite))
         with processes.together():  # the first one writes no round before all have a copy
             if not processes.is_first():
-                own = Path(stack.enter_context(TemporaryDirectory(prefix="jaxfed-")))
+                copies = Path(stack.enter_context(TemporaryDirectory(prefix="jaxfed-")))
                 for place in filter(Path.exists, (Path(path, name) for name in _TO_RESUME)):
                     copy = shutil.copytree if place.is_dir() else shutil.copyfile
-                    copy(place, own / place.name)
-                directory = stack.enter_context(open_workdir(own, config))
+                    copy(place, copies / place.name)
+                directory = stack.enter_context(open_workdir(copies, config))
         step = max(Checkpoints(directory.checkpoints).steps(), default=None)
         processes.check_same({"the newest checkpoint in --workdir": str(step)})
         yield directory
@@ -307,24 +307,24 @@ def _check_owner(path: Path, config: Mapping[str, Any]) -> None:
     owner = _check_contents(path)
     if owner is None:
         return
-    there, given = _flat(owner), _flat(config)
+    old, new = _flat(owner), _flat(config)
     free: tuple[str, ...] = (_OF_A_NETWORK,)
     if not _has_summary(path):
-        moved = (key for key in _PATHS if _is_moved(key, there.get(key), given.get(key)))
+        moved = (key for key in _PATHS if _is_moved(key, old.get(key), new.get(key)))
         free = (_OF_A_NETWORK, *_FREE, *moved)
     differing = [
-        f"config.{key} is {json.dumps(there.get(key))} there, {json.dumps(given.get(key))} now"
-        for key in {**given, **there}
-        if there.get(key) != given.get(key) and not key.startswith(free)
+        f"config.{key} is {json.dumps(old.get(key))} there, {json.dumps(new.get(key))} now"
+        for key in {**new, **old}
+        if old.get(key) != new.get(key) and not key.startswith(free)
     ]
     if differing:
         named = "; ".join(differing[:4])
         raise Unresumable(f"--workdir={path}: made by another config: {named}")
 
 
-def _is_moved(key: str, there: object, given: object) -> bool:
+def _is_moved(key: str, old: object, new: object) -> bool:
     """True if a path differs in its folder alone; any root of data may take another's place."""
-    return key == "dataset.root" or Path(str(there)).name == Path(str(given)).name
+    return key == "dataset.root" or Path(str(old)).name == Path(str(new)).name
 
 
 def _delete_results(path: Path) -> None:
