@@ -6,9 +6,7 @@ one repeat is one tracked run, named as its folder under states/ (`fedavg-0`).
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,10 +18,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError, suggestion
-from jaxfed.experiment.run.summary import Record, accumulated
+from jaxfed.experiment.run.summary import Record, accumulated, numbers
 from jaxfed.experiment.store.records import read_metrics
-from jaxfed.experiment.store.workdir import TENSORBOARD, TRACKING, plain
-from jaxfed.host import safe_files
+from jaxfed.experiment.store.workdir import TENSORBOARD, experiment_name, plain
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class TrackedRun:
     workdir: Path
     config: Mapping[str, Any]
     last_round: int = -1
-    tell: Callable[[str], None] = lambda line: None
+    tell: Say = lambda line: None
 
     @property
     def name(self) -> str:
@@ -70,28 +69,15 @@ class Tracker(Protocol):
         """Open the run, or continue it if `run.last_round` is not negative."""
 
     def log(self, round_number: int, metrics: dict[str, float]) -> None:
-        """Log the numbers of one round; rounds ascend.
-
-        Rounds that a killed process lost are played and logged again when the run resumes, with the same
-        numbers except for times. Nested names are joined by slashes (`communication/upload_bytes`). Undefined
-        values are left out.
-        """
+        """Log the `numbers` of a round; a resumed run logs rounds again that a killed process has lost."""
 
     def finish(self, summary: dict[str, float] | None) -> None:
-        """Close the run.
-
-        Args:
-            summary: final metrics as in summary.json: those of the last round, seconds and bytes summed over
-                all rounds. None if the experiment was interrupted; `start` may then continue the run.
-        """
+        """Close the run; `summary`, as in summary.json, is None if it was interrupted and may continue."""
 
 
 @contextmanager
 def tracked(
-    trackers: Sequence[Tracker],
-    config: Mapping[str, Any],
-    workdir: Path,
-    tell: Callable[[str], None],
+    trackers: Sequence[Tracker], config: Mapping[str, Any], workdir: Path, tell: Say
 ) -> Iterator[Callable[[Record], None]]:
     """Yield a function that passes each new line of metrics.jsonl on to trackers.
 
@@ -100,7 +86,7 @@ def tracked(
     line once.
     """
     receivers = [*trackers]
-    experiment = _experiment(workdir) if trackers else ""
+    experiment = experiment_name(workdir) if trackers else ""
     open_run: TrackedRun | None = None
     lines: list[Record] = []  # of that run
 
@@ -117,8 +103,7 @@ def tracked(
 
     def close(*, is_finished: bool) -> None:
         if open_run is not None:
-            final = numbers(reduce(accumulated, lines, {}))
-            call("finish", final if is_finished else None)
+            call("finish", numbers(reduce(accumulated, lines, {})) if is_finished else None)
 
     def log(record: Record) -> None:
         nonlocal open_run
@@ -145,24 +130,6 @@ def tracked(
     close(is_finished=True)
 
 
-def _experiment(workdir: Path) -> str:
-    """Return the unique name of a workdir's experiment, which WORKDIR/tracking.jsonl keeps."""
-    file = workdir / TRACKING
-    if not file.exists():
-        file.write_text(json.dumps({"id": secrets.token_hex(4)}) + "\n")
-    with safe_files.guarded(file):
-        return f"{workdir.resolve().name}-{json.loads(safe_files.content_of(file))['id']}"
-
-
-def numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the defined numbers of a line of metrics.jsonl; nested names are joined by slashes."""
-    return {
-        name.replace(".", "/"): float(value)
-        for name, value in flatten(plain(record))
-        if isinstance(value, int | float) and name not in ("repeat", "round")
-    }
-
-
 class TensorBoard:
     """Tracker that writes WORKDIR/tensorboard/METHOD-REPEAT/events.out.tfevents.*.
 
@@ -170,12 +137,10 @@ class TensorBoard:
     TensorBoard has them; metrics.jsonl has all digits.
     """
 
-    # TensorFlow is not used, nor imported where it is installed: `tensorboard.summary`'s EventFileWriter
-    # would import it, so records are written to plain files here.
+    # `tensorboard.summary` would import TensorFlow where it is installed; this does not.
 
     def start(self, run: TrackedRun) -> None:
         """Begin a file. Readers drop events of earlier files from the next round on, if there are any."""
-        from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         folder = run.workdir / TENSORBOARD / run.name
@@ -187,17 +152,14 @@ class TensorBoard:
         file = folder / f"events.out.tfevents.{time.time_ns()}.jaxfed"
         self._file, self._round = RecordWriter(file.open("wb")), run.last_round
         self._write(file_version="brain.Event:2")
-        session = SessionLog(status=SessionLog.START)
-        self._write(step=run.last_round + 1, session_log=session)
+        self._write(step=run.last_round + 1, session_log={"status": "START"})
         run.tell(f"tensorboard --logdir={folder.parent}")
 
     def log(self, round_number: int, metrics: dict[str, float]) -> None:
         """Write an event."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
         self._round = round_number
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
-        self._write(step=round_number, summary=Summary(value=values))
+        values = [{"tag": tag, "simple_value": value} for tag, value in metrics.items()]
+        self._write(step=round_number, summary={"value": values})
 
     def finish(self, summary: dict[str, float] | None) -> None:
         """Write `final/` metrics at the last round; close the file."""
@@ -215,11 +177,10 @@ class TensorBoard:
 class WeightsAndBiases:
     """Tracker that logs to Weights & Biases: a group an experiment, the method as job type.
 
-    Where `wandb login` has been done (or WANDB_API_KEY is set), runs go to the project "jaxfed" of that
-    account. Elsewhere, and with WANDB_MODE=offline, they stay in ./wandb, without a question on the terminal,
-    until `wandb sync`, which joins the folders of a resumed run. A run consists of config and metrics: no
-    console output, no code, no list of packages, no system metrics. Arguments are those of `wandb.init`, in
-    place of those here.
+    With an account (`wandb login` or WANDB_API_KEY), runs go to its project "jaxfed". Without one, and with
+    WANDB_MODE=offline, they stay in ./wandb until `wandb sync`, which joins the folders of a resumed run. A
+    run consists of config and metrics: no console output, code, list of packages or system metrics. Arguments
+    are those of `wandb.init`, in place of those here.
     """
 
     def __init__(self, **init: Any) -> None:
@@ -275,11 +236,7 @@ TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": Weigh
 
 
 def chosen(given: Sequence[Any], key: str) -> list[Tracker]:
-    """Return trackers by their libraries' names (`TRACKERS`), or as objects; errors name `key`.
-
-    Raises:
-        UsageError: an unknown name, a missing library, or an object without a tracker's methods.
-    """
+    """Return trackers by their libraries' names (`TRACKERS`), or as objects; a UsageError names `key`."""
     for each in given:
         if not isinstance(each, str):
             if not isinstance(each, Tracker):

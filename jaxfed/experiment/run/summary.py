@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from jaxfed.config import methods
 from jaxfed.config.keys import flatten
 from jaxfed.experiment.store.records import measure
+from jaxfed.experiment.store.workdir import plain
 from jaxfed.federation.algorithm import HAS_NO_MODEL
 
 Record = dict[str, Any]  # one line of metrics.jsonl
@@ -141,6 +142,15 @@ def accumulated(so_far: Mapping[str, Any], record: Record) -> dict[str, Any]:
         if name == "seconds" or name.startswith("communication.")
     }
     return metrics | sums
+
+
+def numbers(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the defined numbers of a line of metrics.jsonl; nested names are joined by slashes."""
+    return {
+        name.replace(".", "/"): float(value)
+        for name, value in flatten(plain(record))
+        if isinstance(value, int | float) and name not in ("repeat", "round")
+    }
 
 
 def _over_repeats(repeats: list[dict[str, Any]]) -> dict[str, Any]:

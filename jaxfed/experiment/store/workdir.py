@@ -28,6 +28,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -50,7 +51,7 @@ from jaxfed.experiment.store.records import (
 from jaxfed.host import storage
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.parallel import processes
-from jaxfed.host.safe_files import Damaged, content_of, json_object
+from jaxfed.host.safe_files import Damaged, content_of, guarded, json_object
 
 _CONFIG, _METRICS, _SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "states", "plots"
@@ -260,6 +261,15 @@ def open_for_all(
         step = max(Checkpoints(directory.checkpoints).steps(), default=None)
         processes.check_same({"the newest checkpoint in --workdir": str(step)})
         yield directory
+
+
+def experiment_name(workdir: Path) -> str:
+    """Return the unique name of a workdir's experiment for trackers; a new one after `overwrite`."""
+    file = workdir / TRACKING
+    if not file.exists():
+        file.write_text(json.dumps({"id": secrets.token_hex(4)}) + "\n")
+    with guarded(file):
+        return f"{workdir.resolve().name}-{json_object(content_of(file), file)['id']}"
 
 
 def plain(value: Any) -> Any:
