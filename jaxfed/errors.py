@@ -96,7 +96,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """The most similar known name, in a list; empty if none is similar."""
-    return get_close_matches(name, sorted(known), n=1, cutoff=0.7)
+    return get_close_matches(name, sorted(known), n=1, cutoff=0.65)
 
 
 def did_you_mean(names: Sequence[str]) -> str:

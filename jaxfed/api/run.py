@@ -62,7 +62,8 @@ def conduct(
 ) -> dict[str, Any]:
     """Prepare, then make the workdir, then run: a mistake leaves nothing behind. Returns the summary.
 
-    Of several processes the first alone writes there (`open_for_all`).
+    Before the first round `Simulation` reads the data; `first_repeat` makes clients and methods of them;
+    `open_for_all` makes the workdir, in which the first of several processes alone writes.
 
     Args:
         config: resolved and checked.

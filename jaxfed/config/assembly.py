@@ -98,8 +98,8 @@ def make_algorithm(
     `config.execution`. `call` calls the factory with ingredients and settings.
     """
     factory = ALGORITHMS[methods.algorithm_of(config, name)]
-    own = methods.keywords(config, name)  # config.NAME, such as {"alpha": 0.9}
-    needed, seen = methods.needs(config, name), methods.with_own_training(config, name)
+    settings = methods.keywords(config, name)  # the section of its name, such as {"alpha": 0.9}
+    declared, seen = methods.needs(config, name), methods.with_own_training(config, name)
     execution = Execution(
         config.execution.workers,
         progress,
@@ -107,13 +107,13 @@ def make_algorithm(
         num_devices={"auto": 0, "shard_map": jax.device_count()}.get(config.execution.strategy, 1),
     )
 
-    def make(settings: Mapping[str, Any], execution: Execution) -> FederatedAlgorithm:
-        ingredients = Ingredients(seen, federation, repeat, execution, map_clients, needed)
-        with methods.naming(config, name, settings):
-            return call(factory, {**ingredients.of(needed.takes), **own, **settings})
+    def make(candidate: Mapping[str, Any], execution: Execution) -> FederatedAlgorithm:
+        ingredients = Ingredients(seen, federation, repeat, execution, map_clients, declared)
+        with methods.naming(config, name, candidate):
+            return call(factory, {**ingredients.of(declared.takes), **settings, **candidate})
 
     wanted, candidates = section_of(config, "selection"), methods.settings_to_try(config, name)
-    if not needed.one_shot or wanted.settings == "given" or len(candidates) == 1:
+    if not declared.one_shot or wanted.settings == "given" or len(candidates) == 1:
         return make({}, execution)
     return cross_validated(make, candidates, measure=wanted.measure, execution=execution)
 
@@ -184,7 +184,7 @@ class Ingredients:
         config, federation = self.config, self.federation
         wanted = section_of(config, "training")
         for key in AUGMENTATIONS[: 1 + self.needed.two_views]:
-            _check_augmentation(config, key, federation.x)
+            _check_augmentation(config, key, federation)
         model, start = trained_network(config, federation, self.repeat, private=self.needed.private)
         batches = _batches(wanted, federation)
         of_labels = _at_most(wanted.batch_size, federation.max_labels)
@@ -328,13 +328,13 @@ def change_of(config: ConfigDict, key: str) -> losses.Augment | None:
     return draw
 
 
-def _check_augmentation(config: ConfigDict, key: str, x: np.ndarray) -> None:
-    """Check that `training.KEY` can augment examples of this shape and range, x [n, ...]."""
+def _check_augmentation(config: ConfigDict, key: str, federation: Federation) -> None:
+    """Check that `training.KEY` can augment examples of the clients' shape and range."""
     augment = augmentation.compose(config.training[key])
     if augment and not config.preprocessing.views:  # with views, images are augmented before
-        examples = jax.ShapeDtypeStruct((1, *x.shape[1:]), jax.numpy.float32)
+        examples = jax.ShapeDtypeStruct((1, *federation.x.shape[1:]), jax.numpy.float32)
         with section("config.training", {"augmentation": key}):
-            augmentation.check_levels(augment, x)
+            augmentation.check_levels(federation, augment)
             jax.eval_shape(augment, jax.random.key(0), examples)
 
 
@@ -377,7 +377,8 @@ def make_model(
     shape = federation.x.shape[2 if config.preprocessing.views else 1 :]
     num_classes = federation.num_classes if head or name in MODELS.from_outside() else None
     try:
-        model = MODELS[name](shape, num_classes, **options)
+        with section("config.model", options):
+            model = MODELS[name](shape, num_classes, **options)
     except UsageError as error:
         if error.key.startswith("config."):
             raise
@@ -412,13 +413,11 @@ def trained_network(
     start = initial_model(config, model, repeat) if head else None  # stored networks have one
     if wanted.trainable == "all":
         return model, start
-    options = ("lora_rank", "lora_alpha", "lora_factors")
     draw = jax.random.fold_in(jax.random.key(config.seed + repeat), Stream.FROZEN_WEIGHTS)
     whole = jax.jit(model.init)(draw) if start is None else start
-    with section("config.training", ("trainable", *options)), section("config.model", ("name",)):
-        model, part = partly_trained(
-            model, whole, wanted.trainable, key=draw, **{key: wanted[key] for key in options}
-        )
+    with section("config.training", {**{key: key for key in wanted}, "model": "trainable"}):
+        options = {key: wanted[key] for key in ("lora_rank", "lora_alpha", "lora_factors")}
+        model, part = partly_trained(model, whole, wanted.trainable, key=draw, **options)
     return model, None if start is None else part(start)
 
 

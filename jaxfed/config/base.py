@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config.sections import SECTIONS, shared_settings
-from jaxfed.errors import UsageError, suggestion
+from jaxfed.errors import UsageError, did_you_mean, nearest
 from jaxfed.federation.method import completed
 from jaxfed.settings import settings_of
 from jaxfed.xclp import Parameters
@@ -113,8 +113,8 @@ def apply_variants(
     names = [name for name in variant.split(",") if name]
     for name in names:
         if name not in variants:
-            known = suggestion(name, variants)
-            raise UsageError(f"--config=...:{variant}: no variant {name!r}{known}")
+            near = did_you_mean(nearest(name, variants)) or f"; known are {', '.join(variants)}"
+            raise UsageError(f"--config=...:{variant}: no variant {name!r}{near}")
     for group in (*exclusive, ("tuned", "auto")):
         rivals = [name for name in dict.fromkeys(names) if name in group]
         if len(rivals) > 1:

@@ -56,15 +56,9 @@ from jaxfed.settings import (
 from jaxfed.training.aggregate import SECOND_MOMENTS, WEIGHTINGS
 from jaxfed.training.local.augmentation import AUGMENTATIONS, compose
 from jaxfed.training.local.batches import Batches, BatchScheme
-from jaxfed.training.local.local_training import (
-    LEARNING_RATE,
-    BatchStatistics,
-    ClientOptimizer,
-    LocalTraining,
-)
+from jaxfed.training.local.local_training import LEARNING_RATE, BetweenRounds
 from jaxfed.training.local.losses import POINTWISE
-from jaxfed.training.pseudo_labels.pseudo_label import Confidence
-from jaxfed.training.specification import SERVER_LEARNING_RATE, LabelSources, ModelSums, Training
+from jaxfed.training.specification import SERVER_LEARNING_RATE, LabelWeights, Training, Uploads
 from jaxfed.xclp.settings.parameters import MEASURES
 
 MIXED = "mixed"  # value of learner.name: several learners, cycled over the clients
@@ -292,12 +286,11 @@ class ModelSection(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSection(Section):
+class TrainingSection(Section, Uploads, BetweenRounds):
     """Training of a network: local steps, the server's step, rounds.
 
     Attributes:
         optimizer: clients' optimizer.
-        client_optimizer: state of clients' optimizer: 'fresh' in every round, or 'kept' by each client.
         learning_rate: clients' learning rate.
         schedule: learning rate over rounds.
         schedule_rounds: rounds until a cosine reaches 0.
@@ -320,20 +313,15 @@ class TrainingSection(Section):
         server_beta1, server_beta2, server_tau: constants of adaptive server optimizers.
         server_epochs: server's epochs on labels that it holds.
         server_batch_size: largest batch of the server.
-        batch_statistics: treatment of BatchNorm's statistics; examples that fill up a last batch count, too.
         labeled_only_rounds: first rounds (stage 1), which train on given labels alone.
         initial_model: WORKDIR/states/METHOD-{repeat} (-last: the last state) of a run, or 'pretrained'.
         trainable: part of the network that is trained, sent and stored (`jaxfed.models.trainable`).
         lora_rank: r of the low-rank update A B of each dense layer.
         lora_alpha: the update's factor is alpha / rank.
         lora_factors: factors that are trained; 'b': A stays as drawn, and means of A B are exact.
-        sums: how the server gets the clients' mean; 'masked_resilient': as a sum under masks that clients
-            may leave at any stage, and no client's model.
-        presence: clients that leave the sum in every round, as '3@upload'.
     """
 
     optimizer: Literal["sgd", "adam", "rmsprop", "adagrad"] = "sgd"
-    client_optimizer: ClientOptimizer = LocalTraining.client_optimizer
     learning_rate: Positive = LEARNING_RATE
     schedule: Literal["constant", "cosine"] = "constant"
     schedule_rounds: Annotated[int, Ge(0), Note("0 is all rounds"), when("schedule", "cosine")] = 0
@@ -360,19 +348,12 @@ class TrainingSection(Section):
     server_tau: Annotated[Positive, _ADAPTIVE] = 0.001
     server_epochs: Annotated[Count, _AT_SERVER] = 5
     server_batch_size: Annotated[int, Ge(0), Note("0 is all that the server has"), _AT_SERVER] = 50
-    batch_statistics: BatchStatistics = LocalTraining.batch_statistics
     labeled_only_rounds: CountOrZero = Training.labeled_only_rounds
     initial_model: str = ""
     trainable: Trainable = "all"
     lora_rank: Annotated[Count, _LORA] = 8
     lora_alpha: Annotated[Positive, _LORA] = 16.0
     lora_factors: Annotated[LoraFactors, _LORA] = "both"
-    sums: ModelSums = "plaintext"
-    presence: Annotated[
-        tuple[str, ...],
-        Described("'CLIENT@STAGE'"),
-        when("sums", "masked_resilient"),
-    ] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -408,17 +389,13 @@ class LearnerSection(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PseudoLabelSection(Section):
+class PseudoLabelSection(Section, LabelWeights):
     """Pseudo-labels of methods that train.
 
     Attributes:
-        confidence: weight of the network's own labels; XCLP's code has 'logits'.
-        class_weights: balance the classes of pseudo-labels, as in XCLP's code.
         augmented_features: make the graph of augmented examples, as in XCLP's code.
     """
 
-    confidence: Confidence = LabelSources.confidence
-    class_weights: bool = LabelSources.class_weights
     augmented_features: bool = False
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from jaxfed.data import given_examples
 from jaxfed.data.client_rows import ClientRows, Partition, sizes_of
 from jaxfed.data.dataset import UNLABELED as UNLABELED
-from jaxfed.data.mapped_rows import MappedRows, copy_rows, gathered, is_mapped
+from jaxfed.data.mapped_rows import MappedRows, copy_rows, gathered, is_mapped, parts
 from jaxfed.errors import UsageError
 from jaxfed.federation.census import Census, added, feature_sums, mean_and_deviation
 from jaxfed.federation.cohort import Cohort, Ragged, length_for
@@ -246,6 +246,13 @@ class Federation:
             raise UsageError(wrong)
         if y is not None:
             given_examples.labels_of(y, asked, len(x), self.num_classes)
+
+    @cached_property
+    def levels(self) -> tuple[float, float]:
+        """The smallest and the largest value of the examples; 0 and 1 for bytes."""
+        is_unit = self.x.dtype == np.uint8 or not self.x.size
+        ends = (0, 1) if is_unit else [(part.min(), part.max()) for part in parts(self.x)]
+        return float(np.min(ends)), float(np.max(ends))
 
     @cached_property
     def _scale(self) -> given_examples.Range:

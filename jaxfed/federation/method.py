@@ -6,11 +6,9 @@
 
     fedprox(training=training, mu=-1)           # UsageError: fedprox.mu=-1: use numbers from 0 on
     declared(fedprox).weighting                 # "uniform"
-    method_settings(fedprox)                    # {"mu": Setting(...), "pseudo_label": Setting(...)}
 
 Ingredients are keywords that a run makes for the method, such as `training`. All other keywords are settings:
-keys of the method's section in a config. A config is checked by declarations before any data are read.
-`jaxfed.config.assembly` calls the factory with both.
+keys of the method's section in a config. `jaxfed.config.assembly.make_algorithm` calls the factory with both.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ from jaxfed.settings import REQUIRED, OneOf, Setting, check, check_each, setting
 
 R = TypeVar("R")
 Place = Literal["clients", "server"]
-Check = Callable[[SimpleNamespace], None]
 
 EVERYWHERE: tuple[Place, ...] = ("clients", "server")
 _EXAMPLES = "ml_collections_configs/labels_at_server.py has methods for both"
@@ -63,8 +60,7 @@ class Method:
         one_shot: True if one round labels all points of its cohort and trains no model.
         pooled: True if all clients' data are in one place: a bound, not a federated method.
         takes: its ingredients, out of `INGREDIENTS`; its other keywords are settings.
-        fields: factory's parameter -> dataclass; the fields of the dataclass are settings, in place of the
-            parameter.
+        fields: factory's parameter -> dataclass, whose fields are settings in place of the parameter.
         without: fields of these dataclasses that are no settings, because the method sets them.
         together: function of all settings, as attributes of one object; raises a UsageError if two of them
             contradict each other.
@@ -91,7 +87,7 @@ class Method:
     takes: tuple[Annotated[str, OneOf(INGREDIENTS)], ...] = ("training",)
     fields: Mapping[str, type] = field(default_factory=dict)
     without: tuple[str, ...] = ()
-    together: Check | None = None
+    together: Callable[[SimpleNamespace], None] | None = None
     pseudo_label: str | Callable[[SimpleNamespace], str] | None = None
     labels_at: tuple[Place, ...] = ("clients",)
     two_views: bool = False

@@ -39,6 +39,7 @@ from jaxfed.learners.learner import SPOILED, Fitted, Learner, Predict, PublicTar
 from jaxfed.models.model import Model
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Count, NotNegative, OneOf, hinted
+from jaxfed.training.local.augmentation import check_levels
 from jaxfed.training.local.batches import BatchPlan, ClientData, usable
 from jaxfed.training.local.consistency import soft_cross_entropy
 from jaxfed.training.local.local_training import Trained, train
@@ -173,7 +174,8 @@ class _Networks:
         model = self.training.model
         form = jax.eval_shape(model.init, key)
         check_classes("the network", num_outputs(model.apply, form, federation), federation)
-        self.training.local.check_examples(federation.x)
+        local = self.training.local
+        check_levels(federation, local.augment, local.strong_augment)
         make = partial(self.of_clients, key)
         state: NetworkState = rows_of_clients(federation.num_clients, make)
         return state

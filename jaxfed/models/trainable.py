@@ -49,9 +49,9 @@ def partly_trained(
     start: nnx.State,
     trainable: Trainable,
     *,
-    lora_rank: int = 8,
-    lora_alpha: float = 16.0,
-    lora_factors: LoraFactors = "both",
+    lora_rank: int,
+    lora_alpha: float,
+    lora_factors: LoraFactors,
     key: jax.Array | None = None,
 ) -> tuple[Model, Callable[[nnx.State], nnx.State]]:
     """Return the model whose states are v, and the function w -> v of a state before its first step.

@@ -135,8 +135,8 @@ def vit(
     """
     form: Form | None = None
     if folder:
-        with of_folder("config.model.folder", folder):
-            form = read_form(location(folder, "config.model.folder"))
+        with of_folder("folder", folder):
+            form = read_form(location(folder, "folder"))
     height, _, channels = image_shape("vit", input_shape, form.patch if form else patch_size)
     if form is None:
         if width % (2 * heads):
@@ -144,7 +144,8 @@ def vit(
         size = height // patch_size * patch_size
         form = Form(width, depth, heads, 4 * width, patch_size, size, channels)
     elif channels not in (1, form.channels):
-        raise UsageError(f"{folder} takes images of {form.channels} channels, not of {channels}")
+        wrong = f"it takes images of {form.channels} channels, not of {channels}"
+        raise UsageError(wrong, key="folder", value=folder)
     return network(form, num_classes)
 
 

@@ -34,7 +34,7 @@ from jaxfed.federation.execution import ClientExecution, Execution, MapClients
 from jaxfed.federation.method import labels_elsewhere
 from jaxfed.models.model import Model
 from jaxfed.registry import Registry
-from jaxfed.settings import CountOrZero, Described, check, choose_one_of
+from jaxfed.settings import CountOrZero, Described, check, choose_one_of, when
 from jaxfed.training.aggregate import WEIGHTINGS, Aggregate, Weighting, by_examples
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
@@ -108,14 +108,25 @@ class _Sources(Mapping[str, PseudoLabel]):
         return len(self._names)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelWeights:
+    """Weights of pseudo-labels.
+
+    Attributes:
+        confidence: weight of the network's own labels; XCLP's code has 'logits'.
+        class_weights: balance the classes of pseudo-labels, as in XCLP's code.
+    """
+
+    confidence: Confidence = "softmax"
+    class_weights: bool = False
+
+
 @dataclass(frozen=True)
-class LabelSources:
+class LabelSources(LabelWeights):
     """Sources of a round's labels: their settings, and the sources by name for a model.
 
     Attributes:
-        confidence: of the network's own labels.
         augment: changes examples before features are computed.
-        class_weights: multiply the weights of propagated labels by class.
         xclp_parameters: of XCLP's labels; without them there is no source "xclp", "xclp_head" (the same with
             `head="ridge"`) or "xclp_prototypes".
         own_parameters: of label propagation inside each client; without them there is no source
@@ -124,9 +135,7 @@ class LabelSources:
         num_classes: C, for registered sources; 0: that of the parameters, if there are some.
     """
 
-    confidence: Confidence = "softmax"
     augment: Augment | None = None
-    class_weights: bool = False
     xclp_parameters: Parameters | None = None
     own_parameters: Propagation | None = None
     others: Mapping[str, Mapping[str, Any]] | None = None
@@ -183,12 +192,25 @@ class LabelSources:
 
 SERVER_LEARNING_RATE = 1.0  # the new model is the mean of the clients' models
 UNREAD_BY_LEARNERS = ("strong_augment", "weighting", "aggregate")  # by separate networks of clients
-ModelSums = Literal["plaintext", "masked_resilient"]
 _BATCHES_OF_CLIENTS: Any = None  # computed by `Training`
 
 
+@dataclass(frozen=True, kw_only=True)
+class Uploads:
+    """The way of clients' updates to the server.
+
+    Attributes:
+        sums: how the server gets the clients' mean; 'masked_resilient': as a sum under masks that clients
+            may leave at any stage, and no client's model (`jaxfed.training.round.masked_sums`).
+        presence: clients that leave the sum in every round, as '3@upload' (`jaxfed.training.consensus`).
+    """
+
+    sums: Literal["plaintext", "masked_resilient"] = "plaintext"
+    presence: Annotated[tuple[str, ...], when("sums", "masked_resilient")] = ()
+
+
 @dataclass(frozen=True)
-class ServerTraining:
+class ServerTraining(Uploads):
     """The server's step from the clients' updates, and its training on labels of its own.
 
     Attributes:
@@ -199,10 +221,6 @@ class ServerTraining:
         examples: x [n_s, ...] and labels int [n_s] that the server holds (`Federation.server_examples`);
             None: labels are at clients.
         batches: of the server's own training; by default `LocalTraining.labeled_batches`.
-        sums: how the server gets the mean of updates: "plaintext", from each client's; or under masks, as
-            their sum alone (`jaxfed.training.round.masked_sums`).
-        presence: clients that leave a sum under masks in every round, as "3@upload"
-            (`jaxfed.training.consensus`).
     """
 
     aggregate: (
@@ -214,8 +232,6 @@ class ServerTraining:
     ) = None
     examples: tuple[np.ndarray, np.ndarray] | None = None
     batches: Batches = _BATCHES_OF_CLIENTS
-    sums: ModelSums = "plaintext"
-    presence: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.examples is not None:

@@ -55,6 +55,10 @@ def names(state):
     return {".".join(map(str, path)) for path, _ in nnx.to_flat_state(state)}
 
 
+def of_rank(rank):
+    return {"lora_rank": rank, "lora_alpha": 16.0, "lora_factors": "both"}
+
+
 PARTS = {
     "head": {"head.kernel", "head.bias"},
     "norms": {f"units.{i}.norm.{leaf}" for i in (0, 1) for leaf in ("scale", "bias", "mean", "var")}
@@ -68,7 +72,7 @@ PARTS = {
 def test_a_part_is_trained_and_all_else_stays(trainable):
     whole = MODELS["cnn"]((8, 8, 1), 3, channels=(2, 3), hidden=5, norm="batch")
     start = whole.init(jax.random.key(0))
-    model, part = partly_trained(whole, start, trainable, lora_rank=2)
+    model, part = partly_trained(whole, start, trainable, **of_rank(2))
     x = jax.random.uniform(jax.random.key(1), (6, 8, 8, 1))
     state = part(start)
     assert names(state) == names(model.init(jax.random.key(2))) == PARTS[trainable]
@@ -170,7 +174,7 @@ def test_a_run_resumes_bit_for_bit(tmp_path):
 def made(name, shape, trainable, **options):
     def call():
         whole = MODELS[name](shape, 3, **options)
-        return partly_trained(whole, whole.init(jax.random.key(0)), trainable)
+        return partly_trained(whole, whole.init(jax.random.key(0)), trainable, **of_rank(8))
 
     return call
 

@@ -194,7 +194,9 @@ def test_a_folder_is_trained_with_a_new_head(tmp_path):
         ("norms", 2 * 2 * 2 * 8 + 2 * 8 + 27),
         ("lora", 2 * 2 * (4 * 16 + 48) + 27),
     ):
-        part, of = partly_trained(model, start, trainable, lora_rank=2)
+        part, of = partly_trained(
+            model, start, trainable, lora_rank=2, lora_alpha=16.0, lora_factors="both"
+        )
         state = of(start)
         assert sum(leaf.size for leaf in jax.tree.leaves(state)) == number
         np.testing.assert_allclose(
@@ -245,8 +247,8 @@ test_refused = refusals.table(
                 folder / "model.safetensors.index.json"
             )
         ),
-        "config.model.folder='own': has no config.json; use a folder with config.json, ": lambda: (
-            MODELS["vit"]((8, 8, 3), 3, folder="own")
+        "folder='own': has no config.json; use a folder with config.json, ": lambda: MODELS["vit"](
+            (8, 8, 3), 3, folder="own"
         ),
         f"{FOLDER}model_type='bert' cannot be read; readable: vit, ": broken(
             configured(model_type="bert")

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from functools import partial
+from types import SimpleNamespace
 from unittest import mock
 
 import jax.numpy as jnp
@@ -74,8 +75,10 @@ CONSENSUSES = {
 }
 
 
-def levels(name, *x):
-    return lambda: augmentation.check_levels(augmentation.compose((name,)), np.array(x))
+def levels(name, *ends):
+    return lambda: augmentation.check_levels(
+        SimpleNamespace(levels=ends), augmentation.compose((name,))
+    )
 
 
 def viewed(augment):

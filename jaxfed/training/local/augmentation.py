@@ -6,17 +6,15 @@ such a function from numbers. A config lists them in the order of their applicat
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Sequence
-from typing import Annotated, get_args
+from typing import Annotated, get_args, get_type_hints
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from jaxfed.data.mapped_rows import parts
 from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
 from jaxfed.models.model import as_float
 from jaxfed.settings import Ge, Le, allowed_text, choose_one_of, is_allowed
 from jaxfed.training.local.losses import Augment
@@ -61,30 +59,24 @@ def compose(names: Sequence[str]) -> Augment | None:
     return augment
 
 
-def check_levels(augment: Augment | None, x: np.ndarray) -> None:
+def check_levels(federation: Federation, *augments: Augment | None) -> None:
     """Check that images are bytes or from 0 to 1, which `cutout` and changes of `randaugment` assume."""
-    text = getattr(augment, "level_dependent", None)
-    if text and x.dtype != np.uint8 and x.size:
-        least, most = (float(of([of(part) for part in parts(x)])) for of in (np.min, np.max))
-        if not 0 <= least <= most <= 1:
-            wrong = f"needs pixels from 0 to 1; these are from {least:g} to {most:g}"
-            allowed = "give images as uint8, or as floats from 0 to 1"
-            raise UsageError(wrong, key="augmentation", value=text, allowed=allowed)
+    text = next(filter(None, (getattr(each, "level_dependent", "") for each in augments)), "")
+    if text and not 0 <= federation.levels[0] <= federation.levels[1] <= 1:
+        least, most = federation.levels
+        wrong = f"needs pixels from 0 to 1; these are from {least:g} to {most:g}"
+        allowed = "give images as uint8, or as floats from 0 to 1"
+        raise UsageError(wrong, key="augmentation", value=text, allowed=allowed)
 
 
 def _find(text: str) -> Change:
     name, *numbers = text.split(":")
     if name not in AUGMENTATIONS:
-        raise UsageError(
-            key="augmentation",
-            value=text,
-            allowed=f"{choose_one_of(AUGMENTATIONS)}, or NAME:NUMBER of one",
-        )
+        allowed = f"{choose_one_of(AUGMENTATIONS)}, or NAME:NUMBER of one"
+        raise UsageError(key="augmentation", value=text, allowed=allowed)
     make = AUGMENTATIONS[name]
-    known = {
-        key: each.annotation
-        for key, each in inspect.signature(make, eval_str=True).parameters.items()
-    }
+    known = get_type_hints(make, include_extras=True)
+    del known["return"]
     try:
         hints = [*known.values()][: len(numbers)]
         values = [get_args(hint)[0](number) for hint, number in zip(hints, numbers, strict=True)]

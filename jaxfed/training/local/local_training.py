@@ -25,7 +25,6 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Ragged, by_extent
 from jaxfed.settings import Described, advice, check
-from jaxfed.training.local.augmentation import check_levels
 from jaxfed.training.local.batches import Batches, BatchPlan, ClientData, extent, plan_of
 from jaxfed.training.local.losses import (
     Augment,
@@ -161,9 +160,6 @@ def rebuilt(state: nnx.State) -> nnx.State:
     return jax.tree.map(lambda leaf: leaf, state)
 
 
-BatchStatistics = Literal["averaged", "static"]
-ClientOptimizer = Literal["fresh", "kept"]
-
 LEARNING_RATE = 0.1
 _CONSTANT = optax.constant_schedule(LEARNING_RATE)
 _BATCHES = Batches("joint", size=32, epochs=1)
@@ -173,18 +169,28 @@ _Rate = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class BetweenRounds:
+    """State of a client's training that a later round may find.
+
+    Attributes:
+        client_optimizer: state of clients' optimizer: 'fresh' in every round (FedAvg, most papers), or 'kept'
+            by each client, across stages 1 and 2. (ProtoFSSL's code has one for all clients in turn.)
+        batch_statistics: BatchNorm's running statistics, by which a model is evaluated: 'averaged' as its
+            parameters are (XCLP's code), or 'static': measured by the cohort after each round (HeteroFL,
+            SemiFL). Examples that fill up a last batch count, too.
+    """
+
+    client_optimizer: Literal["fresh", "kept"] = "fresh"
+    batch_statistics: Literal["averaged", "static"] = "averaged"
+
+
 @dataclass(frozen=True)
-class LocalTraining:
+class LocalTraining(BetweenRounds):
     """Local steps of one client in one round: optimizer, batches, loss of an example, augmentation.
 
     Attributes:
         optimizer: learning rate -> the clients' optimizer.
-        client_optimizer: its state (momentum, second moments) after a client's round.
-
-            - "fresh": it is dropped; an optimizer starts anew in every round (FedAvg, and most papers).
-            - "kept": each client keeps its own for its next round, across stages 1 and 2; the learning
-              rate is still the round's. (ProtoFSSL's code has one optimizer for all clients, which train one
-              after another; here a round's clients train side by side.)
         learning_rate: rounds done -> the round's rate, jit-traceable (`jnp.where` in place of `if`). Counted
             anew after `Training.labeled_only_rounds`.
         batches: of labeled and pseudo-labeled examples.
@@ -192,17 +198,9 @@ class LocalTraining:
         pointwise: l(logits, label), from which `Training.loss` and methods' own losses are built.
         augment: random changes of a batch that keep its classes; `Training.loss` includes them.
         strong_augment: stronger ones, for methods that compare the two.
-        batch_statistics: BatchNorm's running statistics, which matter when a model is evaluated or embeds;
-            training always uses the batch's. Examples that fill up the last batch of an epoch have no
-            weight in the loss, but statistics count them.
-
-            - "averaged": through the server with the parameters, in the same mean (XCLP's code).
-            - "static": none are kept; after each round the cohort's clients measure the new model's
-              on their data, and the server takes the mean (HeteroFL, SemiFL).
     """
 
     optimizer: Annotated[Optimizer, Described("a function such as optax.adam")] = optax.sgd
-    client_optimizer: ClientOptimizer = "fresh"
     learning_rate: _Rate = _CONSTANT
     batches: Batches = _BATCHES
     labeled_batches: Batches = _BATCHES_OF_BOTH
@@ -211,7 +209,6 @@ class LocalTraining:
     ] = softmax_cross_entropy
     augment: Augment | None = None
     strong_augment: Augment | None = None
-    batch_statistics: BatchStatistics = "averaged"
 
     def __post_init__(self) -> None:
         check(self)
@@ -234,11 +231,6 @@ class LocalTraining:
     @cached_property
     def _rate(self) -> Callable[[int], jax.Array]:
         return jax.jit(self.rate_in)
-
-    def check_examples(self, x: np.ndarray) -> None:
-        """Raise a UsageError if some augmentation assumes other levels of pixels than those of x [n, ...]."""
-        for augment in (self.augment, self.strong_augment):
-            check_levels(augment, x)
 
     def require_two_views(self, method: str) -> None:
         """Raise a UsageError without a strong augmentation, which this method requires."""

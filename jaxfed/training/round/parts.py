@@ -33,7 +33,7 @@ from jaxfed.federation.method import with_attributes
 from jaxfed.kernels.devices import in_batches, rows_at_once
 from jaxfed.random_streams import Stream
 from jaxfed.training.aggregate import Aggregate
-from jaxfed.training.local.local_training import BatchStatistics
+from jaxfed.training.local.augmentation import check_levels
 from jaxfed.training.round.client_round import AfterMean, LocalUpdate
 from jaxfed.training.server_state import ServerState, rows_for, stacked_for, without_tables
 from jaxfed.training.specification import WITHIN_CLIENTS, Training, num_outputs
@@ -199,7 +199,7 @@ class Messages(NamedTuple):
         client_id: Array,
         sent: Any,
         control: Control,
-        batch_statistics: BatchStatistics,
+        batch_statistics: str,
     ) -> None:
         """Count the models that a cohort receives and sends, and the clients' further messages, `sent`.
 
@@ -302,7 +302,7 @@ class Parts:
         A client's optimizer state is there if it is kept; each round sets its learning rate.
         """
         training, local = self.training, self.training.local
-        local.check_examples(federation.x)
+        check_levels(federation, local.augment, local.strong_augment)
         start = training.initial_model
         model = training.model.init(key) if start is None else start
         parameters = nnx.filter_state(model, nnx.Param)
