@@ -74,8 +74,7 @@ def try_here(
     """Play a config by real clients on this machine and in a simulation, and compare.
 
     `place` gets run/, the workdir of the federation; simulation/, that of `simulate`; nodes/J, each client's
-    folder; server/, what the server holds; network/, keys and logs. Clients are started by the command
-    `client`, `launch.flower client`.
+    folder; server/, what the server holds; network/, keys and logs. `client` is `launch.flower client`.
 
     Returns:
         Exit status: 1 if the run failed, or differs from the simulation.
@@ -87,9 +86,10 @@ def try_here(
     if not _is_finished(experiment, place):
         say(f"dealing {config.dataset.name} to clients")
         folders = trial.deal(config, place / NODES, place / SERVER)
+        server_run.check(config, server_data.read(place / SERVER))
         address = Address(programs.HERE, programs.free_port(), place / NETWORK / KEYS)
-        found = started_with(address, folders, client)
-        if serve(experiment, place, address, held=place / SERVER, clients=found, say=say):
+        clients = started_with(address, folders, client)
+        if serve(experiment, place, address, held=place / SERVER, clients=clients, say=say):
             return 1
     say("simulating the same")
     simulate(config, place / SIMULATION)

@@ -126,6 +126,7 @@ def test_a_trial_without_processes(monkeypatch, tmp_path):
     with pytest.raises(UsageError, match=r"xclp\.hamming='plaintext': does not run on a network"):
         try_here()
     assert not played
+    assert not (place / "network").exists()  # nor a key
     assert try_here(*SECURE) == 0
     assert played == [[f"--data={place / 'nodes' / number}" for number in "012"]]
     assert said[-1] == "network and simulation: no states to compare; no labels to compare"
