@@ -37,12 +37,10 @@ from jaxfed.federation.method import Method, completed, declared
 from jaxfed.learners import LEARNERS
 from jaxfed.settings import settings_of
 
-_KEYS_OF = {  # field of `LocalTraining` or `ServerTraining` -> keys of `training`
+_KEYS_OF = {  # field of `LocalTraining` or `ServerTraining` -> keys of `training`, if they differ
     "augment": ("augmentation",),
     "strong_augment": ("strong_augmentation",),
     "pointwise": ("loss", "class_weights"),
-    "batch_statistics": ("batch_statistics",),
-    "weighting": ("weighting",),
     "aggregate": (
         *("server_optimizer", "server_learning_rate", "server_momentum"),
         *("server_beta1", "server_beta2", "server_tau"),
@@ -162,7 +160,9 @@ def uses_training(config: ConfigDict, name: str) -> bool:
 def training_read(config: ConfigDict, name: str) -> set[str]:
     """Return the keys of `training` that a round of the method reads."""
     needed = needs(config, name)
-    unread = {key for field in needed.unread for key in _KEYS_OF[field]} | {*needed.ignores}
+    unread = {key for field in needed.unread for key in _KEYS_OF.get(field, (field,))} | {
+        *needed.ignores
+    }
     if not uses_training(config, name):
         return set()
     if needed.has_learners:

@@ -274,6 +274,7 @@ SWEEPS = {
     ),
     "--sweep.xclp.alpha: write all its values once": grid("xclp.alpha="),
     "--sweep.seed: write all its values once": grid("seed=1", "seed=2"),
+    "sweep point xclp.alfa=0.5: config.xclp.alfa: ... 'xclp.alpha'?": grid("xclp.alfa=0.5"),
     "...sweep adds the point seed=1 twice": grid("seed=1,1"),
     "...config.xclp.alpha=high: use numbers": grid("xclp.alpha=0.5,high"),
     "...config.seed=: use integers": grid("seed=1,"),
