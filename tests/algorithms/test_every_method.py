@@ -10,10 +10,13 @@ import pytest
 from on_demand import on_demand
 
 from jaxfed.algorithms import ALGORITHMS, declaration_of
+from jaxfed.api.run import run
 from jaxfed.config import assembly
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.methods import needs
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
+from jaxfed.experiment.run.simulate import simulate
 from jaxfed.federation.algorithm import attribute_of, on_network
 from jaxfed.federation.execution import is_one_cpu
 from jaxfed.federation.rounds import needs_labels_in
@@ -23,6 +26,7 @@ from jaxfed.testing.method_checks import (
     arranged,
     assert_equal,
     has_learners,
+    is_one_shot,
     played,
     started,
     trains,
@@ -118,6 +122,7 @@ del checks  # or it is collected once more
 
 
 TRAIN = list(filter(trains, ALGORITHMS))
+ONE_SHOT = list(filter(is_one_shot, ALGORITHMS))
 LEARN = [case for case, (name, _) in CASES.items() if trains(name)]
 NETWORKS = [case for case in LEARN if ESTIMATORS not in CASES[case][1]]
 
@@ -170,6 +175,47 @@ def watched(monkeypatch):
     monkeypatch.setattr(specification, "by_examples", by_examples)
     monkeypatch.setattr(Training, "read_by", lambda training, *unread: training)
     return read
+
+
+@pytest.mark.parametrize("name", on_demand(ONE_SHOT, at_once=("fed3r",)))
+def test_bytes_are_shares_of_1_in_one_shot(name):
+    config, federation, _ = arranged(name)
+    labels = []
+    for kind in (as_bytes, as_shares):
+        seen = replace(federation, x=kind(federation.x / np.abs(federation.x).max()))
+        algorithm = assembly.make_algorithm(config, name, seen)
+        state = played(algorithm, config, seen, started(algorithm, seen), 1, 1)
+        labels.append(algorithm.evaluate.predictions(state, seen).label)
+    assert np.mean(labels[0] == labels[1]) > 0.98
+
+
+# Rounds of one need a clock; the other labels by features that a run trains first.
+NOT_AS_ARRANGED = ("fedbuff", "network")
+PLAYED = [case for case in CASES if case not in NOT_AS_ARRANGED]
+
+
+@pytest.mark.parametrize("case", on_demand(PLAYED, at_once=("fed3r",)))
+def test_simulate_gives_the_numbers_of_a_run(case):
+    name, settings = CASES[case]
+    config = arranged(name, settings=settings)[0].copy_and_resolve_references()
+    with config.unlocked():
+        config.algorithm, config.baselines, config.num_repeats = name, (), 1
+        config.rounds, config.evaluate_every = min(config.rounds, 3), 1
+        config.execution.plots = False
+    result = run(config, progress=False)
+    federation = Simulation(config).federation(config.seed)
+    simulated = simulate(
+        assembly.make_algorithm(config, name, federation),
+        federation,
+        rounds=config.rounds,
+        cohort_size=config.cohort_size,
+        sampling=config.sampling,
+        seed=config.seed,
+        evaluate_every=config.evaluate_every,
+    )
+    final = result.summary["algorithms"][name]
+    assert simulated.metrics["test_accuracy"] == final["test_accuracy"]["values"][0]
+    assert simulated.predictions().label.tolist() == list(result.predictions(name)["label"])
 
 
 SEEN = ("training.labeled_only_rounds=0", "dataset.train_size=300", "federation.num_labeled=80")
