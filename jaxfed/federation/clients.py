@@ -274,8 +274,8 @@ class Federation:
         Labels, weights and the mask stay padded, 9 bytes for each of K x capacity places.
         """
         chosen = np.arange(self.num_clients) if clients is None else np.asarray(clients, np.int64)
-        part = Partition(*(ClientRows.of(rows)[chosen] for rows in self.partition))
-        labeled, points, capacity = part.labeled, part.joined, int(self._room[:1].max(initial=0))
+        labeled, *others = (ClientRows.of(rows)[chosen] for rows in self.partition)
+        points, capacity = Partition(labeled, *others).joined, int(self._room[:1].max(initial=0))
         is_labeled, mask = (np.arange(capacity) < rows.sizes[:, None] for rows in (labeled, points))
         y = np.full(mask.shape, UNLABELED, np.int32)
         y[is_labeled] = self.y[labeled.joined]
@@ -285,11 +285,11 @@ class Federation:
         if ragged and len(chosen):
             # One client may occur twice; then there may be more examples than the largest clients have.
             count = max(1, most, int(points.sizes.sum()))
-            shape, places = (length_for(count, count),), np.arange(points.sizes.sum())
+            shape, places = (length_for(count, count),), points.start
         else:
-            ragged, shape, places = False, mask.shape, np.flatnonzero(mask)
-        x = np.zeros((*shape, *self.x.shape[1:]), self.x.dtype)
-        copy_rows(self.x, points.joined, x.reshape(-1, *self.x.shape[1:]), places)
+            ragged, shape, places = False, mask.shape, capacity * np.arange(len(chosen))
+        x: Any = np.zeros((*shape, *self.x.shape[1:]), self.x.dtype)
+        copy_rows(self.x, points, x.reshape(-1, *self.x.shape[1:]), places)
         if ragged:
             x = Ragged(x, points.start.astype(np.int32), points.sizes.astype(np.int32), capacity)
         return Cohort(chosen.astype(np.int32), x, y, mask)
