@@ -11,7 +11,8 @@ from jaxfed.errors import ProtocolError
 from jaxfed.testing.method_checks import SEED, arranged
 
 COHORT = [2, 3, 5]
-# The last rounds are of stage 2. XLA rounds a labeling of one client and of several differently.
+# The last rounds are of stage 2. A simulation pads clients to the largest, a client of a network does
+# not, and XLA rounds a labeling of another width differently.
 EXACT = ("fedavg", "fedprox", "scaffold", "feddyn", "fixmatch", "mixmatch", "fedsiam", "protofssl")
 METHODS = (
     *(*EXACT, "fedavg_network", "fedavg_per_client_lp", "feddb", "cbafed", "rscfed"),
