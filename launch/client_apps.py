@@ -34,8 +34,8 @@ except OSError:
 
 def _write_program(folder: Path) -> None:
     """Write the program that Flower starts."""
-    own = shutil.which(_PROGRAM, path=str(Path(sys.executable).parent))
-    command = [sys.executable, "-SE", "-c", _HAND_OVER, str(folder / _SOCKET), str(own)]
+    executable = shutil.which(_PROGRAM, path=str(Path(sys.executable).parent))
+    command = [sys.executable, "-SE", "-c", _HAND_OVER, str(folder / _SOCKET), str(executable)]
     program = folder / _PROGRAM
     program.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
     program.chmod(0o700)

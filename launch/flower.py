@@ -72,7 +72,7 @@ def _try(overrides: list[str], interruption: Interruption) -> int:
     devices.one_device_a_core()
 
     def simulate(config: ConfigDict, place: Path) -> None:
-        from jaxfed.api.run import conduct
+        from jaxfed.api.run import execute
         from jaxfed.config.assembly import make_algorithm
         from jaxfed.experiment.run.progress import RunProgress
         from jaxfed.experiment.store import workdir
@@ -80,7 +80,7 @@ def _try(overrides: list[str], interruption: Interruption) -> int:
         settings = config.to_dict()
         if not workdir.is_finished(place, settings):
             with RunProgress(settings) as progress:
-                conduct(config, place, progress, interruption, make_algorithm)
+                execute(config, place, progress, interruption, make_algorithm)
 
     if _NODES.value:
         overrides.append(f"federation.num_clients={_NODES.value}")

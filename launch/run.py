@@ -4,7 +4,7 @@ python -m launch.run --config=ml_collections_configs/NAME.py[:VARIANT] --workdir
     [--overwrite] [--tracker=tensorboard|wandb] [--config.KEY=VALUE ...]
 python -m launch.run --help_keys[=PREFIX] [--config=FILE.py[:VARIANT] --config.KEY=VALUE ...]
 
-`opened` reads and checks the config, `make_algorithm` makes a method of it, and `conduct` does all that comes
+`opened` reads and checks the config, `make_algorithm` makes a method of it, and `execute` does all that comes
 before the first round, and the rounds. Keys of a section are fields of its class in
 `jaxfed.config.sections`. Keys of a method's section are the keywords of its factory:
 `--config.xclp.alpha=0.9` is read in `jaxfed/algorithms/xclp.py`.
@@ -80,7 +80,7 @@ def main(
 
         from rich.console import Console
 
-        from jaxfed.api.run import conduct, present
+        from jaxfed.api.run import execute, present
         from jaxfed.config.assembly import make_algorithm
         from jaxfed.config.check import opened
         from jaxfed.config.keys import flatten
@@ -126,7 +126,7 @@ def main(
         return status(read_run(folder).summary or {})
     console = None if processes.is_first() else Console(quiet=True)
     with RunProgress(settings, console) as progress:
-        summary = conduct(
+        summary = execute(
             config,
             folder,
             progress,

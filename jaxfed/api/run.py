@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _TEMPORARY = ", a temporary folder that is deleted with the result; workdir=FOLDER keeps them"
 
 
-def conduct(
+def execute(
     config: ConfigDict,
     place: Path,
     progress: RunProgress,
@@ -192,7 +192,7 @@ def run(
         try:
             console = None if progress else Console(quiet=True)
             with RunProgress(settings.to_dict(), console) as shown:
-                conduct(
+                execute(
                     *(settings, place, shown, Interruption(), make_algorithm),
                     overwrite=overwrite,
                     trackers=receivers,

@@ -65,7 +65,7 @@ _Key = tuple[
 
 @dataclass
 class Audit:
-    """The audit of one experiment, attached to it by `jaxfed.api.run.conduct`.
+    """The audit of one experiment, attached to it by `jaxfed.api.run.execute`.
 
     Attributes:
         config: resolved and checked.
@@ -109,7 +109,7 @@ class Audit:
                 "config.federation.test='clients': an audit asks about examples that nobody holds, too; "
                 "use 'central'"
             )
-        self._targets_of(0, self.simulation.dealt(self.config.seed))
+        self._targets_of(0, self.simulation.partitioned(self.config.seed))
 
     def begin(self) -> None:
         """Create the folder of the audit in a workdir that is new, or was audited so far.

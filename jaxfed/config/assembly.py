@@ -85,8 +85,8 @@ def make_algorithm(
     repeat: int = 0,
     progress: ReportProgress | None = None,
     map_clients: MapClients | None = None,
-    call: Callable[[Factory, dict[str, Any]], FederatedAlgorithm] = lambda make, given: make(
-        **given
+    call: Callable[[Factory, dict[str, Any]], FederatedAlgorithm] = lambda make, keywords: make(
+        **keywords
     ),
 ) -> FederatedAlgorithm:
     """Build the method of this name for clients such as the federation's.
@@ -173,11 +173,11 @@ class Ingredients:
         made = [self._learner(name) for name in methods.learner_names(self.config)]
         return mixed(made) if self.config.learner.name == MIXED else made[0]
 
-    def _learner(self, name: str, **own: Any) -> Learner:
-        given: dict[str, Any] = {**self.config.learner.get(name, {}), **own}
+    def _learner(self, name: str, **options: Any) -> Learner:
+        settings: dict[str, Any] = {**self.config.learner.get(name, {}), **options}
         taken = self.of([each for each in INGREDIENTS if methods.learner_takes(name, each)])
-        with section(f"config.learner.{name}", tuple(given)):
-            return LEARNERS[name](**taken, **given)
+        with section(f"config.learner.{name}", tuple(settings)):
+            return LEARNERS[name](**taken, **settings)
 
     def training(self) -> Training:
         """Training specification for the clients' shapes and the method's needs."""
@@ -309,8 +309,8 @@ def _label_sources(config: ConfigDict, num_classes: int) -> LabelSources:
 def view_rows(config: ConfigDict) -> dict[str, range]:
     """Return key of `training` -> rows of an example that are its views."""
     number = config.preprocessing.views
-    there = [key for key in AUGMENTATIONS if number and config.training[key]]
-    return {key: range(1 + i * number, 1 + (i + 1) * number) for i, key in enumerate(there)}
+    present = [key for key in AUGMENTATIONS if number and config.training[key]]
+    return {key: range(1 + i * number, 1 + (i + 1) * number) for i, key in enumerate(present)}
 
 
 def change_of(config: ConfigDict, key: str) -> losses.Augment | None:
@@ -465,8 +465,8 @@ def initial_model(config: ConfigDict, model: Model, repeat: int) -> Any:
         raise refused(config, _INITIAL, str(error)) from error
     for leaf, form in zip(jax.tree.leaves(state), jax.tree.leaves(template), strict=True):
         if (leaf.shape, leaf.dtype) != (form.shape, form.dtype):
-            there, here = (f"{one.dtype}{list(one.shape)}" for one in (leaf, form))
-            raise refused(config, _INITIAL, f"it has {there}, the model {here}")
+            stored, expected = (f"{one.dtype}{list(one.shape)}" for one in (leaf, form))
+            raise refused(config, _INITIAL, f"it has {stored}, the model {expected}")
     return state
 
 
@@ -479,8 +479,8 @@ def saved_models(config: ConfigDict) -> dict[int, Checkpoint]:
 
 
 def _saved_model(config: ConfigDict, repeat: int) -> Checkpoint:
-    given = config.training.initial_model.replace("{repeat}", str(repeat))
-    folder = location(given, f"config.{_INITIAL}")
+    text = config.training.initial_model.replace("{repeat}", str(repeat))
+    folder = location(text, f"config.{_INITIAL}")
     wanted = "give WORKDIR/states/NAME-{repeat}"
     try:
         saved = Checkpoints(folder).latest() if folder.is_dir() else None

@@ -486,7 +486,7 @@ def shared_settings() -> Mapping[str, Setting]:
 
 def section_of(config: ConfigDict, name: str) -> Any:
     """Return a section of a config as a checked object of its class; errors name the keys of the config."""
-    kind, own = SECTIONS[name], config[name] if name else config
-    given = {key: own[key] for key in settings_of(kind)}
-    with section(f"config.{name}" if name else "config", tuple(given)):
-        return kind(**given)
+    kind, values = SECTIONS[name], config[name] if name else config
+    settings = {key: values[key] for key in settings_of(kind)}
+    with section(f"config.{name}" if name else "config", tuple(settings)):
+        return kind(**settings)

@@ -187,9 +187,11 @@ def opened(folder: str | os.PathLike[str]) -> dict[str, Any]:
             wrong = f"format {version}, and this version of jaxfed reads {_FORMAT}"
             raise UsageError(f"{place}: {wrong}; pack the clients again")
         for name, written in header["files"].items():
-            if (there := _sum_of(place / Path(name).name)) != written:
+            if (checksum := _sum_of(place / Path(name).name)) != written:
                 what = "bytes" if name == _EXAMPLES else "size and checksum"
-                raise _damaged(place, f"{name} has {what} {there}, and was written with {written}")
+                raise _damaged(
+                    place, f"{name} has {what} {checksum}, and was written with {written}"
+                )
         x = mapped(place / _EXAMPLES)
         y, counts = (array(content_of(place / f"{name}.npy")) for name in ("y", "counts"))
         labeled, unlabeled = counts

@@ -290,7 +290,7 @@ class DirichletPairs(Dirichlet):
     3. The clients' examples, sorted by class within each client, are concatenated and cut into M equal
        pieces, one for each client.
 
-    Labeled and unlabeled examples are dealt separately, from two draws, unless `skew` is "labeled" or
+    Labeled and unlabeled examples are drawn separately, from two draws, unless `skew` is "labeled" or
     "unlabeled". All clients have the same size. An odd last client has no partner.
 
     Clients differ less than with `Dirichlet` of the same alpha, since a pair holds a random part of the data

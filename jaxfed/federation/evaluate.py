@@ -154,10 +154,10 @@ def over_own_points(
 
 def evaluated_by(algorithm: FederatedAlgorithm) -> Callable[[ServerState], ServerState]:
     """Return the function state -> state without what no evaluation reads."""
-    found: Callable[[ServerState], ServerState] = attribute_of(
+    rule: Callable[[ServerState], ServerState] = attribute_of(
         algorithm.evaluate, "evaluated", lambda state: state
     )
-    return found
+    return rule
 
 
 class Reliability(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.api.run import conduct
+from jaxfed.api.run import execute
 from jaxfed.audit.audit import Audit
 from jaxfed.audit.shadows import AuditShadows
 from jaxfed.config import check
@@ -47,7 +47,7 @@ def config_of(*settings):
 
 def run(config, place, **how):
     with RunProgress(config.to_dict(), Console(quiet=True)) as progress:
-        return conduct(config, place, progress, Interruption(), make_algorithm, **how)
+        return execute(config, place, progress, Interruption(), make_algorithm, **how)
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ def test_one_line_says_what_a_set_does_not_have(row, tmp_path):
     def make(kind, overrides):
         keys = dict(text.split("=") for text in overrides)
         given = {key: value_of(value) for key, value in keys.items()}
-        simulation(tmp_path, **SETS[kind], **given).dealt(0)
+        simulation(tmp_path, **SETS[kind], **given).partitioned(0)
 
     check_row(row, make)
 

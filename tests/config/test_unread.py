@@ -108,7 +108,7 @@ def test_what_is_said_to_count_deals_otherwise_and_nothing_else_does(situation):
         config = file.load(DIGITS, ["baselines="])
         changes = {"federation.num_clients": 6, **SITUATIONS[situation], **values}
         config.update_from_flattened_dict(changes)
-        federation = Simulation(config, data).dealt(0)
+        federation = Simulation(config, data).partitioned(0)
         held = [*federation.partition, (federation.public, federation.test)]
         return config, [np.sort(points).tolist() for kind in held for points in kind]
 

@@ -1,7 +1,7 @@
 """Federations of a config: the subsample of a data set, and the holder of each of its examples in a repeat.
 
     part, numbers = subsampled(dataset, config)
-    federation = dealt(config, part, seed)      # partition, server, public, .. without examples
+    federation = partitioned(config, part, seed)      # partition, server, public, .. without examples
 
 The subsample depends on `config.seed` alone and is the same in every repeat. From a set without a test split,
 or whose test split is pooled with the training split (`dataset.pooled`), a test split is held out:
@@ -45,7 +45,7 @@ KEYS = {
 _COLUMNS = ("x", "y", "client_id", "subclass")  # of each split; the last two are optional
 
 
-def dealt(config: ConfigDict, data: Dataset, seed: int) -> Federation:
+def partitioned(config: ConfigDict, data: Dataset, seed: int) -> Federation:
     """Deal out the subsample, training split first, in the repeat with this seed; `x` has no features."""
     wanted, share = config.federation, config.dataset.validation_fraction
     y = np.concatenate([data.y, data.y_test])
@@ -68,7 +68,7 @@ def dealt(config: ConfigDict, data: Dataset, seed: int) -> Federation:
     federation = Federation(
         np.zeros((len(y), 0), np.float32),
         y,
-        _partitioned(config, data, clients, new, seed),
+        _client_rows(config, data, clients, new, seed),
         data.num_classes,
         validation=validation,
         test=test,
@@ -140,7 +140,7 @@ def _drawn_public(
     return np.sort(rng.permutation(train)[: wanted.public_size])
 
 
-def _partitioned(
+def _client_rows(
     config: ConfigDict, data: Dataset, train: np.ndarray, new: np.ndarray, seed: int
 ) -> Partition:
     """Return the partition of training examples and new points, both as indices into the data set."""

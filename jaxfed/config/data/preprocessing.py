@@ -1,4 +1,4 @@
-"""Preprocessing of a data set's examples before they are dealt to clients: `preprocessing.kind`.
+"""Preprocessing of a data set's examples before they are split among clients: `preprocessing.kind`.
 
 `federated_features` are those of a model that the clients train together first: XCLP's `finetuned` and
 `linear`.

@@ -24,7 +24,7 @@ from ml_collections import ConfigDict
 from jaxfed.config import methods
 from jaxfed.config.assembly import checksums
 from jaxfed.config.check import check_number_of_clients
-from jaxfed.config.data.dealing import dealt, drawn_for_test, subsampled, test_seed
+from jaxfed.config.data.dealing import drawn_for_test, partitioned, subsampled, test_seed
 from jaxfed.config.data.preprocessing import (
     FeatureTraining,
     Parts,
@@ -121,8 +121,12 @@ class Simulation:
 
     def warn(self) -> None:
         """Log warnings about classes without labels at clients, and clients other than the data name."""
-        data, wanted, dealt = self._dataset, self._config.federation, self.dealt(self._config.seed)
-        labeled = dealt.y[np.concatenate(dealt.partition.labeled)]
+        data, wanted, federation = (
+            self._dataset,
+            self._config.federation,
+            self.partitioned(self._config.seed),
+        )
+        labeled = federation.y[np.concatenate(federation.partition.labeled)]
         missing = np.setdiff1d(data.y[data.is_labeled], labeled)
         if len(labeled) and len(missing):
             names = " or ".join(repr(data.class_names[c]) for c in missing[:8])
@@ -130,22 +134,22 @@ class Simulation:
                 f"no client has a label of class {names}: nothing is predicted to be of it"
             )
         is_named = self._config.dataset.client_key or Path(self._config.dataset.name).suffix
-        is_dealt = wanted.partition not in ("natural", *SCHEMES.from_outside())
-        if data.client_names and is_named and is_dealt:
+        is_drawn = wanted.partition not in ("natural", *SCHEMES.from_outside())
+        if data.client_names and is_named and is_drawn:
             logging.warning(
                 f"config.federation.partition={wanted.partition!r}: other clients than those that "
                 f"{data.name} names; these are 'natural', with config.federation.num_clients=0"
             )
 
-    def dealt(self, seed: int) -> Federation:
+    def partitioned(self, seed: int) -> Federation:
         """Return the clients of the repeat with this seed without their examples: only the partition."""
 
         def make() -> Federation:
-            federation = dealt(self._config, self._dataset, seed)
-            _check_dealt(self._config, federation)
+            federation = partitioned(self._config, self._dataset, seed)
+            _check_partition(self._config, federation)
             return replace(federation, room=self._room)
 
-        return self._once("dealt", seed, make)
+        return self._once("partitioned", seed, make)
 
     @cached_property
     def _room(self) -> np.ndarray | None:
@@ -154,7 +158,7 @@ class Simulation:
         if number == 1:
             return None
         seeds = range(first, first + min(number, _MOST_WITH_ROOM))
-        sizes = [dealt(self._config, self._dataset, seed).sizes for seed in seeds]
+        sizes = [partitioned(self._config, self._dataset, seed).sizes for seed in seeds]
         return np.array(list(zip_longest(*sizes, fillvalue=0)), np.int64).max(axis=1, initial=0)
 
     def federation(
@@ -183,7 +187,7 @@ class Simulation:
         return self._once("training", seed, make)
 
     def _with_examples(self, seed: int, report: Report = lambda done, total: None) -> Federation:
-        federation, drawn_by = self.dealt(seed), test_seed(self._config, self._dataset, seed)
+        federation, drawn_by = self.partitioned(seed), test_seed(self._config, self._dataset, seed)
         x = self._once("x", drawn_by, lambda: preprocessed(self._parts(seed), self._config, report))
         return replace(federation, x=x)
 
@@ -207,7 +211,7 @@ class Simulation:
 
     def holdings(self) -> Holdings:
         """Return numbers of examples by holder in the first repeat."""
-        return Holdings.of(self._labels, self.dealt(self._config.seed))
+        return Holdings.of(self._labels, self.partitioned(self._config.seed))
 
     def data_checksums(self) -> dict[str, str]:
         """Return type, shape and checksum of examples, labels and weights in use, to detect changed data."""
@@ -274,7 +278,7 @@ def _check_kind(dataset: Dataset, config: ConfigDict) -> None:
             raise refused(config, "preprocessing.components", "", allowed)
 
 
-def _check_dealt(config: ConfigDict, federation: Federation) -> None:
+def _check_partition(config: ConfigDict, federation: Federation) -> None:
     if not config.federation.num_clients:  # otherwise `jaxfed.config.check` has checked it
         check_number_of_clients(config, federation.num_clients)
     num_labeled, _, num_new = federation.partition.sizes.sum(axis=1)

@@ -118,15 +118,15 @@ def read(folder: Path, *, num_classes: int | None = None) -> ClientData:
     _check_modes(folder)
     file = folder / SETTINGS
     try:
-        given = tomllib.loads(safe_files.content_of(file).decode())
+        content = tomllib.loads(safe_files.content_of(file).decode())
     except ValueError as error:
         raise UsageError(f"{file}: not a readable TOML file ({one_line(f'{error}')})") from error
-    settings = settings_from(ClientSettings, given, file)
+    settings = settings_from(ClientSettings, content, file)
     train, columns = points_of(folder / TRAIN, num_classes)
     test, public = None, None
     if (file := folder / TEST).exists():
-        test, own = points_of(file, num_classes, train.x)
-        if own != columns:
+        test, their_columns = points_of(file, num_classes, train.x)
+        if their_columns != columns:
             raise UsageError(f"{file}: columns differ from those of {TRAIN}, or have another order")
     if (file := folder / PUBLIC).exists():
         public = points_of(file, num_classes, train.x)[0].x
@@ -143,8 +143,8 @@ def write_labels(data: ClientData, label: np.ndarray, confidence: np.ndarray) ->
         lines.writerow(("file", "index", "label", "confidence", "given"))
         for index, row in enumerate(np.argsort(labeled_first(known)).tolist()):
             place = (TRAIN, index) if index < num_training else (TEST, index - num_training)
-            given = "" if known[index] < 0 else int(known[index])
-            lines.writerow([*place, int(label[row]), f"{confidence[row]:.6g}", given])
+            known_label = "" if known[index] < 0 else int(known[index])
+            lines.writerow([*place, int(label[row]), f"{confidence[row]:.6g}", known_label])
 
 
 def private_folder(folder: Path, name: str = STATE) -> Path:
@@ -174,17 +174,17 @@ def as_examples(x: np.ndarray) -> np.ndarray:
     return x[..., None] if x.ndim == 3 else x
 
 
-def settings_from(kind: Callable[..., Settings], given: Mapping[str, Any], file: Path) -> Settings:
+def settings_from(kind: Callable[..., Settings], table: Mapping[str, Any], file: Path) -> Settings:
     """Make the settings that a file has; each error names the file and the key."""
     known = settings_of(kind)
-    for key in given:
+    for key in table:
         if key not in known:
             raise UsageError(f"{file}: {key}: unknown key{suggestion(key, known)}")
     for key, one in known.items():
-        if one.default is REQUIRED and key not in given:
+        if one.default is REQUIRED and key not in table:
             raise UsageError(f"{file}: {key} is missing; use {one.allowed}")
     try:
-        return kind(**given)
+        return kind(**table)
     except UsageError as error:
         raise UsageError(f"{file}: {error.renamed(error.key)}") from None
 
@@ -198,8 +198,8 @@ def points_of(
         raise UsageError(f"{file}: no array x; its arrays are {', '.join(arrays) or 'none'}")
     x = as_examples(examples_of(arrays["x"], str(file)))
     if like is not None and (x.dtype, x.shape[1:]) != (like.dtype, like.shape[1:]):
-        found, wanted = (f"{each.dtype}{list(each.shape[1:])}" for each in (x, like))
-        raise UsageError(f"{file}: examples are {found}, all others {wanted}")
+        form, wanted = (f"{each.dtype}{list(each.shape[1:])}" for each in (x, like))
+        raise UsageError(f"{file}: examples are {form}, all others {wanted}")
     y = labels_of(arrays.get("y", np.full(len(x), UNLABELED)), str(file), len(x), num_classes)
     names = tuple(arrays["columns"].tolist()) if "columns" in arrays else ()
     if names and not len(names) == len({*names}) == x.shape[-1]:

@@ -124,11 +124,11 @@ class Hello(NamedTuple):
 def hello(data: ClientData, form: Form, *, sums: bool) -> Hello:
     """Collect a client's first reply; `StepRefused` if its examples have another form."""
     x, y = data.points
-    own = Form(x.dtype.name, x.shape[1:], data.columns, form.public and checksum(data.public))
-    for what, here, there in zip(Form._fields, own, form, strict=True):
-        if here != there:
-            order = " in another order" * (what == "columns" and {*own.columns} == {*form.columns})
-            shown = one_line(f"{here}{order}, not {there}")
+    ours = Form(x.dtype.name, x.shape[1:], data.columns, form.public and checksum(data.public))
+    for what, actual, expected in zip(Form._fields, ours, form, strict=True):
+        if actual != expected:
+            order = " in another order" * (what == "columns" and {*ours.columns} == {*form.columns})
+            shown = one_line(f"{actual}{order}, not {expected}")
             raise StepRefused(f"{data.settings.name} has examples of {what} {shown}")
     least = data.settings.least_examples
     if sums and 0 < len(y) < least:
@@ -146,9 +146,9 @@ def checksum(x: np.ndarray | None) -> str:
 
 def from_record(content: Mapping[str, Value], shape: Sequence[int]) -> Hello:
     """Read a hello from the content of a reply; `shape` is that of an example."""
-    said = records.unpacked(Hello, content)
-    examples, labels, sums = said.counts
-    if not 0 <= said.client < 2**53 or not 0 <= labels <= examples < 2**53:
+    received = records.unpacked(Hello, content)
+    examples, labels, sums = received.counts
+    if not 0 <= received.client < 2**53 or not 0 <= labels <= examples < 2**53:
         raise BadMessage("the numbers of a hello are too large, or contradict each other")
     if sums is not None:
         both = sums.total, sums.square
@@ -156,7 +156,7 @@ def from_record(content: Mapping[str, Value], shape: Sequence[int]) -> Hello:
             raise BadMessage("the sums of a hello are not one of each feature")
         if not np.isfinite(both).all() or sums.values != examples * math.prod(shape[:-1]):
             raise BadMessage("the sums of a hello are not finite, or of another number of values")
-    return said
+    return received
 
 
 def own_federation(data: ClientData, setup: Setup) -> Federation:
@@ -181,36 +181,36 @@ def own_federation(data: ClientData, setup: Setup) -> Federation:
 
 
 def _hello(data: ClientData, step: Step, content: Record) -> Record:
-    told = records.unpacked(Setup, records.part(content, SETUP))
-    config = accepted(data.settings, told, step.run)
-    _check_labels(data, told)
+    run_setup = records.unpacked(Setup, records.part(content, SETUP))
+    config = accepted(data.settings, run_setup, step.run)
+    _check_labels(data, run_setup)
     form = records.unpacked(Form, records.part(content, FORM))
-    said = hello(data, form, sums=scales_by_clients(config, told.method))
+    reply = hello(data, form, sums=scales_by_clients(config, run_setup.method))
     client_step.check_data(data.folder, step.run, _checksum(data), begins=True)
-    return records.packed(said)
+    return records.packed(reply)
 
 
 def _step(
     data: ClientData, kept: Kept, step: Step, state: Record | None, content: Record
 ) -> tuple[Record | None, Record]:
     """Compute one step of the method: the client's new state, and its reply."""
-    given = records.part(content, SETUP)
-    told = records.unpacked(Setup, given)
+    part = records.part(content, SETUP)
+    run_setup = records.unpacked(Setup, part)
     wanted, number = data.settings.least_clients, data.settings.number
     if step.cohort < wanted:
         wrong = f"a round of {step.cohort} clients; client.toml has least_clients = {wanted}"
         raise StepRefused(wrong)
-    if not number < told.num_clients <= _MOST_CLIENTS:
-        raise BadMessage(f"there are {told.num_clients} clients, and this is {number}")
-    if min(told.census.capacity, told.census.max_labels) < 0:
+    if not number < run_setup.num_clients <= _MOST_CLIENTS:
+        raise BadMessage(f"there are {run_setup.num_clients} clients, and this is {number}")
+    if min(run_setup.census.capacity, run_setup.census.max_labels) < 0:
         raise BadMessage("the census of the setup is malformed")
     client_step.check_data(data.folder, step.run, _checksum(data))
-    config = accepted(data.settings, told, step.run)
-    _check_labels(data, told)
-    described = records.fingerprint(given)
+    config = accepted(data.settings, run_setup, step.run)
+    _check_labels(data, run_setup)
+    described = records.fingerprint(part)
     if described not in kept:
         kept.clear()
-        kept[described] = method_of(data, told, config)
+        kept[described] = method_of(data, run_setup, config)
     side, federation, key = kept[described]
     try:
         form = side.form(step.name, federation)
@@ -221,32 +221,32 @@ def _step(
     if state is not None:
         if state.pop(_DESCRIBED, described) != described:
             raise StepRefused("the setup has changed within a session")
-        own = pytrees.from_record(state, template, finite=False)
+        old = pytrees.from_record(state, template, finite=False)
     else:
-        own = side.init(key, federation) if jax.tree.leaves(template) else template
+        old = side.init(key, federation) if jax.tree.leaves(template) else template
     cohort = federation.cohort([data.settings.number])
-    new, reply = side.answer(step.name, own, message, cohort)
-    found = pytrees.to_record(jax.block_until_ready(reply))
+    new, reply = side.answer(step.name, old, message, cohort)
+    record = pytrees.to_record(jax.block_until_ready(reply))
     if side.labels is not None and (labels := side.labels(new)) is not None:
         client_data.write_labels(data, *labels)
     stored = pytrees.to_record(new)
     # In a session another method would send other content under the same masks.
     if stored.get(client_step.ONCE) is True:
         stored[_DESCRIBED] = described
-    return stored, records.prefixed(found, REPLY)
+    return stored, records.prefixed(record, REPLY)
 
 
 def method_of(
-    data: ClientData, told: Setup, config: ConfigDict
+    data: ClientData, run_setup: Setup, config: ConfigDict
 ) -> tuple[ClientSide, Federation, jax.Array]:
     """Make the method's client: its side, what it holds, and the key of initial states."""
     from jaxfed.config.assembly import make_algorithm
 
-    federation = own_federation(data, told)
-    algorithm = make_algorithm(config, told.method, federation)
+    federation = own_federation(data, run_setup)
+    algorithm = make_algorithm(config, run_setup.method, federation)
     parties = on_network(algorithm)
     if parties is None:
-        raise StepRefused(f"{told.method} runs in one process alone")
+        raise StepRefused(f"{run_setup.method} runs in one process alone")
     key = jax.random.fold_in(jax.random.key(config.seed), 0)
     return parties.client.at(key, federation), federation, key
 
@@ -255,32 +255,34 @@ def _checksum(data: ClientData) -> str:
     return records.fingerprint(dict(zip("xy", data.points, strict=True)))
 
 
-def _check_labels(data: ClientData, told: Setup) -> None:
-    if not 2 <= told.num_classes <= _MOST_CLASSES:
-        raise BadMessage(f"there are {told.num_classes} classes")
-    if data.train.y.max(initial=-1) >= told.num_classes:
-        raise StepRefused(f"a label is beyond the {told.num_classes} classes of the run")
+def _check_labels(data: ClientData, run_setup: Setup) -> None:
+    if not 2 <= run_setup.num_classes <= _MOST_CLASSES:
+        raise BadMessage(f"there are {run_setup.num_classes} classes")
+    if data.train.y.max(initial=-1) >= run_setup.num_classes:
+        raise StepRefused(f"a label is beyond the {run_setup.num_classes} classes of the run")
 
 
-def accepted(settings: ClientSettings, told: Setup, run: str) -> ConfigDict:
+def accepted(settings: ClientSettings, run_setup: Setup, run: str) -> ConfigDict:
     """Return the config of a run's setup, which is checked."""
-    own = jaxfed.__version__, jax.__version__
-    if (told.jaxfed, told.jax) != own:  # results would be no simulation's
-        server = f"jaxfed {told.jaxfed} and JAX {told.jax}"
-        raise StepRefused(f"this client has jaxfed {own[0]} and JAX {own[1]}, the server {server}")
-    text, method = told.config, told.method
-    found = setup.fingerprint(text)
-    if not run.startswith(f"{found}-"):
-        raise BadMessage(f"run {run} is not of the config {found} that came with it")
-    if settings.config not in ("", found):
-        raise StepRefused(f"the config is {found}; client.toml has config = {settings.config!r}")
+    ours = jaxfed.__version__, jax.__version__
+    if (run_setup.jaxfed, run_setup.jax) != ours:  # results would be no simulation's
+        server = f"jaxfed {run_setup.jaxfed} and JAX {run_setup.jax}"
+        raise StepRefused(
+            f"this client has jaxfed {ours[0]} and JAX {ours[1]}, the server {server}"
+        )
+    text, method = run_setup.config, run_setup.method
+    digest = setup.fingerprint(text)
+    if not run.startswith(f"{digest}-"):
+        raise BadMessage(f"run {run} is not of the config {digest} that came with it")
+    if settings.config not in ("", digest):
+        raise StepRefused(f"the config is {digest}; client.toml has config = {settings.config!r}")
     config = setup.config_of(text)
     if method not in methods.chosen(config):
         raise BadMessage(f"the config has no method {method[:60]!r}")
     try:
         _check(config, settings.estimators)
-        given = methods.keywords(config, method)
-        check_each(method_settings(methods.factory_of(config, method)), given, f"config.{method}")
+        known = method_settings(methods.factory_of(config, method))
+        check_each(known, methods.keywords(config, method), f"config.{method}")
     except UsageError as error:  # its text is of the server's config alone
         raise StepRefused(str(error)) from error
     return config

@@ -1,1 +1,1 @@
-"""Processes of Flower: certificates, start and end, data dealt into folders, commands of `launch.flower`."""
+"""Processes of Flower: certificates, start and end, clients' data in folders, commands of `launch.flower`."""

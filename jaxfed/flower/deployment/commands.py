@@ -103,12 +103,12 @@ def started_with(
     address: Address, folders: Sequence[Path], client: Sequence[str]
 ) -> dict[Path, list[str]]:
     """Make a key for the client of each folder, and the command that starts it: public key -> command."""
-    found = {}
+    command_of = {}
     for number, folder in enumerate(folders):
         public = programs.make_node_key(key := address.certificates / f"node-{number}.key")
         server = f"--server={address.here}", f"--ca={address.root}"
-        found[public] = [*client, f"--data={folder}", *server, f"--key={key}"]
-    return found
+        command_of[public] = [*client, f"--data={folder}", *server, f"--key={key}"]
+    return command_of
 
 
 def serve(
@@ -161,13 +161,7 @@ def serve(
 
 
 def take_part(
-    folder: Path,
-    server: str,
-    *,
-    root: Path,
-    key: Path,
-    apps: Sequence[str],
-    say: Say = print,
+    folder: Path, server: str, *, root: Path, key: Path, apps: Sequence[str], say: Say = print
 ) -> NoReturn:
     """Run a client's worker, `apps` (`launch.client_apps`) and a SuperNode until a signal ends them.
 

@@ -95,13 +95,13 @@ def environment(home: Path) -> dict[str, str]:
     """
     home.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     shutil.rmtree(home / "apps", ignore_errors=True)
-    found = os.environ | _OWN_VARIABLES | {"FLWR_HOME": str(home)}
+    variables = os.environ | _OWN_VARIABLES | {"FLWR_HOME": str(home)}
     # Flower starts its other programs by name, and apps import jaxfed from another folder.
     for name, first in (("PATH", Path(sys.executable).parent), ("PYTHONPATH", _REPOSITORY)):
-        found[name] = os.pathsep.join(filter(None, [str(first), found.get(name, "")]))
+        variables[name] = os.pathsep.join(filter(None, [str(first), variables.get(name, "")]))
     for name in ("NO_PROXY", "no_proxy"):  # whatever proxy there is for others
-        found[name] = ",".join(filter(None, [found.get(name, ""), *_LOOPBACK]))
-    return found
+        variables[name] = ",".join(filter(None, [variables.get(name, ""), *_LOOPBACK]))
+    return variables
 
 
 def start(
@@ -116,10 +116,10 @@ def start(
     if isinstance(log, Path):
         log.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, PRIVATE_FILE)
-    own = [sys.executable, "-S", "-c", _WITH_PARENT] if sys.platform == "linux" else []
+    watched = [sys.executable, "-S", "-c", _WITH_PARENT] if sys.platform == "linux" else []
     try:
         return subprocess.Popen(
-            [*own, *command],
+            [*watched, *command],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=None if output is None else subprocess.STDOUT,
@@ -175,9 +175,9 @@ def free_port() -> int:
 
 def node_command(server: str, config: str, *, root: Path, key: Path) -> list[str]:
     """Return the command of a client's SuperNode; `config`, in TOML, is for its ClientApps."""
-    found = ["flower-supernode", "--superlink", server, "--port", str(free_port())]
-    found += ["--node-config", config, "--root-certificates", str(root)]
-    return [*found, "--auth-supernode-private-key", str(key)]
+    command = ["flower-supernode", "--superlink", server, "--port", str(free_port())]
+    command += ["--node-config", config, "--root-certificates", str(root)]
+    return [*command, "--auth-supernode-private-key", str(key)]
 
 
 def run_app(
@@ -221,10 +221,11 @@ def run_app(
         _wait(link, address, log)
         for key in clients:
             _register(key.absolute(), variables, say)
-        for key, own in clients.items():
-            if own:
-                say(f"$ {shlex.join(own)}")
-                started_here(own, environment(home / key.stem), network / LOGS / f"{key.stem}.log")
+        for key, words in clients.items():
+            if words:
+                say(f"$ {shlex.join(words)}")
+                log = network / LOGS / f"{key.stem}.log"
+                started_here(words, environment(home / key.stem), log)
         played = started_here(_flwr(run, say), variables, subprocess.PIPE)
         printed = TextIOWrapper(played.stdout, errors="replace")
         reader = Thread(target=pass_on, args=(printed, say), daemon=True)
@@ -328,5 +329,5 @@ def _made(*command: str | Path) -> None:
         wrong = f"{command[0]} is missing; install it, or bring keys of your own"
         raise UsageError(wrong) from None
     if done.returncode:
-        said = done.stdout.decode(errors="replace").strip().splitlines() or ["it failed"]
-        raise UsageError(f"{command[0]} {command[1]} ... {command[-1]}: {said[-1]}")
+        lines = done.stdout.decode(errors="replace").strip().splitlines() or ["it failed"]
+        raise UsageError(f"{command[0]} {command[1]} ... {command[-1]}: {lines[-1]}")

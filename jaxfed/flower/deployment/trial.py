@@ -81,18 +81,18 @@ def deal_to_client(
     """Write a client's folder, whose settings allow these estimators."""
     folder.mkdir(mode=client_data.PRIVATE_FOLDER, exist_ok=True)
     labeled, unlabeled, new = (each[client] for each in federation.partition)
-    own = np.concatenate([labeled, unlabeled])
-    y = np.full(len(own), UNLABELED, np.int32)
+    rows = np.concatenate([labeled, unlabeled])
+    y = np.full(len(rows), UNLABELED, np.int32)
     y[: len(labeled)] = federation.y[labeled]
     named = {"columns": np.array(columns)} if columns else {}
-    _write_arrays(folder / client_data.TRAIN, {"x": federation.x[own], "y": y, **named})
+    _write_arrays(folder / client_data.TRAIN, {"x": federation.x[rows], "y": y, **named})
     test = {"x": federation.x[new], "y": federation.y[new], **named}
     _write_arrays(folder / client_data.TEST, test if len(new) else {})
     _write_arrays(folder / client_data.PUBLIC, _public(federation))
     least = min(3, max(1, federation.num_clients - 1))  # one of a round may be lost
     lines = [f"number = {client}", f'name = "client-{client}"', f"least_clients = {least}"]
-    if len(own) < ClientSettings.least_examples:  # simulated clients have no secrets
-        lines.append(f"least_examples = {len(own)}")
+    if len(rows) < ClientSettings.least_examples:  # simulated clients have no secrets
+        lines.append(f"least_examples = {len(rows)}")
     lines.append(f"estimators = {json.dumps(list(estimators))}")
     write_private(folder / client_data.SETTINGS, "".join(f"{line}\n" for line in lines).encode())
     private_folder(folder)
@@ -150,29 +150,29 @@ def compare(first: Path, second: Path, method: str, *, nodes: Path | None = None
     models if each has its own. Labels that stay with the clients are in their folders, `nodes`/NUMBER, if
     these are here. A client's points have one order everywhere: labeled, unlabeled, new.
     """
-    here, there = (_last_state(path, method) for path in (first, second))
+    state, other = (_last_state(path, method) for path in (first, second))
     largest = None
     # States of clients, which stay with them; a table has several arrays, NAME and NAME@...
-    own = {name for name, rows in here.items() if rows.shape[:1] == (0,)}
-    here, there = (
-        {name: rows for name, rows in side.items() if name.partition("@")[0] not in own}
-        for side in (here, there)
+    empty = {name for name, rows in state.items() if rows.shape[:1] == (0,)}
+    state, other = (
+        {name: rows for name, rows in side.items() if name.partition("@")[0] not in empty}
+        for side in (state, other)
     )
-    if not any(name.startswith(_MODELS) for name in here):
-        there = {name: rows for name, rows in there.items() if not name.startswith(_MODELS)}
-    if here and there:
-        largest = max(_difference(here.get(n), there.get(n)) for n in {*here, *there})
-    found, expected = (_labels(path, method) for path in (first, second))
-    if nodes is not None and not found:  # a server has no labels of its clients' points
-        found = _labels_at_clients(nodes)
+    if not any(name.startswith(_MODELS) for name in state):
+        other = {name: rows for name, rows in other.items() if not name.startswith(_MODELS)}
+    if state and other:
+        largest = max(_difference(state.get(n), other.get(n)) for n in {*state, *other})
+    actual, expected = (_labels(path, method) for path in (first, second))
+    if nodes is not None and not actual:  # a server has no labels of its clients' points
+        actual = _labels_at_clients(nodes)
         expected.pop("-1", None)
     pairs = [
         pair
-        for client in {*found, *expected}
-        for pair in zip_longest(found.get(client, ()), expected.get(client, ()))
+        for client in {*actual, *expected}
+        for pair in zip_longest(actual.get(client, ()), expected.get(client, ()))
     ]
-    labels = sum(one != other for one, other in pairs) if found and expected else None
-    return Difference(largest, len(here), labels, len(pairs))
+    labels = sum(one != other for one, other in pairs) if actual and expected else None
+    return Difference(largest, len(state), labels, len(pairs))
 
 
 def _last_state(workdir: Path, method: str) -> dict[str, np.ndarray]:
@@ -186,28 +186,28 @@ def _last_state(workdir: Path, method: str) -> dict[str, np.ndarray]:
     return {}
 
 
-def _difference(here: np.ndarray | None, there: np.ndarray | None) -> float:
-    if here is None or there is None or here.shape != there.shape or here.dtype != there.dtype:
+def _difference(a: np.ndarray | None, b: np.ndarray | None) -> float:
+    if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
         return float("inf")
-    if here.tobytes() == there.tobytes():
+    if a.tobytes() == b.tobytes():
         return 0.0
-    if here.dtype.kind not in "biuf":
+    if a.dtype.kind not in "biuf":
         return float("inf")
-    gaps = np.abs(here.astype(np.float64) - there.astype(np.float64))
+    gaps = np.abs(a.astype(np.float64) - b.astype(np.float64))
     return float(np.nan_to_num(gaps, nan=np.inf).max(initial=0.0))
 
 
 def _labels(workdir: Path, method: str) -> dict[str, list[str]]:
     """Return the labels of each client's points; "-1" has those that no client holds."""
-    found = defaultdict(list)
+    labels_of = defaultdict(list)
     for row in read_predictions(workdir, method, 0) or ():
-        found[row["client"]].append(row["label"])
-    return found
+        labels_of[row["client"]].append(row["label"])
+    return labels_of
 
 
 def _labels_at_clients(nodes: Path) -> dict[str, list[str]]:
-    found = defaultdict(list)
+    labels_of = defaultdict(list)
     for file in nodes.glob(f"*/{client_data.LABELS}"):
         with file.open(encoding="utf-8", newline="") as stream:
-            found[file.parent.name] = [row["label"] for row in csv.DictReader(stream)]
-    return found
+            labels_of[file.parent.name] = [row["label"] for row in csv.DictReader(stream)]
+    return labels_of

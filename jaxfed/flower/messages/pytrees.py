@@ -41,8 +41,8 @@ def from_record(record: Mapping[str, Value], template: Any, *, finite: bool = Tr
         raise BadMessage(f"{different[0]} is {wrong}")
     for name, form in forms.items():
         value = record[name]
-        if (found := _described(value)) != (wanted := _described(form)):
-            raise BadMessage(f"{name} is {found}, not {wanted}")
+        if (form_of_value := _described(value)) != (wanted := _described(form)):
+            raise BadMessage(f"{name} is {form_of_value}, not {wanted}")
         is_number = isinstance(value, float) or jnp.issubdtype(
             getattr(value, "dtype", np.int32), jnp.inexact
         )

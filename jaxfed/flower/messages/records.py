@@ -108,8 +108,8 @@ def decode(head: bytes, payload: bytes) -> Record:
                 kind, shape = value
                 dtype = _DTYPES["uint8" if kind == "bytes" else kind]
                 end = start + dtype.itemsize * math.prod(shape)
-                found = np.frombuffer(data[start:end], dtype.newbyteorder("<")).reshape(shape)
-                record[name] = found.tobytes() if kind == "bytes" else found.astype(dtype)
+                array = np.frombuffer(data[start:end], dtype.newbyteorder("<")).reshape(shape)
+                record[name] = array.tobytes() if kind == "bytes" else array.astype(dtype)
                 start = end
         is_whole = start == len(payload) and head == _head(dict(sorted(record.items())))
     except Exception as error:  # whatever a malformed head leads to
@@ -163,14 +163,14 @@ def unpacked(form: type[Form], record: Mapping[str, Value]) -> Form:
     """Rebuild a named tuple; its fields' types are the schema, as `safe_files.typed` reads it."""
     try:
         hints = get_type_hints(form)
-        given = {
+        values = {
             name: value if hints.get(name) in PLAIN else json.loads(value)  # type: ignore[arg-type]
             for name, value in record.items()
         }
         if missing := set(form._fields) - record.keys() - form._field_defaults.keys():
             raise ValueError(f"{', '.join(sorted(missing))} missing")
-        found: Form = safe_files.typed(form, given, form.__name__.lower())
-        return found
+        message: Form = safe_files.typed(form, values, form.__name__.lower())
+        return message
     except (ValueError, TypeError, RecursionError) as error:
         raise BadMessage(f"{form.__name__.lower()} is malformed: {error}") from error
 

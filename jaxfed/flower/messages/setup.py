@@ -65,8 +65,8 @@ class Form(NamedTuple):
 def config_text(config: ConfigDict) -> str:
     """Return the part of a config that is sent, as JSON."""
     sent = {key: value for key, value in config.to_dict().items() if key not in NOT_SENT}
-    own = sent["execution"].items()
-    sent["execution"] = {key: value for key, value in own if key not in OF_A_MACHINE}
+    entries = sent["execution"].items()
+    sent["execution"] = {key: value for key, value in entries if key not in OF_A_MACHINE}
     return json.dumps(plain(sent), sort_keys=True)
 
 
@@ -74,11 +74,11 @@ def config_of(text: str) -> ConfigDict:
     """Return the config of a client; sections and keys that are not sent have their defaults."""
     known = base.get_config().to_dict()
     try:
-        given = known | with_tuples(json.loads(text)) | {name: known[name] for name in NOT_SENT}
-        if any(type(value) is dict is not type(given[name]) for name, value in known.items()):
+        whole = known | with_tuples(json.loads(text)) | {name: known[name] for name in NOT_SENT}
+        if any(type(value) is dict is not type(whole[name]) for name, value in known.items()):
             raise TypeError
-        own = {key: known["execution"][key] for key in OF_A_MACHINE}
-        return ConfigDict(given | {"execution": known["execution"] | given["execution"] | own})
+        local = {key: known["execution"][key] for key in OF_A_MACHINE}
+        return ConfigDict(whole | {"execution": known["execution"] | whole["execution"] | local})
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BadMessage("the config of the setup is malformed") from error
 

@@ -77,20 +77,20 @@ def connect(
     stages = Stages(place)
     run = stages.run(setup.fingerprint(text))
     exchange = Exchange(network, {}, run, limits.deadline, **clock)
-    told = Setup(text, config.algorithm, number, data.shared.num_classes)
-    found = Clients(exchange, told, data.form)
-    found.gather(limits.wait_for_nodes, tell)
-    refused = [f"node {node}: {why}" for node, why in sorted(found.refused.items())]
-    if missing := found.missing():
+    run_setup = Setup(text, config.algorithm, number, data.shared.num_classes)
+    clients = Clients(exchange, run_setup, data.form)
+    clients.gather(limits.wait_for_nodes, tell)
+    refused = [f"node {node}: {why}" for node, why in sorted(clients.refused.items())]
+    if missing := clients.missing():
         because = f"; refused: {'; '.join(refused)}" * bool(refused)
         raise UsageError(f"clients {missing} of {number} are missing{because}")
     for line in refused:
         tell(f"refused {line}")
     stages.write(round=0, stage=HELLO, run=run)
-    census = census_of([found.hellos[client].counts for client in range(number)])
-    exchange.nodes, exchange.next_step = found.nodes, 1 + stages.last_step()
-    told, seen = told._replace(census=census.shared()), data.federation(census, number)
-    return ClientCalls(exchange, told, seen, limits, place, tell)
+    census = census_of([clients.hellos[client].counts for client in range(number)])
+    exchange.nodes, exchange.next_step = clients.nodes, 1 + stages.last_step()
+    run_setup, seen = run_setup._replace(census=census.shared()), data.federation(census, number)
+    return ClientCalls(exchange, run_setup, seen, limits, place, tell)
 
 
 @dataclass
@@ -99,7 +99,7 @@ class ClientCalls:
 
     Attributes:
         exchange: with their nodes.
-        told: everything that a client must know in each request.
+        setup: everything that a client must know in each request.
         federation: as the server knows it.
         limits: the quorum, and the largest norm of a reply.
         place: the workdir.
@@ -107,7 +107,7 @@ class ClientCalls:
     """
 
     exchange: Exchange
-    told: Setup
+    setup: Setup
     federation: Federation
     limits: Deployment
     place: Path
@@ -124,7 +124,7 @@ class ClientCalls:
         parties = on_network(algorithm)
         assert parties is not None  # checked
         init, play = parties.server(self.ask, self.federation)
-        self.told = self.told._replace(method=name)
+        self.setup = self.setup._replace(method=name)
 
         @wraps(algorithm.round)
         def round_(
@@ -157,14 +157,11 @@ class ClientCalls:
     ) -> Mapping[int, Any]:
         """Send each client its message of a step, and return the replies (see `Ask`)."""
         self._stages.write(
-            round=round_number,
-            stage=step,
-            clients=sorted(requests),
-            step=self.exchange.next_step,
+            round=round_number, stage=step, clients=sorted(requests), step=self.exchange.next_step
         )
-        told = records.prefixed(records.packed(self.told), SETUP)
+        packed = records.prefixed(records.packed(self.setup), SETUP)
         messages = {
-            client: told | records.prefixed(pytrees.to_record(message), MESSAGE)
+            client: packed | records.prefixed(pytrees.to_record(message), MESSAGE)
             for client, message in requests.items()
         }
         if not in_session:
@@ -191,15 +188,15 @@ class ClientCalls:
         """Read a client's reply."""
         if foreign := [name for name in content if not name.startswith(f"{REPLY}.")]:
             raise BadMessage(f"{min(foreign)} is unexpected")
-        found = pytrees.from_record(records.part(content, REPLY), form)
+        reply = pytrees.from_record(records.part(content, REPLY), form)
         try:
-            norm = _norm(check(client, found))
+            norm = _norm(check(client, reply))
         except Unusable as error:
             raise BadMessage(str(error)) from error
         if norm > self.limits.largest_norm:
             limit = f"config.deployment.largest_norm={self.limits.largest_norm:g}"
             raise BadMessage(f"its reply has the norm {norm:.3g}, above {limit}")
-        return found
+        return reply
 
     def _count(self, answers: Answers) -> None:
         """Record how a stage ended; clients that left it go on from the states that count."""
@@ -209,16 +206,16 @@ class ClientCalls:
                 self.exchange.states.pop(client, None)
             elif before is not None:
                 self.exchange.states[client] = before
-        found = {
+        counts = {
             "replies": len(answers.replies),
             "lost": len(answers.lost),
             "seconds": round(answers.seconds, 3),
             "upload_bytes": answers.bytes_up,
             "download_bytes": answers.bytes_down,
         }
-        for key, value in found.items():
+        for key, value in counts.items():
             self._of_round[key] = round(self._of_round.get(key, 0) + value, 3)
-        line = {"round": answers.round, "stage": answers.step + ENDED, **found}
+        line = {"round": answers.round, "stage": answers.step + ENDED, **counts}
         line["why"] = {client: each.reason for client, each in answers.lost.items()}
         self._stages.write(**line)
         lost_ones = f", {len(answers.lost)} lost" * bool(answers.lost)
@@ -275,10 +272,10 @@ class Stages:
         """Return the states after a round, from which the next one continues."""
         if number == 0:
             return {}
-        found = self.states().get(number)
-        if found is None:
+        states = self.states().get(number)
+        if states is None:
             raise Unresumable(
                 f"{self._file}: nothing about the end of round {number}, from which the clients' states "
                 "would continue; bring the file back"
             )
-        return found
+        return states

@@ -23,7 +23,7 @@ class Clients:
 
     Attributes:
         exchange: asks nodes, whose places in a list are their numbers here.
-        told: the setup, as far as it is known before the hellos.
+        setup: as far as it is known before the hellos.
         form: of examples; a client that has another one refuses.
         nodes: the node of each admitted client.
         refused: the other nodes that were asked, with the reason.
@@ -31,7 +31,7 @@ class Clients:
     """
 
     exchange: Exchange
-    told: Setup
+    setup: Setup
     form: Form
     nodes: dict[int, int] = field(default_factory=dict)
     hellos: dict[int, Hello] = field(default_factory=dict)
@@ -50,23 +50,23 @@ class Clients:
             if new := connected - {*self.nodes.values(), *self.refused}:
                 self.admit(new)
             left = began + seconds - self.exchange.clock()
-            if len(self.nodes) == self.told.num_clients or self.is_wrong or left <= 0:
+            if len(self.nodes) == self.setup.num_clients or self.is_wrong or left <= 0:
                 return
-            waiting = f"waiting for clients {self.missing()} of {self.told.num_clients}"
+            waiting = f"waiting for clients {self.missing()} of {self.setup.num_clients}"
             if waiting != line:
                 tell(line := waiting)
             self.exchange.sleep(min(_POLL, left))
 
     def missing(self) -> str:
         """Name the clients that are not here, such as `1, 2`; "" if all are."""
-        left = [str(each) for each in range(self.told.num_clients) if each not in self.nodes]
+        left = [str(each) for each in range(self.setup.num_clients) if each not in self.nodes]
         more = f" and {len(left) - _MOST_NAMED} more" * (len(left) > _MOST_NAMED)
         return ", ".join(left[:_MOST_NAMED]) + more
 
     def admit(self, nodes: Collection[int]) -> None:
         """Ask nodes who they are, and check what they say; the first node that has a number keeps it."""
         self.exchange.nodes = asked = dict(enumerate(sorted(nodes)))
-        message = records.prefixed(records.packed(self.told), SETUP)
+        message = records.prefixed(records.packed(self.setup), SETUP)
         message |= records.prefixed(records.packed(self.form), FORM)
         answers = self.exchange.ask(
             HELLO,
@@ -77,13 +77,13 @@ class Clients:
         )
         refused = {asked[place]: lost.reason for place, lost in answers.lost.items()}
         self.is_wrong |= any(lost.kind for lost in answers.lost.values())
-        for place, said in answers.replies.items():
-            if said.client >= self.told.num_clients:
-                refused[asked[place]] = f"there is no client number {said.client}"
-            elif (holder := self.nodes.setdefault(said.client, asked[place])) != asked[place]:
-                refused[asked[place]] = f"client number {said.client} is that of node {holder}"
+        for place, hello in answers.replies.items():
+            if hello.client >= self.setup.num_clients:
+                refused[asked[place]] = f"there is no client number {hello.client}"
+            elif (holder := self.nodes.setdefault(hello.client, asked[place])) != asked[place]:
+                refused[asked[place]] = f"client number {hello.client} is that of node {holder}"
             else:
-                self.hellos[said.client] = said
+                self.hellos[hello.client] = hello
         for node, reason in sorted(refused.items()):
             logging.warning("refused node %d: %s", node, reason)
         self.refused |= refused

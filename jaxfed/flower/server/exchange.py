@@ -129,8 +129,8 @@ class Exchange:
         after, oldest = (self.states, self.committed) if continues else ({}, {})
         asked = Answers(name, round, {}, self.clock())
         for client in sorted(messages):
-            own = len(messages), after.get(client, 0), oldest.get(client, 0)
-            step = Step(self.run, number, name, round, client, *own)
+            counts = len(messages), after.get(client, 0), oldest.get(client, 0)
+            step = Step(self.run, number, name, round, client, *counts)
             asked.requests[client] = steps.request(step, messages[client])
         sent = [(self.nodes[client], record) for client, record in asked.requests.items()]
         identifiers = self.network.send(sent, self.deadline)

@@ -63,7 +63,7 @@ def test_a_config_names_it_and_sets_its_fields(config_file):
     config = file.load(config_file, ["two_camps.preference=49"])
     check.check(config)
     simulation = Simulation(config)
-    counts = simulation.class_counts(simulation.dealt(0))
+    counts = simulation.class_counts(simulation.partitioned(0))
     held = sum(counts[role] for role in ("labeled", "unlabeled"))[:, :10]
     shares = held[0, :5].sum() / held[0].sum(), held[1, :5].sum() / held[1].sum()
     np.testing.assert_allclose(shares, (0.98, 0.02), atol=0.02)

@@ -59,7 +59,7 @@ def test_cohorts_have_room_for_the_clients_of_all_repeats(tmp_path, num_repeats)
     assert len(set(largest)) > 1
     expected = largest if num_repeats == 1 else [max(largest)] * 3
     assert [federation.capacity for federation in federations] == expected
-    assert [ours.dealt(seed).cohort().mask.shape[1] for seed in range(3)] == expected
+    assert [ours.partitioned(seed).cohort().mask.shape[1] for seed in range(3)] == expected
 
 
 def test_a_client_that_holds_nothing_takes_no_others_name(tmp_path):
@@ -71,7 +71,7 @@ def test_a_client_that_holds_nothing_takes_no_others_name(tmp_path):
     config.federation.update({"partition": "natural", "num_clients": 0, "graph": "labeled"})
     config.federation.test, config.federation.labeled_fraction = "central", 0.07
     simulation = Simulation(config)
-    counts = simulation.class_counts(simulation.dealt(0))
+    counts = simulation.class_counts(simulation.partitioned(0))
     assert counts["labeled"].sum(axis=1)[0] == 0
     assert counts["client_names"] == ["0", "south", "west"]
 
@@ -91,9 +91,9 @@ def test_clients_hold_a_test_split_only_by_a_column_of_its_own(tmp_path):
     with pytest.raises(
         UsageError, match=r"config\.federation\.test='clients': .* has no client_id"
     ):
-        Simulation(config).dealt(0)
+        Simulation(config).partitioned(0)
     config.federation.test = "central"
-    Simulation(config).dealt(0)
+    Simulation(config).partitioned(0)
 
 
 def unlabeled_simulation(tmp_path, **keys):
