@@ -289,7 +289,7 @@ class Federation:
         else:
             ragged, shape, places = False, mask.shape, capacity * np.arange(len(chosen))
         x: Any = np.zeros((*shape, *self.x.shape[1:]), self.x.dtype)
-        copy_rows(self.x, points, x.reshape(-1, *self.x.shape[1:]), places)
+        copy_rows(self.x, points, x.reshape(int(np.prod(shape)), *self.x.shape[1:]), places)
         if ragged:
             x = Ragged(x, points.start.astype(np.int32), points.sizes.astype(np.int32), capacity)
         return Cohort(chosen.astype(np.int32), x, y, mask)
