@@ -88,7 +88,7 @@ ON_DEMAND = (
 
 
 # Invariances that cost a compilation each: with every commit of these, of all others on demand.
-INVARIANT_AT_ONCE = ("xclp", "fedavg_xclp")
+INVARIANT_AT_ONCE = ("xclp", "fedavg")
 INVARIANT = {
     "test_odd_clients_take_part": (),
     # Noise, or steps of the server's own, move the model too.
@@ -222,7 +222,7 @@ def test_simulate_gives_the_numbers_of_a_run(case):
 SEEN = ("training.labeled_only_rounds=0", "dataset.train_size=300", "federation.num_labeled=80")
 
 
-@pytest.mark.parametrize("case", on_demand(NETWORKS, at_once=("fedct", "fedavg_xclp")))
+@pytest.mark.parametrize("case", on_demand(NETWORKS, at_once=("fedct", "fedavg_network")))
 def test_bytes_are_shares_of_1_whatever_an_augmentation_returns(case, monkeypatch):
     """A method that trained on views of 0..255, or mixed them with others, would have another model.
 
@@ -298,7 +298,7 @@ LEARN_FROM_PUBLIC = ("fedct", "distributed_distillation", "fedmd", "dsfl")
 COUNT_WHO_TRAINS = [case for case in CASES if case not in LEARN_FROM_PUBLIC]
 
 
-@pytest.mark.parametrize("case", on_demand(COUNT_WHO_TRAINS, at_once=("scaffold", "feddyn")))
+@pytest.mark.parametrize("case", on_demand(COUNT_WHO_TRAINS, at_once=("feddyn",)))
 def test_clients_without_anything_to_train_on_are_inert(case):
     """Nine more in every cohort change no prediction; with a method of given labels some have examples."""
     name, settings = CASES[case]
