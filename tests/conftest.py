@@ -14,12 +14,14 @@ from importlib import metadata
 from typing import Any
 
 # Before JAX starts: two host devices, so that sharded execution is tested without an accelerator (a
-# test that needs more starts pytest again with a number of its own), and code by XLA's older emitters,
-# in one piece, which compile in half of the time. XLA ends a process over a flag that it does not know.
-_FLAGS = {"xla_force_host_platform_device_count": "2"}
+# test that needs more starts pytest again with a number of its own), code in one piece, and by XLA's older
+# emitters where it has them, which compile in half of the time. XLA ends a process over an unknown flag.
+_FLAGS = {
+    "xla_force_host_platform_device_count": "2",
+    "xla_cpu_parallel_codegen_split_count": "1",
+}
 if metadata.version("jaxlib").startswith("0.10."):
     _FLAGS["xla_cpu_use_fusion_emitters"] = "false"
-    _FLAGS["xla_cpu_parallel_codegen_split_count"] = "1"
 _ASKED = os.environ.get("XLA_FLAGS", "")
 os.environ["XLA_FLAGS"] = " ".join(
     [_ASKED, *(f"--{name}={value}" for name, value in _FLAGS.items() if name not in _ASKED)]

@@ -180,6 +180,7 @@ def test_no_contest_is_run_twice(names, expected):
     assert bench.without_parts(names) == expected
 
 
+@pytest.mark.slow  # compiles one of each
 def test_those_of_any_size_are_the_benchmarks_of_their_names():
     for name, draw in OF_ANY_SIZE.items():
         assert BENCHMARKS[name] is draw

@@ -174,6 +174,7 @@ def counts(federation, clients):
     )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("variant", "held_out", "labels", "unlabeled"),
     [
@@ -199,6 +200,7 @@ def test_sizes_of_protofssls_paper(dealt, variant, held_out, labels, unlabeled):
         np.testing.assert_array_equal(counts(federation, part.unlabeled).sum(axis=0), 4900)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("variant", ["cifar10_noniid", "svhn_noniid"])
 def test_unlabeled_examples_follow_fedmatchs_table(dealt, variant):
     """Within one of its shares of 490, which the code's 243, 73, 15, 10 (489 in all) are nearly."""

@@ -147,6 +147,7 @@ def _first_layer(model, state, x):
     return np.asarray(model.features(state, 1e-3 * x)) * 1e3
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("factors", "num_bytes"), [("both", NUM_LORA), ("b", 4 * (NUM_B + 90))])
 def test_bytes_are_those_of_what_is_trained(factors, num_bytes):
     settings = (*LORA, f"training.lora_factors={factors}")

@@ -172,7 +172,7 @@ def test_features_of_a_folder_are_computed_once_and_grey_is_rgb(tmp_path, monkey
     folder = str(write_encoder(tmp_path / "own", "dinov2"))
     grey = np.random.default_rng(0).integers(0, 256, (3, 40, 40, 1), np.uint8)
     encoder = find_encoder(folder)
-    expected = encoder.model().features(
+    expected = jax.jit(encoder.model().features)(
         encoder.read(jax.eval_shape(encoder.model().init, jax.random.key(0))),
         encoder.prepared(np.repeat(grey, 3, axis=-1)),
     )
