@@ -308,7 +308,7 @@ def strongest(results: Sequence[Attacked], is_member: np.ndarray, seed: int) -> 
     """The strongest attack; None if no attack scores two members and two others in each half.
 
     Args:
-        found: attacks on the same n targets.
+        results: attacks on the same n targets.
         is_member: bool [n].
         seed: of the halves.
     """

@@ -38,7 +38,7 @@ def pretrained_features(
     """Compute each image's features by a pretrained network.
 
     Grey images are repeated over RGB. For an EfficientNet every image is resized whole (bicubic) to a square
-    (`jaxfed.models.efficientnet.prepare`); for a folder as its preprocessor_config.json says.
+    (`jaxfed.kernels.images.squares`); for a folder as its preprocessor_config.json says.
 
     Args:
         images: [n, h, w, 1 or 3]; uint8, or float in 0 to 1.
