@@ -6,8 +6,8 @@ python -m launch.run --help_keys[=PREFIX] [--config=FILE.py[:VARIANT] --config.K
 
 `opened` reads and checks the config, `make_algorithm` makes a method of it, and `execute` does all that comes
 before the first round, and the rounds. Keys of a section are fields of its class in
-`jaxfed.config.sections`. Keys of a method's section are the keywords of its factory:
-`--config.xclp.alpha=0.9` is read in `jaxfed/algorithms/xclp.py`.
+`jaxfed.config.sections`. Keys of a method's section are the keywords of its factory, and
+fields of a dataclass that it takes: `xclp.alpha` is one of `jaxfed.xclp.Parameters`.
 
 A method whose loss is no longer finite stops; the others go on. The exit status is 1 if a method has stopped,
 if none of its clients has a model in the end, or if its last round failed at every client.

@@ -55,7 +55,7 @@ def centralized(
 
 
 def over_all(judge: Evaluate) -> Evaluate:
-    """The measurement of one model that has all clients' examples, by that of clients' models."""
+    """Measure one model on all clients' pooled examples."""
 
     @wraps(judge)
     def evaluate(state: ServerState, federation: Federation) -> Metrics:

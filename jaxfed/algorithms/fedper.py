@@ -117,8 +117,8 @@ def with_own_heads(training: Training, name: str, steps: Steps) -> FederatedAlgo
         def labels_by(client: int, points: np.ndarray) -> np.ndarray:
             head = jax.tree.map(lambda leaf: leaf[client], state.clients.head)
             by_own = partial(probabilities, with_head(state, head))
-            logits = in_batches(by_own, federation.x[points], rows_at_once())
-            return np.asarray(logits).argmax(axis=1)
+            shares = in_batches(by_own, federation.x[points], rows_at_once())
+            return np.asarray(shares).argmax(axis=1)
 
         return over_own_points(labels_by, federation, np.asarray(state.clients.has_trained))
 

@@ -109,11 +109,11 @@ def coalition_view(codes: Callable[[np.ndarray], Sequence[np.ndarray]]) -> View:
     """
 
     def nearest(x: np.ndarray) -> np.ndarray:
-        *others, client_codes = map(np.asarray, codes(as_vectors(x)))
+        *others, extra_codes = map(np.asarray, codes(as_vectors(x)))
         other_codes = np.concatenate(others)
         least = [
             np.bitwise_count(other_codes ^ row).sum(axis=1, dtype=np.int64).min()
-            for row in client_codes
+            for row in extra_codes
         ]
         return np.asarray(least, np.float32)[None, :, None]
 

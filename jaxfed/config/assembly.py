@@ -377,7 +377,7 @@ def make_model(
     shape = federation.x.shape[2 if config.preprocessing.views else 1 :]
     num_classes = federation.num_classes if head or name in MODELS.from_outside() else None
     try:
-        with section("config.model", options):
+        with section("config.model", [*options]):
             model = MODELS[name](shape, num_classes, **options)
     except UsageError as error:
         if error.key.startswith("config."):

@@ -216,8 +216,8 @@ def opened(
     base = file.read(config) if isinstance(config, str) else config
     settings = with_overrides(base, overrides)
     check(settings)
-    effect_of = {} if in_sweep else effects(settings, base, overrides, command)
-    for line in filter(None, effect_of.values()):
+    why_unread = {} if in_sweep else effects(settings, base, overrides, command)
+    for line in filter(None, why_unread.values()):
         raise UsageError(line)
     return settings
 
@@ -230,13 +230,12 @@ def effects(
     `config` is `base` with the overrides, checked. An override has an effect if a key that it changes is in
     effect: its own, or one that refers to it.
     """
-    values, why, effect_of = dict(flatten(config.to_dict())), reasons(config, command), {}
+    values, why, why_unread = dict(flatten(config.to_dict())), reasons(config, command), {}
     for text in overrides:
         key = text.partition("=")[0]
-        effect_of[key] = f"config.{text}: {why[key]}" if why.get(key) else ""
-        if effect_of[
-            key
-        ]:  # unless a key that refers to it is read, or another override depends on it
+        why_unread[key] = f"config.{text}: {why[key]}" if why.get(key) else ""
+        # Unless a key that refers to it is read, or another override depends on it.
+        if why_unread[key]:
             try:
                 left = with_overrides(base, [other for other in overrides if other is not text])
             except UsageError:
@@ -244,10 +243,10 @@ def effects(
             before = dict(flatten(left.to_dict()))
             changed = [one for one in values if before.get(one) != values[one]]
             if not changed:
-                del effect_of[key]
+                del why_unread[key]
             elif not all(why[one] for one in changed):
-                effect_of[key] = ""
-    return effect_of
+                why_unread[key] = ""
+    return why_unread
 
 
 def reasons(config: ConfigDict, command: str = "") -> dict[str, str]:

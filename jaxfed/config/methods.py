@@ -76,9 +76,7 @@ def own_section(config: ConfigDict, name: str) -> ConfigDict:
 
 def algorithm_of(config: ConfigDict, name: str) -> str:
     """Return the name of a method's algorithm."""
-    settings = own_section(
-        config, name
-    )  # whose `get` looks for a key like a missing one: a millisecond
+    settings = own_section(config, name)  # `get` looks for a key like a missing one: a millisecond
     return str(settings["algorithm"]) if "algorithm" in settings else name
 
 
@@ -207,16 +205,16 @@ def naming(
     config: ConfigDict, name: str, settings: Mapping[str, Any] = MappingProxyType({})
 ) -> AbstractContextManager[None]:
     """Name in errors about a method's keyword or training the config's key; `settings` are candidates."""
-    keywords_of = all_keywords(config, name)
+    values = all_keywords(config, name)
     keys = {
         f"{owner}.{key}": training_key(config, name, key)
         for owner in ("config.training", "LocalTraining", "ServerTraining", "Training")
         for key in config.training
     }
-    keys |= {word: f"{name}.{word}" for word in keywords_of}
+    keys |= {word: f"{name}.{word}" for word in values}
     for owner in (algorithm_of(config, name), name):
         keys |= {word: f"{owner}.{word}" for word in own_section(config, owner)}
-    tried = {word for word, value in settings.items() if value != keywords_of[word]}
+    tried = {word for word, value in settings.items() if value != values[word]}
     return section("config", keys | {word: f"selection.candidates.{name}.{word}" for word in tried})
 
 

@@ -17,8 +17,8 @@ Examples are finite numbers [n, ...] of one shape. Their kinds do not mix:
   numbers beyond 1, nor images of this scale with others outside [-1, 2] (`Range`).
 * An array without examples has no kind of its own: it takes that of the others.
 
-Labels of examples whose classes are known are whole numbers from -1 (unlabeled) to C - 1. One rule
-(`read_labels`) is that of tables and of arrays in files, too.
+Labels of examples whose classes are known are whole numbers from -1 (unlabeled) to C - 1. Labels of
+tables and of arrays in files follow the same rule (`read_labels`).
 
 An example is unlabeled where its label is masked, NaN, None, -1 (also "-1" and "-1.0"), empty, or a word for
 a missing value: ?, or one of pandas' (NA, N/A, NaN, None, null and others), in any case. Exception: if -1 and
@@ -48,7 +48,7 @@ from jaxfed.settings import Ge, check_value
 Each = TypeVar("Each")
 
 UNLABELED = -1
-NOTHING = frozenset(  # those of pandas, and ?
+NOTHING = frozenset(  # pandas' words, and ?
     {"", "?", "na", "n/a", "<na>", "#na", "#n/a", "#n/a n/a", "nan", "-nan", "none", "null"}
     | {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
 )

@@ -227,7 +227,7 @@ def claim(sweep: SweepPlan, directory: Path) -> Iterator[None]:
     identity = {"config_file": path, "variant": variant}
     identity |= workdir.plain({"overrides": sweep.overrides, "grid": sweep.grid})
     points = [{"name": p.name, "overrides": p.overrides, "reused": p.reused} for p in sweep.points]
-    started = {"command": shlex.join([*start, *settings]), "base": sweep.base, "points": points}
+    plan = {"command": shlex.join([*start, *settings]), "base": sweep.base, "points": points}
     file = directory / "sweep.json"
     if file.exists():
         stored = {"grid": [], **read_json(directory, file.name)}  # older versions had no grids
@@ -240,7 +240,7 @@ def claim(sweep: SweepPlan, directory: Path) -> Iterator[None]:
     elif directory.is_dir() and any(entry.name != storage.LOCK for entry in directory.iterdir()):
         raise UsageError(f"--workdir={directory}: is no workdir of launch.sweep; give a new one")
     with storage.claimed(directory, "another sweep is running here"):
-        workdir.write_json(file, identity | started)
+        workdir.write_json(file, identity | plan)
         yield
 
 

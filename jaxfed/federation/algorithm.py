@@ -157,7 +157,7 @@ class FederatedAlgorithm(NamedTuple):
 
     `name`, for people: that of `jaxfed.algorithms`; "" if the factory was called otherwise.
 
-    A room that has to know more of a method reads an attribute of its `round` or `evaluate` (`attribute_of`),
+    Modules that have to know more of a method read attributes of its `round` or `evaluate` (`attribute_of`),
     which `jaxfed.federation.method.with_attributes` sets; plain functions have none. A function that replaces
     one of these keeps the attributes by `functools.wraps`.
     """

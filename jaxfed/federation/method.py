@@ -226,7 +226,7 @@ def checked(
 
 
 def with_attributes(function: Callable[..., R], **attributes: Any) -> Callable[..., R]:
-    """Return a method's `round` or `evaluate` with attributes, each for a room that reads it."""
+    """Return a method's `round` or `evaluate` with attributes, each for a module that reads it."""
     extended = functools.partial(function)
     vars(extended).update(attributes)
     return extended

@@ -212,7 +212,7 @@ def cohorts_of(
 def needs_labels_in(algorithm: FederatedAlgorithm, number: int) -> bool:
     """True if clients without labels have nothing to do in this round, from 1 on, so need not take part.
 
-    It is `needs_labels_in` of the method's round. With labels at the server it is about every client.
+    It is `needs_labels_in` of the method's round. With labels at the server these are all clients.
     """
     needs: bool = attribute_of(algorithm.round, "needs_labels_in", lambda number: False)(number)
     return needs

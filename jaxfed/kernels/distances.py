@@ -103,7 +103,7 @@ def can_number(num_words: int, k: int, tile_width: int) -> bool:
     return (2 * num_words * lsh.WORD_BITS + 1).bit_length() + numbers.bit_length() <= 31
 
 
-# Larger than any distance.
+# Larger than any negated cosine.
 MISSING = 2.0
 
 # Added for each excluded point of a pair: the sum exceeds `MISSING` for any cosine.

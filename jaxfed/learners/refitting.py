@@ -312,7 +312,7 @@ class _Estimators:
         return np.frombuffer(digest, np.uint8)
 
     def _with_room(self, data: TrainingData, num_public: int) -> TrainingData:
-        """Lessons [M, ...] with `num_public` public examples, unlabeled if there were none before."""
+        """Training data [M, ...] with `num_public` public examples, unlabeled if there were none before."""
         if data.label.shape[1] == num_public:
             return data
         none = np.full(num_public, -1, np.int32), np.zeros(num_public, np.float32)

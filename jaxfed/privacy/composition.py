@@ -45,7 +45,7 @@ in, if it is smaller. The bound helps with much noise and few contributions in a
 Poisson's epsilon is far better throughout. If an observer knows that a contribution is in, the epsilon of
 EVERYTHING applies.
 
-Both are from the package dp-accounting (requirements-privacy.txt).
+PLD and Renyi are from the package dp-accounting (requirements-privacy.txt).
 """
 
 from __future__ import annotations

@@ -56,8 +56,10 @@ class Client:
         """Receive the classes that are summed."""
         message = self._endpoint.receive(SERVER, "classes")
         counts = self._shown.is_there & parsed_classes(message, len(self._shown.center))
-        shifted_sums = np.column_stack([np.where(counts[:, None], self._shown.center, 0), counts])
-        self._summing = client_of_sums(self._endpoint, shifted_sums, **self._options)
+        centers_and_marks = np.column_stack(
+            [np.where(counts[:, None], self._shown.center, 0), counts]
+        )
+        self._summing = client_of_sums(self._endpoint, centers_and_marks, **self._options)
 
     def __getattr__(self, step: str) -> Any:
         """A step of the row sums."""

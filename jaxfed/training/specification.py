@@ -197,7 +197,7 @@ _BATCHES_OF_CLIENTS: Any = None  # computed by `Training`
 
 @dataclass(frozen=True, kw_only=True)
 class Uploads:
-    """The way of clients' updates to the server.
+    """Sums of clients' updates, and who leaves them.
 
     Attributes:
         sums: how the server gets the clients' mean; 'masked_resilient': as a sum under masks that clients
@@ -206,7 +206,9 @@ class Uploads:
     """
 
     sums: Literal["plaintext", "masked_resilient"] = "plaintext"
-    presence: Annotated[tuple[str, ...], when("sums", "masked_resilient")] = ()
+    presence: Annotated[
+        tuple[str, ...], Described("'CLIENT@STAGE'"), when("sums", "masked_resilient")
+    ] = ()
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ def taking_part():
     place.mkdir(mode=0o700)
     (place / "client.toml").write_text('number = 0\nname = "north"\n')
     np.savez(place / "train.npz", x=np.ones((4, 3), np.float32), y=[0, 1, -1, -1])
-    commands.take_part(place, "fl.example.org:1", root=Path("none.crt"), key=Path("a.key"))
+    paths = {"root": Path("none.crt"), "key": Path("a.key")}
+    commands.take_part(place, "fl.example.org:1", apps=(), **paths)
 
 
 def labels_at_the_server():

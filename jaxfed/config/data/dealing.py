@@ -68,7 +68,7 @@ def partitioned(config: ConfigDict, data: Dataset, seed: int) -> Federation:
     federation = Federation(
         np.zeros((len(y), 0), np.float32),
         y,
-        _client_rows(config, data, clients, new, seed),
+        _partition(config, data, clients, new, seed),
         data.num_classes,
         validation=validation,
         test=test,
@@ -140,7 +140,7 @@ def _drawn_public(
     return np.sort(rng.permutation(train)[: wanted.public_size])
 
 
-def _client_rows(
+def _partition(
     config: ConfigDict, data: Dataset, train: np.ndarray, new: np.ndarray, seed: int
 ) -> Partition:
     """Return the partition of training examples and new points, both as indices into the data set."""

@@ -130,7 +130,7 @@ def _views(images: np.ndarray, config: ConfigDict) -> Iterator[np.ndarray]:
 def projection(
     parts: Parts, config: ConfigDict, of_train: np.ndarray | None = None
 ) -> Projection | None:
-    """Return the projection of features onto principal components, or None; `of_train` as known."""
+    """Return the projection of features onto principal components, or None; `of_train`: training features."""
     if not (number := config.preprocessing.components):
         return None
     if of_train is None:

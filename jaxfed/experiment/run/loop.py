@@ -212,7 +212,7 @@ class Experiment:
         saved: Checkpoint | None,
         saves: CheckpointWriter,
     ) -> None:
-        """Run one method to its last round, starting from the saved step if it lies in it."""
+        """Run one method to its last round, starting from the saved step if that is within this run."""
         self.progress.working_on(f"repeat {run.repeat + 1}/{self.config.num_repeats} {run.name}")
         ready = self.first.pop(run.name, None) if run.repeat == 0 else None
         config, federation, algorithm, schedule = ready or made(

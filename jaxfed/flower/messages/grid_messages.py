@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 
 MESSAGE_TYPE = "query"  # a client app registers its function with `@app.query()`
 
-_STAY = (
-    f"{MESSAGE_TYPE}.stay"  # no content; behind it a node asks at once, without a message after 3 s
-)
+# Empty; a node that answers it asks again at once, otherwise after 3 s.
+_STAY = f"{MESSAGE_TYPE}.stay"
 _HEAD, _PAYLOAD, _BYTES = "head", "payload", "jaxfed.bytes"
 _PROBLEMS = {  # by Flower's error code
     1: "its Flower app cannot be loaded",
@@ -66,7 +65,8 @@ class GridNetwork:
         ]
         stays = [Message(RecordDict(), node, _STAY, ttl=seconds) for node, _ in requests]
         identifiers = [identifier or "" for identifier in self._grid.push_messages(messages)]
-        self._stays = [each for each in self._grid.push_messages(stays) if each]
+        with suppress(Exception):  # without them nodes only ask later
+            self._stays += filter(None, self._grid.push_messages(stays))
         # Flower returns no identifier at all if the requests are too large for it.
         return identifiers if len(identifiers) == len(messages) else [""] * len(messages)
 
@@ -77,7 +77,7 @@ class GridNetwork:
         handed out only once.
         """
         arrivals: list[Arrival] = []
-        with suppress(Exception):  # fetched, replies use no memory
+        with suppress(Exception):  # so that Flower frees the replies
             done = self._grid.pull_messages(self._stays) if self._stays else ()
             self._stays = [*({*self._stays} - {each.metadata.reply_to_message_id for each in done})]
         for identifier in identifiers:

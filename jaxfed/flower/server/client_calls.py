@@ -41,6 +41,7 @@ from jaxfed.federation.algorithm import (
 from jaxfed.federation.census import census_of
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.method import with_attributes
 from jaxfed.flower.client.client_run import HELLO, MESSAGE, REPLY, SETUP
 from jaxfed.flower.messages import pytrees, records, setup
 from jaxfed.flower.messages.records import BadMessage, Record
@@ -141,9 +142,13 @@ class ClientCalls:
             self._stages.write(round=number, stage=END, states=self.exchange.states)
             return after, {**metrics, "network": self._of_round}
 
+        evaluate = with_attributes(
+            algorithm.evaluate, of_clients=None
+        )  # their points are at clients
         if parties.evaluate is not None:  # the server has no model
-            algorithm = algorithm._replace(evaluate=parties.evaluate, validate=None, predict=None)
-        return algorithm._replace(init=init, round=round_)
+            evaluate = parties.evaluate
+            algorithm = algorithm._replace(validate=None, predict=None)
+        return algorithm._replace(init=init, round=round_, evaluate=evaluate)
 
     def ask(
         self,

@@ -13,8 +13,8 @@ Two corrections of the printed text are in these steps:
   * R and T go to the server only. With both, a client would have the distance.
 
 This module does the same with extended transfers. Client `first` is j with points x_i, and it sends. Client
-`second` is k with points y_m, and it receives. Message by message, with kappa = 128 (`oblivious_transfer`,
-`oblivious_transfer`):
+`second` is k with points y_m, and it receives. Message by message, with kappa = 128
+(`oblivious_transfer`):
 
     request     first -> second    PK_0 of 128 base transfers                    32 kappa bytes
     response    second -> first    r G                                           32 bytes

@@ -94,10 +94,10 @@ def summed(
     first_round = session.reserve(len(clients) + 1)  # every dropout may start another one
     if is_resilient:
         server = double_masks.Server(end, rows, num_classes, signed=signed, graph=graph)
-        has_sums = double_masks.run(
+        row_sums = double_masks.run(
             parties, server, members, first_round=first_round, progress=progress
         )
-        return server, has_sums
+        return server, row_sums
     single = masked.Server(end, rows, num_classes)
     return single, masked.run(parties, single, members, first_round=first_round, progress=progress)
 
@@ -140,7 +140,7 @@ def ring_sums(
     if graph and not is_resilient:
         raise UsageError("a session with `mask_partners`: use is_resilient=True")
     num_rows, num_classes = matrices[clients[0]].shape if shape is None else shape
-    server, has_sums = summed(
+    server, row_sums = summed(
         session,
         constructor,
         matrices,
@@ -152,7 +152,7 @@ def ring_sums(
         graph=graph,
         before=before,
     )
-    if not has_sums:
+    if not row_sums:
         return None
     session.contributors = server.summed
     return server.own_sums()

@@ -31,7 +31,7 @@ class Role(NamedTuple):
 
     Fields:
         constructor: (endpoint, client_input, random_bytes=, **plan) -> the object.
-        client_input: of the client, which the server does not have.
+        client_input: a party -> its input, which the server does not have.
         steps: the methods that may be called.
         plan: names of the arguments that the server gives.
     """

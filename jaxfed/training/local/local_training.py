@@ -171,7 +171,7 @@ _Rate = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class BetweenRounds:
-    """State of a client's training that a later round may find.
+    """Persistence of optimizer state and BatchNorm statistics between rounds.
 
     Attributes:
         client_optimizer: state of clients' optimizer: 'fresh' in every round (FedAvg, most papers), or 'kept'

@@ -374,7 +374,7 @@ def evaluation_by(classifier: Classifier) -> Evaluation:
         of_batch = partial(probabilities, classifier.needed(state))
         return np.asarray(in_batches(of_batch, x, rows_at_once()))
 
-    last: list[Any] = [(), None]  # what the newest probabilities of a split depend on, and they
+    last: list[Any] = [(), None]  # one-entry cache: inputs and probabilities of a split
 
     def of_split(state: ServerState, federation: Federation, split: np.ndarray) -> np.ndarray:
         made_from = federation, split, *jax.tree.leaves(classifier.needed(state))

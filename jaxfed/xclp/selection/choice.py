@@ -271,10 +271,7 @@ def counts_of_hits(halves: list[np.ndarray], answers: np.ndarray, num_groups: in
         return np.bincount(group, values, num_groups).astype(np.int64)
 
     labels = by_group(np.ones(len(group)))
-    rows = [
-        (by_group(client_hits), by_group((client_hits - halves[0]) ** 2), labels)
-        for client_hits in halves
-    ]
+    rows = [(by_group(hits), by_group((hits - halves[0]) ** 2), labels) for hits in halves]
     return np.stack([np.concatenate(row) for row in rows])
 
 
@@ -364,9 +361,9 @@ def with_head(
     sums.communication.down("moments", sum(sums.communication.upload.values()))
     sums.communication.up("hits", 24 * num_groups * len(of))
     takes = bool(tally.halves[0].any()) and not tally.is_clear(1, p.select_measure)
-    with_head = replace(choice.p, head="ridge" if takes else "none")
-    chosen = {**choice.chosen, "head": with_head.head}
-    return choice._replace(p=with_head, chosen=chosen, of_head=sums.communication)
+    settings = replace(choice.p, head="ridge" if takes else "none")
+    chosen = {**choice.chosen, "head": settings.head}
+    return choice._replace(p=settings, chosen=chosen, of_head=sums.communication)
 
 
 def _joint(s: Parameters, graphs: KnnGraphs) -> Labeled:
