@@ -159,7 +159,7 @@ class FederatedAlgorithm(NamedTuple):
 
     Modules that have to know more of a method read attributes of its `round` or `evaluate` (`attribute_of`),
     which `jaxfed.federation.method.with_attributes` sets; plain functions have none. A function that replaces
-    one of these keeps the attributes by `functools.wraps`.
+    one of these keeps the attributes by `functools.wraps`. No guarantee may depend on an attribute alone.
     """
 
     init: Init

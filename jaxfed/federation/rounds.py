@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -44,20 +44,28 @@ class Sampling(NamedTuple):
 
 
 class Participation(NamedTuple):
-    """Participation of M clients in a run, on which privacy guarantees depend.
+    """Participation of M clients in `rounds` rounds, on which privacy guarantees depend.
 
-    `most_rounds()` is the number of rounds of the client that takes part most often.
+    `clients_of` returns the clients of a round, from 1 on, ascending.
     """
 
     num_clients: int
     cohort_size: int
     sampling: str
-    most_rounds: Callable[[], int]
+    rounds: int
+    clients_of: Callable[[int], list[int]]
 
     @property
     def is_drawn(self) -> bool:
         """True if each round draws a subset of the clients, all subsets of its size equally likely."""
         return self.sampling == "uniform" and self.cohort_size < self.num_clients
+
+    def most_rounds(self) -> int:
+        """Return the number of rounds of the client that takes part most often."""
+        if self.cohort_size == self.num_clients:
+            return self.rounds
+        cohorts = map(self.clients_of, range(1, self.rounds + 1))
+        return int(np.bincount(np.concatenate([*cohorts])).max())
 
 
 def participation(
@@ -66,16 +74,8 @@ def participation(
     """Return the participation in `rounds` rounds on given labels; arguments as `sample_clients`."""
     num_clients = federation.num_clients
     size = config.cohort_size if 0 < config.cohort_size < num_clients else num_clients
-
-    def most_rounds() -> int:
-        if size == num_clients:
-            return rounds
-        counts = np.zeros(num_clients, np.int64)
-        for number in range(1, rounds + 1):
-            counts[sample_clients(config, federation, seed, number, needs_labels=True)] += 1
-        return int(counts.max())
-
-    return Participation(num_clients, size, config.sampling, most_rounds)
+    clients_of = partial(sample_clients, config, federation, seed, needs_labels=True)
+    return Participation(num_clients, size, config.sampling, rounds, clients_of)
 
 
 def sample_clients(
@@ -195,7 +195,8 @@ def cohorts_of(
     """Return the function that draws a method's cohorts from a federation (`sample_clients`).
 
     A method whose guarantee depends on how clients take part has a round with `check_participation`, which
-    raises a UsageError for a `Participation` in other cohorts, or in more rounds.
+    raises a UsageError for a `Participation` in other cohorts, or in more rounds. The round itself finds the
+    same, but later.
     """
     if (check := attribute_of(algorithm.round, "check_participation")) is not None:
         check(participation(sampling, federation, seed, rounds))

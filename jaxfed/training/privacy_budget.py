@@ -131,7 +131,9 @@ class Budget:
         """Return the method with epsilon and its parameters among each round's metrics.
 
         `ServerState.clients` of `plain` counts each client's rounds. A round raises a UsageError if its
-        cohort is not one of `participation`.
+        cohort is not that of `participation` where clients are drawn, or if `target_epsilon` is spent. It
+        depends on nothing but its arguments, so a function that replaces the method's `round`, and calls
+        it, loses no check. `check_participation` only finds the fault before the first round.
         """
 
         @wraps(plain.round)
@@ -140,9 +142,12 @@ class Budget:
         ) -> tuple[ServerState, Metrics]:
             assumed = self.participation
             if assumed is not None and assumed.is_drawn:
-                size = int(np.sum(np.asarray(cohort.client_id) >= 0))
-                number = len(leaves(state.clients)[0])
-                self.check(assumed._replace(num_clients=number, cohort_size=size))
+                number, clients = int(state.round) + 1, np.asarray(cohort.client_id)
+                clients = clients[clients >= 0].tolist()
+                num_clients = len(leaves(state.clients)[0])
+                self.check(assumed._replace(num_clients=num_clients, cohort_size=len(clients)))
+                if sorted(clients) != assumed.clients_of(number):
+                    raise _mismatch(f"round {number} is of other clients than it draws")
             after, metrics = plain.round(state, cohort, key)
             rounds = np.asarray(gather(after.clients, took_part(after.clients)))
             most = int(rounds.max(initial=0))

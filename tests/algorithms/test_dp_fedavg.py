@@ -167,7 +167,8 @@ def test_clients_that_are_drawn_have_an_epsilon_of_it():
     who = participation(Sampling(2), FEDERATION, seed=3, rounds=10)
     assert who.is_drawn
     algorithm = dp_fedavg(training=training(), participation=who, **LOUD)
-    _, told = rounds_of(algorithm, 2, [[0, 1], [0, 2]])
+    cohorts = [who.clients_of(number) for number in (1, 2)]
+    _, told = rounds_of(algorithm, 2, cohorts)
     for number, metrics in enumerate(told, start=1):
         assert metrics["epsilon_sampled"] == epsilon_of(1e-5, 2.0, number, WithoutReplacement(2, 4))
 
@@ -194,7 +195,7 @@ def test_who_takes_part_most_often_is_who_will(config, is_drawn):
 def test_a_budget_is_spent_with_the_last_round():
     config, rounds = Sampling(2), 4
     who = participation(config, FEDERATION, seed=2, rounds=rounds)
-    cohorts = [sample_clients(config, FEDERATION, 2, number) for number in range(1, rounds + 1)]
+    cohorts = [who.clients_of(number) for number in range(1, rounds + 1)]
     algorithm = dp_fedavg(training=training(), participation=who, target_epsilon=3.0)
     _, told = rounds_of(algorithm, rounds, cohorts)
     epsilons = [metrics["epsilon"] for metrics in told]
@@ -231,11 +232,25 @@ def test_a_run_of_other_cohorts_or_more_rounds_is_refused(told, played, named):
     algorithm = dp_fedavg(training=training(), participation=who, clip=0.3, target_epsilon=target)
     with pytest.raises(UsageError, match=f"^participation: .*{named}"):
         simulate(algorithm, FEDERATION, **played)
-    if (
-        who.is_drawn or target
-    ):  # rounds by hand are refused as well; nobody knows how others are drawn
+    if who.is_drawn or target:
+        # The round itself refuses, whatever replaces it and whoever calls it.
+        replaced = algorithm._replace(round=lambda *arguments: algorithm.round(*arguments))
+        with pytest.raises(UsageError, match=r"^participation: "):
+            simulate(replaced, FEDERATION, **played)
         with pytest.raises(UsageError, match=r"^participation: "):
             rounds_of(algorithm, played["rounds"])
+
+
+def test_clients_that_are_not_drawn_are_refused_in_their_round():
+    """Of a run by another seed, and of a round that is repeated or left out."""
+    who = participation(Sampling(2), FEDERATION, seed=3, rounds=2)
+    first, second = map(who.clients_of, (1, 2))
+    assert first != second
+    algorithm = dp_fedavg(training=training(), participation=who, **LOUD)
+    rounds_of(algorithm, 2, [first[::-1], second])  # in any order
+    for cohorts in ([second], [first, first], [[first[0]] * 2]):
+        with pytest.raises(UsageError, match=r"^participation: round \d is of other clients than"):
+            rounds_of(algorithm, len(cohorts), cohorts)
 
 
 @pytest.mark.parametrize("level", on_demand(METHODS, at_once=["clients"]))
