@@ -3,8 +3,7 @@
 **Results** (`paper_numbers.json`): tables 1 to 6 of XCLP, 3, 4 and 7 to 9 of ProtoFSSL, 1 to 5 and Appendix
 C.4 of FedCT. A config names the one that it is modeled on by its key `paper_table`, such as "xclp/1".
 Accuracies are in percent. FedCT's VUL is the area under the ROC curve of membership attacks, 0.5 is a guess;
-the tool that made it is no longer to be had. `launch.audit` has attacks of its own, whose areas stand in its
-own tables: none is put beside these.
+the tool that made it is no longer available, so no areas of other attacks are put beside these.
 
 **Costs** in ProtoFSSL's paper (Tables 1 and 2): formulas, figures, and their omissions. Let F be the
 operations of the network for one example, Theta the bytes of its parameters, C the bytes of a prototype, D_L

@@ -117,7 +117,7 @@ class Experiment(Section):
     sampling: Annotated[str, OneOf(SAMPLINGS), when("cohort_size", Gt(0))] = "uniform"
     evaluate_every: Annotated[int, Ge(0), Note("0 is after the last round only")] = 0
     evaluate_test: bool = False
-    checkpoint_every: Annotated[int, Ge(0), Note("0 is by the clock")] = 0
+    checkpoint_every: Annotated[int, Ge(0), Note("0 is by elapsed time")] = 0
     paper_table: Annotated[str, OneOf(("", *PAPER_TABLES))] = ""
 
     def __post_init__(self) -> None:

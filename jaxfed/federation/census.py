@@ -7,8 +7,7 @@ Batch sizes, sampling, padded shapes and the normalization of inputs depend on t
 each client sends `ClientCounts` to the server before the first round, and receives the `Census` of all.
 
 The sums of a single example are that example, and two sums before and after one example was added differ by
-it. A client therefore sends sums only to methods that normalize their inputs by them, and only of enough
-examples (`jaxfed.flower.client.client_run`).
+it. A client therefore sends sums of enough examples only, and only if a method normalizes inputs by them.
 """
 
 from __future__ import annotations

@@ -16,15 +16,15 @@ Schedule
     the run       round k | copy the state | round k + 1 | round k + 2 | ...
     its writer                             | serialize, checksum, fsync, rename
 
-A run saves every N rounds, each save complete when `save` returns, or by the clock, with c seconds for the
-last copy and t since it:
+A run saves every N rounds, each save complete when `save` returns, or by elapsed time, with c seconds for
+the last copy and t since it:
 
     save after a round  if  t >= max(10 s / 3, c / 3 %)  and nothing is being written
 
-By the clock the run waits only for the copy, NumPy arrays that later rounds cannot change: at most 3 % of the
-time (0.3 s for a GB, and host memory for one more state). A thread writes it, one save at a time and without
-a queue, on another core if one is free. After a kill at any instant either the previous save or this one is
-complete. A killed process loses at most ten seconds of work, or a round and its save that take longer.
+By elapsed time the run waits only for the copy, NumPy arrays that later rounds cannot change: at most 3 % of
+the time (0.3 s for a GB, and host memory for one more state). A thread writes it, one save at a time and
+without a queue, on another core if one is free. After a kill at any instant either the previous save or this
+one is complete. A killed process loses at most ten seconds of work, or a round and its save that take longer.
 """
 
 from __future__ import annotations
@@ -191,11 +191,11 @@ class CheckpointWriter:
     """
 
     def __init__(
-        self, checkpoints: Checkpoints, every: int, clock: Callable[[], float] = time.monotonic
+        self, checkpoints: Checkpoints, every: int, timer: Callable[[], float] = time.monotonic
     ) -> None:
-        """Write into `checkpoints`, as the only writer, every `every` rounds; 0 is by the clock."""
-        self._checkpoints, self._every, self._clock = checkpoints, every, clock
-        self._copied_at, self._copying = clock(), 0.0  # the end of the last copy, its seconds
+        """Write into `checkpoints`, as the only writer, every `every` rounds; 0 is by elapsed time."""
+        self._checkpoints, self._every, self._timer = checkpoints, every, timer
+        self._copied_at, self._copying = timer(), 0.0  # the end of the last copy, its seconds
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._in_flight: Future[None] | None = None
 
@@ -210,14 +210,14 @@ class CheckpointWriter:
             self.join()
         if self._every:
             return is_last or round_number % self._every == 0
-        since = self._clock() - self._copied_at
+        since = self._timer() - self._copied_at
         return since >= max(_MOST_LOST / 3, self._copying / LARGEST_SHARE)
 
     def save(self, step: int, state: Any, progress: RunRecord, *, at_once: bool = False) -> None:
         """Save a state and a record of progress as they are now (`Checkpoints.save`).
 
         Waits for the previous save if it is still being written. The state may be changed or donated as
-        soon as this returns. With `at_once` the save is complete then, also by the clock.
+        soon as this returns. With `at_once` the save is complete then, also by elapsed time.
 
         Raises:
             OSError: this save or the previous one has failed; earlier ones are unchanged.
@@ -226,9 +226,9 @@ class CheckpointWriter:
         if at_once or self._every:
             self._checkpoints.save(step, state, progress)
             return
-        started = self._clock()
+        started = self._timer()
         leaves = copied_leaves(state)
-        self._copied_at = self._clock()
+        self._copied_at = self._timer()
         self._copying = self._copied_at - started
         self._in_flight = self._thread.submit(self._checkpoints.write, step, leaves, progress)
 

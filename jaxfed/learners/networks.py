@@ -97,7 +97,7 @@ class NetworkState(NamedTuple):
     optimizer: Any  # states that the clients' optimizers resume from
     order: jax.Array  # typed keys [M], for shuffling own examples
     steps: jax.Array  # int32 [M], local steps done
-    fits: jax.Array  # int32 [M], rounds that the client trained in; the clock of its learning rate
+    fits: jax.Array  # int32 [M], rounds that the client trained in, which set its learning rate
 
 
 class _Client(NamedTuple):

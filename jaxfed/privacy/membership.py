@@ -1,8 +1,7 @@
 """Membership inference: was this example in a model's training set?
 
 An attack maps arrays of n examples (losses, probabilities) to one score per example, float64 [n]; larger
-scores indicate members. The training of attacked models and of shadow models, the references here, is
-elsewhere (`jaxfed.audit`).
+scores indicate members. Attacked models, and shadow models, the references here, are trained elsewhere.
 
 One model
 ---------

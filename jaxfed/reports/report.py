@@ -109,7 +109,7 @@ def write_report(
     Args:
         workdirs: of `launch.run` or `launch.sweep`, or folders that contain some at any depth.
         out: output folder; `report` in the first workdir if not given.
-        added: function that returns further tables and pictures of a run, such as those of its audit.
+        added: function that returns further tables and pictures of a run.
         formats: of plots beside PNG, "pdf" or "svg".
 
     Returns:
