@@ -34,8 +34,6 @@ from jaxfed.xclp.steps.class_scores import Rows, scores, weighed_by_prior, witho
 from jaxfed.xclp.steps.propagation_matrix import (
     SolverAccuracy,
     accuracy_of,
-    label_counts,
-    label_masses,
     solved,
 )
 
@@ -127,16 +125,19 @@ def labeled_rows(
     values, accuracy = solved(matrix, y)
     of_clients = np.zeros((int(owner.max(initial=0)) + 1, y.shape[1]), np.float32)
     np.add.at(of_clients, owner[points], y[points])
-    x, counts, masses, roots = (
-        np.asarray(a)[points]
-        for a in (values, label_counts(y), label_masses(matrix, y), matrix.root_degrees)
+    labels, roots = y[points], np.asarray(matrix.root_degrees)[points]
+    # Sums on the host: each client's number of points would be a program of its own.
+    counts, masses = (
+        np.broadcast_to(each.sum(axis=0), labels.shape)
+        for each in (labels, roots[:, None] * labels)
     )
     on_diagonal, accuracy_of_own = diagonal(matrix, points)
-    x = np.where(alone(matrix, points)[:, None], on_diagonal[:, None] * y[points], x)
+    is_alone = alone(matrix, points)[:, None]
+    x = np.where(is_alone, on_diagonal[:, None] * labels, np.asarray(values)[points])
     return Labeled(
         Rows(x, counts, masses),
         on_diagonal,
-        y[points],
+        labels,
         answers[points],
         of_clients[owner[points]],
         of_clients.sum(axis=0),
