@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, TypeVar
 
 from jaxfed.errors import UsageError
+from jaxfed.settings import hinted
 
 Factory = TypeVar("Factory", bound=Callable)
 
@@ -51,10 +52,20 @@ class Registry(UserDict[str, Factory]):
         factories: Mapping[str, Factory] | Mapping[str, Place],
         *,
         reserved: Collection[str] = (),
+        is_hinted: bool = False,
     ) -> None:
-        """A registry of objects of a kind, of which `reserved` names and those of `factories` are taken."""
-        super().__init__(factories)  # type: ignore[arg-type]
+        """A registry of objects of a kind, of which `reserved` names and those of `factories` are taken.
+
+        `is_hinted`: each call of a factory checks its keywords by their hints.
+        """
         self._kind, self._reserved = kind, frozenset([*factories, *reserved])
+        self._is_hinted = is_hinted
+        super().__init__(factories)  # type: ignore[arg-type]
+
+    def __setitem__(self, name: str, factory: Factory) -> None:
+        """Add a factory, or the place of one."""
+        is_made = self._is_hinted and not isinstance(factory, Place)
+        super().__setitem__(name, hinted(factory, name) if is_made else factory)
 
     def __getitem__(self, name: str) -> Factory:
         """The factory of this name, imported if it has not been yet."""
@@ -63,7 +74,7 @@ class Registry(UserDict[str, Factory]):
             place, entry = entry, getattr(import_module(entry.module), entry.name)
             entry = partial(entry, **place.keywords) if place.keywords else entry
             self[name] = entry
-        factory: Factory = entry
+        factory: Factory = super().__getitem__(name)
         return factory
 
     def register(self, name: str) -> Callable[[Factory], Factory]:

@@ -212,12 +212,12 @@ def check(settings: Any, owner: str = "") -> None:
     check_each(settings_of(kind), vars(settings), owner or kind.__name__)
 
 
-def hinted(factory: Factory) -> Factory:
-    """Decorate a factory: each call checks its keyword-only arguments by their hints."""
+def hinted(factory: Factory, owner: str = "") -> Factory:
+    """Decorate a factory: each call checks its keyword-only arguments by their hints; errors name `owner`."""
 
     @functools.wraps(factory)
     def checked(*args: Any, **keywords: Any) -> Any:
-        check_each(settings_of(factory), keywords, factory.__name__)
+        check_each(settings_of(factory), keywords, owner or factory.__name__)
         return factory(*args, **keywords)
 
     return checked  # type: ignore[return-value]

@@ -90,7 +90,8 @@ class FrozenTeacher(Hook):
             teacher = _teacher(state.model, key, teacher.holders)  # nobody has received one
         ids = np.asarray(cohort.client_id)
         ids = ids[ids >= 0]
-        num_new = 0 if is_first else int(np.sum(~np.asarray(gather(teacher.holders, ids))))
+        is_new = ~np.asarray(gather(teacher.holders, ids))
+        num_new = 0 if is_first else int(np.sum(is_new))
         communication.down("teacher", num_new * num_bytes_of(teacher.model))
         holders = scatter(teacher.holders, ids, np.ones(len(ids), bool))
         return state._replace(teacher=teacher._replace(holders=holders))

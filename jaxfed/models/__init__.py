@@ -41,7 +41,7 @@ _OWN: dict[str, Place] = {
     "fedct_mri": _in("convolutional", "fedct_scans"),
     **{name: _in("efficientnet", name) for name in ("efficientnet_b0", "efficientnet_lite0")},
 }
-MODELS: Registry[Callable[..., Model]] = Registry("network", _OWN)
+MODELS: Registry[Callable[..., Model]] = Registry("network", _OWN, is_hinted=True)
 
 
 def options_of(name: str) -> Mapping[str, Setting]:

@@ -28,7 +28,12 @@ def built(name, shape, **options):
 IMAGES = ("cnn", "efficientnet_b0")
 NETWORKS = {f"{name} takes images (H, W, c)": built(name, (30,)) for name in IMAGES} | {
     "...12 x 12": built("cnn13", (11, 32, 3)),
-    "...batch, group, none": built("cnn", (8, 8, 1), norm="layer"),
+    "cnn.norm='layer': choose one of 'batch', 'group', 'none'": built(
+        "cnn", (8, 8, 1), norm="layer"
+    ),
+    "mlp.hidden='wide': use lists of integers from 1 on": built("mlp", GREY, hidden="wide"),
+    "fedct_svhn.norm=1: choose one of 'batch'": built("fedct_svhn", CIFAR, norm=1),
+    "vit.heads=0: use integers from 1 on": built("vit", CIFAR, heads=0),
     "...8 groups do not divide 12 channels": built("cnn", (8, 8, 1), norm="group", channels=(12,)),
     "...32 x 32": built("resnet9", GREY),
     "...4 positive": built("resnet9", CIFAR, pools=(2, 2)),

@@ -92,7 +92,7 @@ PARAMETERS = {
     "...'centered' of label_matrix is out of range; choose": chosen("label_matrix:centered"),
     "...use 'client_prior' alone; leave-one-out estimates it": chosen("client_prior:0.5"),
     "...the value 100 of num_bits is out of range; use mult": chosen("num_bits:100"),
-    "xclp.select='alpha': use a list": p(select="alpha"),
+    "xclp.select='alpha': use lists of text, such as": p(select="alpha"),
     "...num_bits": lambda: Propagation(2, select=("num_bits",)),
     "xclp.presence=...use a tuple of 'CLIENT@STAGE'": p(presence="1@sums", **MASKED),
     "...stage 'setup' needs": leaves("1@setup"),

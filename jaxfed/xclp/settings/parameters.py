@@ -41,6 +41,7 @@ from jaxfed.settings import (
     OneOf,
     advice,
     check,
+    check_value,
     is_allowed,
     settings_of,
     when,
@@ -120,14 +121,18 @@ def _balanced_hit_rate(hits: np.ndarray, counts: np.ndarray) -> float:
 MEASURES = {"accuracy": _hit_rate, "balanced_accuracy": _balanced_hit_rate}
 
 
+Entries = Annotated[
+    Sequence[str], Described("lists of text, such as ('alpha', 'num_neighbors:5:10')")
+]
+
+
 def candidates_of(entries: Sequence[str], keys: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     """Parse entries "KEY" or "KEY:VALUE:..." to a mapping from key to values.
 
     Raises:
         UsageError: not a list of entries, an unknown or repeated key, or a value of the wrong type.
     """
-    if not isinstance(entries, list | tuple):
-        raise _refused(entries, "use a list of texts, such as ('alpha', 'num_neighbors:5:10')")
+    check_value("select", entries, Entries, owner="xclp")
     candidates: dict[str, tuple[Any, ...]] = {}
     for entry in entries:
         key, *texts = str(entry).split(":")
@@ -219,7 +224,7 @@ class Propagation:
             plaintext steps (after line 16 of Algorithm 1).
     """
 
-    select: Sequence[str] = field(default=(), kw_only=True)
+    select: Entries = field(default=(), kw_only=True)
     select_measure: Annotated[str, OneOf(MEASURES)] = field(default="accuracy", kw_only=True)
     # From about 0.1 on, labels change.
     tolerance: Annotated[float, Gt(0), Le(0.01)] = field(default=1e-6, kw_only=True)
