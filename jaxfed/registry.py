@@ -19,7 +19,6 @@ from importlib import import_module
 from typing import Any, NamedTuple, TypeVar
 
 from jaxfed.errors import UsageError
-from jaxfed.settings import hinted
 
 Factory = TypeVar("Factory", bound=Callable)
 
@@ -52,20 +51,21 @@ class Registry(UserDict[str, Factory]):
         factories: Mapping[str, Factory] | Mapping[str, Place],
         *,
         reserved: Collection[str] = (),
-        is_hinted: bool = False,
+        decorator: Callable[[Any, str], Any] | None = None,
     ) -> None:
         """A registry of objects of a kind, of which `reserved` names and those of `factories` are taken.
 
-        `is_hinted`: each call of a factory checks its keywords by their hints.
+        `decorator`: factory, name -> what takes its place, such as `jaxfed.settings.hinted`.
         """
         self._kind, self._reserved = kind, frozenset([*factories, *reserved])
-        self._is_hinted = is_hinted
+        self._decorator = decorator
         super().__init__(factories)  # type: ignore[arg-type]
 
     def __setitem__(self, name: str, factory: Factory) -> None:
         """Add a factory, or the place of one."""
-        is_made = self._is_hinted and not isinstance(factory, Place)
-        super().__setitem__(name, hinted(factory, name) if is_made else factory)
+        if self._decorator is not None and not isinstance(factory, Place):
+            factory = self._decorator(factory, name)
+        super().__setitem__(name, factory)
 
     def __getitem__(self, name: str) -> Factory:
         """The factory of this name, imported if it has not been yet."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from jaxfed.registry import Place, Registry, imported_on_use
-from jaxfed.settings import Setting, settings_of
+from jaxfed.settings import Setting, hinted, settings_of
 
 if TYPE_CHECKING:
     from jaxfed.models.flax_modules import from_flax
@@ -41,7 +41,7 @@ _OWN: dict[str, Place] = {
     "fedct_mri": _in("convolutional", "fedct_scans"),
     **{name: _in("efficientnet", name) for name in ("efficientnet_b0", "efficientnet_lite0")},
 }
-MODELS: Registry[Callable[..., Model]] = Registry("network", _OWN, is_hinted=True)
+MODELS: Registry[Callable[..., Model]] = Registry("network", _OWN, decorator=hinted)
 
 
 def options_of(name: str) -> Mapping[str, Setting]:
