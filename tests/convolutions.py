@@ -11,11 +11,14 @@ LAYOUT = ("NHWC", "HWIO", "NHWC")
 def assert_agrees_with_xla(convolve, images, kernel, padding, strides=(1, 1), groups=1, atol=1e-4):
     """In value and both derivatives."""
     settings = {"dimension_numbers": LAYOUT, "feature_group_count": groups}
-    found = []
-    for function in (convolve, lax.conv_general_dilated):
-        run = lambda *a, f=function: f(*a, strides, padding, **settings)  # noqa: E731
-        out, pull = jax.vjp(run, images, kernel)
-        found.append((out, *pull(jnp.cos(out))))
+
+    def with_derivatives(function):
+        out, pull = jax.vjp(lambda *a: function(*a, strides, padding, **settings), images, kernel)
+        return out, *pull(jnp.cos(out))
+
+    found = (
+        jax.jit(with_derivatives, static_argnums=0)(f) for f in (convolve, lax.conv_general_dilated)
+    )
     for ours, theirs in zip(*found, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=atol)
 
@@ -30,6 +33,7 @@ def assert_clients_need_no_convolution(convolve, images, kernels, *, atol=1e-3, 
     derivatives = jax.grad(loss, argnums=(0, 1))
     together = jax.jit(jax.vmap(derivatives))
     assert "stablehlo.convolution" not in together.lower(kernels, images).as_text()
-    apart = [derivatives(*each) for each in zip(kernels, images, strict=True)]
+    alone = jax.jit(derivatives)
+    apart = [alone(*each) for each in zip(kernels, images, strict=True)]
     for ours, theirs in zip(together(kernels, images), zip(*apart, strict=True), strict=True):
         np.testing.assert_allclose(ours, np.stack(theirs), rtol=1e-4, atol=atol)

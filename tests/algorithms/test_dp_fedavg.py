@@ -219,7 +219,7 @@ def test_a_budget_is_spent_with_the_last_round():
             "cohort_size=4, but .* cohort_size=3",
         ),
         (
-            (Sampling(), 2, 3.0),
+            (Sampling(), 2, 5.0),
             {"rounds": 8},
             "allows 2 rounds of a client, but one takes part in 8",
         ),
@@ -229,7 +229,9 @@ def test_a_run_of_other_cohorts_or_more_rounds_is_refused(told, played, named):
     """Before its first round; epsilon would be that of other clients or fewer rounds."""
     sampling, rounds, target = told
     who = participation(sampling, FEDERATION, seed=0, rounds=rounds)
-    algorithm = dp_fedavg(training=training(), participation=who, clip=0.3, target_epsilon=target)
+    algorithm = dp_fedavg(
+        training=training(), participation=who, clip=0.3, target_epsilon=target, delta=1e-4
+    )
     with pytest.raises(UsageError, match=f"^participation: .*{named}"):
         simulate(algorithm, FEDERATION, **played)
     if who.is_drawn or target:

@@ -158,11 +158,8 @@ def test_fedmd_transfers_digests_and_revisits(sums):
         (everybody, 0, 5),
         (everybody, own, 4),
     ]
-    assert [keywords["public_loss"] for keywords, *_ in fits[::2]] == [
-        "label",
-        "score_l1",
-        "score_l1",
-    ]
+    losses = [keywords["public_loss"] for keywords, *_ in fits[::2]]
+    assert losses == ["label", "score_l1", "score_l1"]
     np.testing.assert_array_equal(fits[0][3].label, labels)
     first, second = fits[2][3], fits[4][3]
     assert first.weight.sum() == second.weight.sum() == 10

@@ -134,6 +134,8 @@ def test_noise_is_on_what_is_shown_and_nothing_else():
         rounds_of(algorithm, FIVE, 1, [[0, 1]])[1] for algorithm in (made(), made(noise=2.0))
     )
     assert_same(quiet.model, loud.model)
+    _, metrics = made(noise=2.0).round(loud, FIVE.cohort([0, 1]), KEY)
+    assert "prototype_epsilon" not in metrics  # embeddings have no bound
     noisy, plain = (np.asarray(state.memory.latest.center) for state in (loud, quiet))
     is_there = np.asarray(loud.memory.latest.is_there)
     labels = [FIVE.y[points] for points in FIVE.partition.labeled[:2]]

@@ -52,8 +52,14 @@ def test_beside_each_confident_row_any_is_drawn_alike():
     weight, label = (np.arange(23) % 3 == 0).astype(np.float32), np.where(np.arange(23) < 20, 0, -1)
     nobody = jnp.zeros(23, bool)
     data = ClientData(jnp.zeros((23, 1)), *map(jnp.asarray, (label, weight)), nobody, ~nobody)
-    plan = _beside_all(data, Batches("beside_all", 4, 1400), KEY)
-    index, used = map(np.asarray, jax.vmap(plan.rows)(jnp.arange(plan.num_steps)))
+
+    @jax.jit
+    def drawn_rows(data):
+        plan = _beside_all(data, Batches("beside_all", 4, 1400), KEY)
+        return *jax.vmap(plan.rows)(jnp.arange(2800)), plan.num_steps
+
+    index, used, num_steps = map(np.asarray, drawn_rows(data))
+    assert num_steps == 2800
     first = index[:, :4].reshape(1400, 8)[used[:, :4].reshape(1400, 8)].reshape(1400, 7)
     np.testing.assert_array_equal(np.sort(first, axis=1), [np.arange(0, 20, 3)] * 1400)
     drawn = np.bincount(index[:, 4:].ravel(), minlength=23)

@@ -19,7 +19,7 @@ SMALL = {
     "num_repeats": 1,
     "dataset__train_size": 200,
     "algorithm": "fedavg",
-    "baselines": ("per_client_lp",),
+    "baselines": (),
     "federation__test": "clients",
     "rounds": 3,
     "model__hidden": (8,),

@@ -6,7 +6,7 @@ import pytest
 import jaxfed
 from jaxfed.config.methods import clients_for
 
-SMALL = {"num_repeats": 1, "rounds": 30, "execution__plots": False, "progress": False}
+SMALL = {"num_repeats": 1, "rounds": 6, "execution__plots": False, "progress": False}
 SMALL |= {"dataset__train_size": 300, "xclp__num_bits": 64, "model__hidden": (8,)}
 
 

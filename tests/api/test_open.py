@@ -17,8 +17,8 @@ TRAINED = "fedavg_xclp:smoke"
 FEW = {"algorithm": "fedavg", "baselines": ("per_client_lp",), "xclp__alpha": 0.9, "rounds": 2}
 FEW |= {
     "federation__test": "clients",
-    "dataset__train_size": 400,
-    "model__hidden": (16,),
+    "dataset__train_size": 200,
+    "model__hidden": (8,),
     "execution__plots": False,
 }
 

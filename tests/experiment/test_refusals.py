@@ -122,9 +122,7 @@ SIMULATED = {
         KNN, clients((X[:2], [-1, -1]), test=PAIR, num_classes=3)()
     ),
     "predict: examples of type <U1; numbers are needed": predicted(fedavg, np.array([["a"] * 4])),
-    "...labels the points that its clients hold": predicted(
-        lambda: ALGORITHMS["xclp"](num_classes=3, num_bits=64), X
-    ),
+    "...labels the points that its clients hold": predicted(lambda: KNN, X),
 }
 
 SETTINGS = {"algorithm": "xclp", "num_repeats": 2, "dataset": {"name": "digits"}, "alpha": 0.5}

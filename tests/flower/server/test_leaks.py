@@ -62,10 +62,7 @@ def found_in_a_run(there, stops=contextlib.nullcontext, codes=()):
     return found
 
 
-@pytest.mark.parametrize(
-    "case",
-    on_demand(METHODS, at_once=AT_ONCE),
-)
+@pytest.mark.parametrize("case", on_demand(METHODS, at_once=AT_ONCE))
 def test_nothing_of_the_examples_leaves(tmp_path, codes, case):
     name, settings = METHODS[case]
     there = Deployment(tmp_path, config_of(name, "dataset.train_size=90", *settings))
