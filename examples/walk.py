@@ -3,27 +3,27 @@
 python -m examples.walk
 """
 
-# %% The clients: the digits dealt to ten of them, a tenth of the labels at each.
+# %% The clients: the digits split among ten of them, a tenth of the labels at each.
 import jaxfed
 from jaxfed.data import Dirichlet, Labels, load, partition
 from jaxfed.reports.figures import partition_figure
 
 digits = load("digits")
-dealt = partition(
+parts = partition(
     digits.y, num_clients=10, scheme=Dirichlet(0.5), labels=Labels(fraction=0.1), seed=0
 )
 counts = [
     [[(digits.y[points] == c).sum() for c in range(10)] for points in clients]
-    for clients in (dealt.labeled, dealt.unlabeled)
+    for clients in (parts.labeled, parts.unlabeled)
 ]
 figure = partition_figure({"labeled": counts[0], "unlabeled": counts[1]})
 
 # %% XCLP on these arrays, without a config: labels for every client's own points.
-vectors = [digits.x[[*a, *b]].reshape(-1, 64) for a, b in zip(*dealt[:2], strict=True)]
-labels = [[*digits.y[a], *[-1] * len(b)] for a, b in zip(*dealt[:2], strict=True)]
-found = jaxfed.xclp.propagate_labels(vectors, labels, num_classes=10)
-truth = [digits.y[[*a, *b]] for a, b in zip(*dealt[:2], strict=True)]
-right = sum((f.labels == t).sum() for f, t in zip(found, truth, strict=True))
+vectors = [digits.x[[*a, *b]].reshape(-1, 64) for a, b in zip(*parts[:2], strict=True)]
+labels = [[*digits.y[a], *[-1] * len(b)] for a, b in zip(*parts[:2], strict=True)]
+labelings = jaxfed.xclp.propagate_labels(vectors, labels, num_classes=10)
+truth = [digits.y[[*a, *b]] for a, b in zip(*parts[:2], strict=True)]
+right = sum((labeling.labels == y).sum() for labeling, y in zip(labelings, truth, strict=True))
 print(f"XCLP is right on {right} of {len(digits.y)} points")
 
 # %% The same as an experiment: baselines, repeats, files, and tables out of them.

@@ -54,6 +54,21 @@ def test_links_between_files_lead_to_pages_and_sources(tmp_path):
     assert site.texts["index.md"].startswith("[d](d.md#h) [x](results/x/README.md)")
     assert site.texts["d.md"].startswith("[up](index.md) [code](source/a.py.txt)")
     assert site.texts["results/x/README.md"] == "[d](../../d.md)"
+    site.write(tmp_path / "out")
+    outside = {
+        page: "exclude: true" in (tmp_path / "out" / page).read_text() for page in site.texts
+    }
+    assert outside == {"index.md": False, "d.md": False, "results/x/README.md": True}
+
+
+@pytest.mark.parametrize(
+    "words", ["epochs", "seeds", "best model", "balanced", "mixed precision", "limitations"]
+)
+def test_a_search_finds_a_guide_first(words):
+    """The site's search ranks headings before text, and results are outside of it."""
+    guides = "".join((ROOT / "docs" / f"{name}.md").read_text() for name in ("questions", "limits"))
+    headings = [line for line in guides.lower().splitlines() if line.startswith("#")]
+    assert any(words in heading for heading in headings)
 
 
 def test_no_page_is_outside_the_navigation():

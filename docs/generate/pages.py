@@ -29,16 +29,16 @@ class Site:
 
     @property
     def titles(self) -> dict[str, str]:
-        """The first heading of each page; the folder's name of a report, since reports have one heading."""
+        """The first heading of each page; of results, the name of their folder."""
         return {path: _title(text, path) for path, text in self.texts.items()}
 
     def write(self, folder: Path) -> None:
         """Write pages and files into an empty folder.
 
-        Tables of figures are outside the search: they all have words such as "seeds", which ask for a guide.
+        Results are outside the search: they all have words such as "seeds", which ask for a guide.
         """
         for path, text in self.texts.items():
-            head = "---\nsearch:\n  exclude: true\n---\n\n" if _is_table(path) else ""
+            head = "---\nsearch:\n  exclude: true\n---\n\n" if _is_result(path) else ""
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(head + text)
         for path, file in self.files.items():
@@ -63,9 +63,8 @@ def gathered(root: Path, made: dict[str, str]) -> tuple[Site, list[str]]:
     notebooks = sorted((root / "examples" / "notebooks").glob("*.ipynb"))
     sources |= {str(path.relative_to(root)): f"tutorials/{path.stem}.md" for path in notebooks}
     known = sources | {f"docs/{path}": path for path in made}
-    for name in ("tables.css", "search-from-files.js"):
-        if (root / "docs" / "assets" / name).is_file():
-            site.files[f"assets/{name}"] = root / "docs" / "assets" / name
+    for path in (root / "docs" / "assets").glob("*.[cj]s*"):  # styles and scripts
+        site.files[f"assets/{path.name}"] = path
     if "README.md" in sources:
         known["docs/index.md"] = "index.md"
     site.files |= {f"tutorials/{path.name}": path for path in notebooks}  # to download
@@ -127,16 +126,15 @@ def _outside_code(text: str, change: Callable[[str], str]) -> str:
     return "".join(part if i % 2 else change(part) for i, part in enumerate(parts))
 
 
-_TABLES = ("report.md", "vulnerability.md", "leaderboard.md", "gallery.md")
-
-
-def _is_table(path: str) -> bool:
-    """True for pages of figures that a command has written."""
-    return path.endswith(_TABLES)
+def _is_result(path: str) -> bool:
+    """True for pages of measured numbers; `results.md` leads to them."""
+    return path.startswith("results/") or path in {"leaderboard.md", "gallery.md"}
 
 
 def _title(text: str, path: str) -> str:
-    if path.startswith("results/") and _is_table(path):
-        return "/".join(PurePosixPath(path).parts[1:-1]) + ": figures"
+    if path.startswith("results/"):
+        folder = "/".join(PurePosixPath(path).parts[1:-1])
+        name = PurePosixPath(path).stem
+        return folder if name == "README" else f"{folder}: {name}"
     found = re.search(r"^# (.+)$", text, re.MULTILINE)
     return found[1].replace("`", "") if found else path

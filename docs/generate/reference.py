@@ -72,7 +72,7 @@ class Entry(NamedTuple):
     def idea(self) -> str:
         """The first line of its docstring without the title; or what a preset gives its method."""
         if self.given:
-            given = ", ".join(f"{key}={value!r}" for key, value in self.given.items())
+            given = ", ".join(f"{key} {value!r}" for key, value in self.given.items())
             return f"{self.factory.__name__} with {given}"
         line = self.docstring.strip().partition("\n")[0].rstrip(".")
         return line.removeprefix(f"{self.declared.title}: ")

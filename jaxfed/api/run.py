@@ -62,8 +62,8 @@ def execute(
 ) -> dict[str, Any]:
     """Prepare, then make the workdir, then run: a mistake leaves nothing behind. Returns the summary.
 
-    Before the first round `Simulation` reads the data; `first_repeat` makes clients and methods of them;
-    `open_for_all` makes the workdir, in which the first of several processes alone writes.
+    Before the first round, in this order: `Simulation` reads the data, `first_repeat` makes clients and
+    methods, `open_for_all` the workdir, `Experiment.run` restores a checkpoint, `method_rounds` calls `init`.
 
     Args:
         config: resolved and checked.
