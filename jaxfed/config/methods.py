@@ -206,10 +206,11 @@ def naming(
 ) -> AbstractContextManager[None]:
     """Name in errors about a method's keyword or training the config's key; `settings` are candidates."""
     values = all_keywords(config, name)
+    training = {key: training_key(config, name, key) for key in config.training}
     keys = {
-        f"{owner}.{key}": training_key(config, name, key)
+        f"{owner}.{key}": named
         for owner in ("config.training", "LocalTraining", "ServerTraining", "Training")
-        for key in config.training
+        for key, named in training.items()
     }
     keys |= {word: f"{name}.{word}" for word in values}
     for owner in (algorithm_of(config, name), name):
