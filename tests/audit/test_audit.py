@@ -34,7 +34,7 @@ TREES = (
 FEW = (  # where figures do not matter
     *(*TREES, "baselines=local_learning,xclp,client_knn", "audit.shadows=4", "xclp.num_bits=64"),
     *("dataset.train_size=300", "dataset.test_size=200", "federation.num_labeled=50"),
-    *("federation.public_size=50", "audit.population=25", "execution.plots=false"),
+    *("federation.public_size=50", "audit.population=12", "execution.plots=false"),
 )
 ONE_ROUND = (*FEW, "rounds=1", "audit.rounds=1")
 

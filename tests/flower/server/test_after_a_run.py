@@ -10,6 +10,7 @@ from on_demand import on_demand
 import jaxfed
 from jaxfed.errors import UsageError
 
+ALIKE = ("rounds=1", "federation.partition=iid")  # clients of one size have one program
 TABLE = ("preprocessing.kind=standardized", "dataset.train_size=0", "dataset.label_key=sick")
 NAMES = ["age", "weight", "job=miner", "job=nurse", "weight is missing"]
 WITHOUT_MODELS = {
@@ -46,7 +47,7 @@ def alone(there):
 @pytest.mark.parametrize("case", on_demand(METHODS, at_once=["scaffold", "xclp"]))
 def test_the_model_is_that_of_a_simulation(tmp_path, case):
     name, settings = METHODS[case]
-    config = config_of(name, *settings, "rounds=1", "dataset.train_size=90")
+    config = config_of(name, *settings, *ALIKE, "dataset.train_size=90")
     there = Deployment(tmp_path, config)
     there.serve()
     x = there.held.parts["test"][0][:5]
@@ -64,7 +65,7 @@ def test_the_model_is_that_of_a_simulation(tmp_path, case):
 
 
 def test_a_server_of_sites_with_names_of_columns_takes_rows_by_name(tmp_path, table):
-    there = Deployment(tmp_path, config_of("fedavg", f"dataset.name={table}", *TABLE, "rounds=1"))
+    there = Deployment(tmp_path, config_of("fedavg", f"dataset.name={table}", *TABLE, *ALIKE))
     there.serve()
     x, columns = there.held.parts["test"].x[:2], there.held.shared.columns
     assert list(columns) == NAMES
