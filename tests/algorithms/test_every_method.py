@@ -54,6 +54,8 @@ SETTINGS = {  # of methods that need other data, or fewer steps
     # Eight clients are few to hide among: noise that can be learned through promises next to nothing.
     "dp_fedavg": ("dp_fedavg.noise_multiplier=0.02", "dp_fedavg.clip=2.0"),
     "dp_fedavg_records": ("dp_fedavg_records.clip=2.0",),
+    # At 0.1 a confidence lies on a threshold, and rounding decides it.
+    "twinsight": ("training.learning_rate=0.05",),
     "dsfl": ("dsfl.steps=20", "dsfl.distill_steps=10"),
     "fedmd": (
         *(*SGD, "rounds=6", "federation.public_labeled=true", "fedmd.transfer_steps=20"),
