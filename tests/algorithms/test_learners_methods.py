@@ -182,6 +182,13 @@ def test_fedmd_without_public_labels():
     assert fits[1][3].weight.sum() == NUM_PUBLIC
 
 
+def test_fedmd_transfers_to_new_clients_alone():
+    stand_in, fits = recorded(1.0)
+    algorithm = fedmd(network=stand_in, public=U, num_classes=3, subset=0, public_labels=None)
+    toy_learner.rounds_of(algorithm, FEDERATION, 2, [[0, 1], [0, 1, 2]])
+    assert [who for _, who, *_ in fits] == [[0, 1]] * 3 + [[2]] + [[0, 1, 2]] * 2
+
+
 @pytest.mark.parametrize("sums", ["plaintext", "masked"])
 def test_distillation_teaches_the_mean_answer(sums):
     stand_in, fits = recorded(1.0)

@@ -58,6 +58,7 @@ PARTITIONS = {
     "...Classes.per_client=2...8 of 10": split(Classes, 2),
     "...num_clients=5: the data have 4 client ids; use 4": split(Natural, IDS, num_clients=5),
     "...entries do not match": split(Natural, IDS[1:]),
+    "...entries do not match  new": split(Natural, IDS, IDS[1:], num_clients=None, new_y=TENS),
     "...shares from 0 on": split(Table, np.full((2, 10), np.nan)),
     "...min_size=1: Subclasses fixes the client of each example; use 0": split(
         Subclasses, TENS, min_size=1

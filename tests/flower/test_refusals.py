@@ -46,6 +46,12 @@ def labels_at_the_server():
     trial.deal(config, Path("nodes"), Path("server"))
 
 
+def a_key_that_flower_refuses():
+    refusing = ["sh", "-c", "echo known already; exit 1"]
+    with mock.patch.object(programs, "_flwr", return_value=refusing):
+        programs._register(Path("a.pub"), {}, print)
+
+
 COMMANDS = {
     "a command is missing: use one of try, server, client": said(),
     "serve: use one of try": said("serve"),
@@ -105,6 +111,10 @@ RECORDS = {
 UNSENT = [None, [1], np.array(["a"]), np.array([None]), np.zeros(1, "M8[s]"), np.float32(1)]
 
 test_commands = refusals.table(COMMANDS)
+test_keys = refusals.table(
+    {"a.pub: Flower refuses it: known already": a_key_that_flower_refuses},
+    programs.DeploymentError,
+)
 test_records = refusals.table(RECORDS, BadMessage)
 test_values_that_cannot_be_sent = refusals.table(
     {f"x: ...cannot be sent  {value!r}": partial(records.encode, {"x": value}) for value in UNSENT},

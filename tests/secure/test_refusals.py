@@ -15,6 +15,7 @@ from jaxfed.secure.primitives import oblivious_transfer as extension
 from jaxfed.secure.primitives.packing import Packing
 from jaxfed.secure.primitives.prg import Keystream
 from jaxfed.secure.primitives.ring import FixedPoint
+from jaxfed.secure.row_sums import double_masks
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import KeyPair
 from jaxfed.secure.session.neighborhoods import Promise, neighborhood
@@ -113,6 +114,11 @@ def unpacked(change):
     return lambda: ring.unpack(change(ring.pack(np.arange(10), 13)), 10, 13)
 
 
+def neighbors(*clients):
+    start = double_masks.sparse_start_message(0, 9, 2, clients)
+    return lambda: double_masks.parsed_sparse_start(start)
+
+
 def ciphertexts(length):
     return lambda: paillier._from_bytes(bytes(length), 2, 4, "ciphertexts")
 
@@ -170,6 +176,8 @@ MESSAGES = {
     "...take 26 bytes": unpacked(lambda message: message[:-1]),
     "...take 26 bytes  long": unpacked(lambda message: message + b"\0"),
     "...padding": unpacked(lambda message: b"\xff" * 26),
+    "neighbors [2, 1]: not in ascending order": neighbors(2, 1),
+    "neighbors [1, 1]: not in ascending order": neighbors(1, 1),
     "...2 ciphertexts take 8 bytes, got 7": ciphertexts(7),
     "...2 ciphertexts take 8 bytes, got 9": ciphertexts(9),
     "...3 shares are needed, got 2": secret({1: SHARES[0], 2: SHARES[1]}),

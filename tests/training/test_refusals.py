@@ -219,6 +219,14 @@ SIDES = {
     "...hamming=...does not run on a network; use 'masked'": labeled_on_a_network(
         "xclp.hamming=plaintext", "xclp.influence=columns", "xclp.row_sums=masked"
     ),
+    "LocalTraining.batch_statistics='static': nothing is measured under masks; use": lambda: fedavg(
+        training=training_of(BATCHES, batch_statistics="static").with_server(
+            sums="masked_resilient"
+        )
+    ),
+    "...batch_statistics='static': nothing is measured on a network; use": labeled_on_a_network(
+        "training.batch_statistics=static"
+    ),
     "the states of 1,000,000 clients take 12 MB, the host's memory is 1 MB; use a": population(
         10**6
     ),

@@ -24,6 +24,11 @@ def of(vectors, labels=(Y,), **given):
     return lambda: propagate_labels(vectors, labels, **{"num_classes": 2} | given)
 
 
+def of_1_mb(call):
+    little = mock.patch("jaxfed.federation.execution.available_bytes", return_value=10**6)
+    return little(lambda _: call())
+
+
 one = partial(of, [X])
 MASKED = {"hamming": "masked", "row_sums": "masked", "influence": "columns"}
 INPUTS = {
@@ -36,6 +41,9 @@ INPUTS = {
     "Execution.workers=-1: use integers from 0": lambda: Execution(workers=-1),
     "Execution.num_devices=None: use integers": lambda: Execution(num_devices=None),
     "...num_devices=5: use": lambda: Execution(num_devices=5).mesh,
+    "xclp.head='ridge': matrices of 256 x 256 features would take 1.58 MB": of_1_mb(
+        of([np.eye(2, 256, dtype=np.float32)], num_bits=64, num_neighbors=1, head="ridge")
+    ),
     "xclp.presence: client 9: at most 3 of 4 clients": of(
         [np.ones((6, 3))] * 4,
         [np.arange(6) % 2] * 4,

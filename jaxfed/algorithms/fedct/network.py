@@ -248,8 +248,6 @@ class CoTrainingClient:
         if step == TURN:
             return self.turn(state, request, cohort)
         voting = self.settings.voting
-        if voting.sums == "plaintext":
-            raise ProtocolError(f"a step {step!r}, and answers are not summed under masks")
         address, number = exchanges.terms_of(request, "address", "round")
         if not state["tally"] or state["round"] != number:
             raise ProtocolError(f"step {step!r} of round {number} without answers of that round")

@@ -103,14 +103,13 @@ def common_shape(files: Iterable[Path | Encoded], image_size: int | None) -> Sha
     """The common shape: grey if all images are grey; their own size if it is the same for all.
 
     Images of several sizes become squares of the median of their shorter sides, 224 at most, unless
-    `image_size` says otherwise. More than 8 bits a channel are refused.
+    `image_size` says otherwise.
     """
     sizes, modes = [], set()
     for file in files:
         with _opened(file) as image:
             sizes.append(_upright_size(image, file))
             modes.add(image.mode)
-            _check_mode(image, file)
     channels = 1 if modes <= {"1", "L"} else 3
     if image_size is not None:
         return Shape(image_size, image_size, channels)

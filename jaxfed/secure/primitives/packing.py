@@ -56,7 +56,8 @@ class Packing:
 
     def packed_columns(self, bits: np.ndarray) -> list[mpz]:
         """sum_i bits[i, l] (L + 1)^i for every l, bits uint8 [n, L], n <= S: L integers."""
-        self._check(len(bits))
+        if len(bits) > self.slots:
+            raise UsageError(f"a plaintext has {self.slots} slots, got {len(bits)} points")
         groups = np.packbits(bits, axis=0, bitorder="little")
         columns = [mpz(0)] * bits.shape[1]
         for sums, patterns in zip(self._subset_sums, groups.tolist(), strict=False):
@@ -66,8 +67,7 @@ class Packing:
         return columns
 
     def digits(self, values: Sequence[mpz], count: int) -> np.ndarray:
-        """The digits v_0 ... v_{count - 1} of every value: uint16 [len(values), count]."""
-        self._check(count)
+        """The digits v_0 ... v_{count - 1} of every value, count <= S: uint16 [len(values), count]."""
         limit = self._radix**count
         if any(not 0 <= value < limit for value in values):
             raise ProtocolError(f"the shares give no {count} distances: they do not fit together")
@@ -83,10 +83,6 @@ class Packing:
                 rest, row[position] = gmpy2.f_divmod(rest, divisor)
         digits = words[:, :, None] // radix ** np.arange(per_word) % radix
         return digits.reshape(len(values), -1)[:, :count].astype(np.uint16)
-
-    def _check(self, count: int) -> None:
-        if count > self.slots:
-            raise UsageError(f"a plaintext has {self.slots} slots, got {count} points")
 
     @cached_property
     def _subset_sums(self) -> list[list[mpz]]:

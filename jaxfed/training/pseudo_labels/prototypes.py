@@ -142,7 +142,7 @@ def completed(helpers: Prototypes) -> Prototypes:
     joint = joint_means(helpers)
     center = jnp.where(helpers.is_there[..., None], helpers.center, joint.center[None])
     is_there = jnp.any(helpers.is_there, axis=-1, keepdims=True) & joint.is_there[None]
-    return Prototypes(jnp.where(is_there[..., None], center, 0), is_there)
+    return Prototypes(center, is_there)
 
 
 def joint_means(helpers: Prototypes) -> Prototypes:

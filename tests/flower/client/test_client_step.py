@@ -175,6 +175,8 @@ def test_a_process_that_dies_while_it_writes_serves_the_step_again(tmp_path, mon
         patched.setattr(client_step.Path, "unlink", deletes_none)
         with pytest.raises(Killed):
             served(tmp_path, request, compute)
+    if writes == 1:  # nothing goes on from a step that was not served
+        assert refusal(served(tmp_path, asked(3, add=1, after=2), compute)).kind == "StateLost"
     assert total(served(tmp_path, request, compute)) == 2
     assert compute.calls == (2 if writes == 2 else 3)
     assert total(served(tmp_path, asked(3, add=1, after=2), compute)) == 3

@@ -58,7 +58,7 @@ def test_a_server_checks_before_it_listens(tmp_path):
     assert not place.exists()
     (place / "run").mkdir(parents=True)
     (place / "run" / "letter.txt").write_text("of something else")
-    with pytest.raises(UsageError, match="run"):
+    with pytest.raises(UsageError, match="run: is no workdir"):
         serve()
     assert not (place / "network").exists()
 

@@ -135,12 +135,13 @@ def test_complete_graph_has_the_messages_of_today(mask_partners):
     assert volumes[0] == volumes[1]
 
 
-def test_a_sum_is_given_up_where_too_many_leave(caplog):
+@pytest.mark.parametrize(("number", "who"), [(23, "client"), (24, "nobody is left")])
+def test_a_sum_is_given_up_where_too_many_leave(caplog, number, who):
     """One warning, no sum, and the session goes on."""
-    session = sparse_session(24, leaving([(c, ("send", "upload"), 0) for c in range(23)]))
+    session = sparse_session(24, leaving([(c, ("send", "upload"), 0) for c in range(number)]))
     with caplog.at_level(logging.WARNING):
         assert vote_sums.vote_histogram(session, marks_of(24), is_resilient=True) is None
-    assert "a sum of round 0 is given up: client" in caplog.text
+    assert f"a sum of round 0 is given up: {who}" in caplog.text
     assert session.contributors == []
 
 

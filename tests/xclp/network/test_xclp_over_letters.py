@@ -2,6 +2,7 @@
 
 import json
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -123,6 +124,22 @@ def test_the_server_receives_no_codes_features_or_labels():
         assert row.tobytes() not in received
     assert LABELS[0][:4].tobytes() not in received
     assert network.seeds[0] not in received
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"is_resilient": True}, "by another protocol"),
+        ({"shorter": {}}, "with other rows"),
+        ({"shorter": {0: slice(1, 9)}}, "with other rows"),
+    ],
+)
+def test_row_sums_of_another_plan(change, line):
+    """Sums of fewer rows or clients than the settings say would be narrower than a client agreed to."""
+    plan = {"is_resilient": False, "signed": False, "shorter": {0: slice(0, 9)}}
+    client = LabelingClient(VECTORS[0], LABELS[0], parameters(), 0, bytes(32))
+    with pytest.raises(ProtocolError, match=f"row sums {line}"):
+        client._sums_client(SimpleNamespace(address=0), None, **plan | change)
 
 
 @pytest.mark.parametrize("labels", [(0, 0), (0, 1)])
