@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple, NoReturn
 
 from ml_collections import ConfigDict
@@ -22,6 +23,7 @@ from jaxfed.flower.deployment import programs, trial
 from jaxfed.flower.deployment.programs import Address, Say
 from jaxfed.flower.messages import setup
 from jaxfed.flower.server import server_data, server_run
+from jaxfed.host import storage
 
 Simulate = Callable[[ConfigDict, Path], None]
 
@@ -129,9 +131,6 @@ def serve(
 
     Returns:
         Exit status: 1 if the run failed. The same command continues it.
-
-    Raises:
-        UsageError: a mistake in the config or the arguments.
     """
     wanted = experiment.config.federation.num_clients
     if len(clients) < wanted:
@@ -146,6 +145,7 @@ def serve(
                 if not tries or not isinstance(error.__context__, BlockingIOError):
                     raise
             time.sleep(1.0)
+        programs.check_free(address)
         known = {*names, address.host} - {"0.0.0.0"}
         programs.make_server_certificate(address.certificates, sorted(known))
         if address.host != programs.HERE:
@@ -169,10 +169,8 @@ def take_part(
     that has ended is started again. A worker ends if its memory is not enough. A SuperNode ends when the
     server forgets it, as after a restart of the server, and while the server counts an earlier one with its
     key as connected. A key that does not exist is made; its public part goes to the server.
-
-    Raises:
-        UsageError: something is wrong in the folder, or with the arguments.
     """
+    folder = folder.absolute()
     client_data.read(folder)
     if not root.is_file():
         raise UsageError(f"--ca={root}: no such file")
@@ -180,16 +178,26 @@ def take_part(
         public = programs.make_node_key(key)
         say(f"made {key}; the server needs {public} before this client can connect")
     programs.check_private(key)
-    variables = programs.environment(
-        client_data.private_folder(folder.absolute(), client_data.NODE)
-    )
-    with tempfile.TemporaryDirectory(prefix="jaxfed-", dir="/tmp") as private:  # a short name
-        address = str(Path(private) / "worker")
-        worker = [sys.executable, "-m", WORKER, str(folder.absolute()), address]
-        node = programs.node_command(server, f'worker="{address}"', root=root, key=key)
-        commands = {"worker": worker, "apps": [*apps, private], node[0]: node}
-        variables["PATH"] = f"{private}{os.pathsep}{variables['PATH']}"
-        programs.keep_running(commands, variables, say=say)
+    home = client_data.private_folder(folder, client_data.NODE)
+    try:
+        with (
+            storage.lock(home / ".lock"),
+            TemporaryDirectory(prefix="jaxfed-", dir="/tmp") as private,  # sockets have short names
+        ):
+            earlier = home / "sockets"
+            shutil.rmtree(earlier.resolve(), ignore_errors=True)  # of a client that was killed
+            earlier.unlink(missing_ok=True)
+            earlier.symlink_to(private)
+            variables = programs.environment(home)
+            variables["PATH"] = f"{private}{os.pathsep}{variables['PATH']}"
+            address = f"{private}/worker"
+            worker = [sys.executable, "-m", WORKER, str(folder), address]
+            forking = [*apps, private, str(programs.program(programs.CLIENT_APP))]
+            node = programs.node_command(server, f'worker="{address}"', root=root, key=key)
+            commands = {"worker": worker, "apps": forking, node[0]: node}
+            programs.keep_running(commands, variables, say=say)
+    except BlockingIOError:
+        raise UsageError(f"--data={folder}: another client runs in this folder") from None
 
 
 def _is_finished(experiment: Experiment, place: Path) -> bool:

@@ -1,8 +1,7 @@
 """Flower's own commands as processes of this one (flower-superlink, flower-supernode, flwr), and their keys.
 
-Nothing of Flower is imported or changed here: each command is printed as a user would type it. What
-Flower would do by itself and must not is switched off by its own variables and flags: telemetry, the update
-check, installation of an app's dependencies.
+Each command is printed as a user would type it. Telemetry, the update check and the installation of an app's
+dependencies are switched off by Flower's own variables and flags.
 
 A folder of certificates has ca.crt, server.crt and server.key. An institution that issues certificates fills
 it itself. Otherwise the server's certificate is made by openssl and signs itself, so ca.crt is a copy of it.
@@ -23,13 +22,13 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from io import TextIOWrapper
 from pathlib import Path
 from threading import Thread
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 from jaxfed.errors import UsageError
 from jaxfed.flower.client.client_data import PRIVATE_FILE, PRIVATE_FOLDER, write_private
@@ -42,6 +41,8 @@ ROOT, _SERVER, _SERVER_KEY = "ca.crt", "server.crt", "server.key"
 LOGS = "logs"
 _REPOSITORY = Path(__file__).parents[3]
 _NAME = "jaxfed"  # of the SuperLink in Flower's config.toml
+CLIENT_APP = "flwr-clientapp"
+_PROGRAMS = f"flower-superlink flower-supernode flower-superexec flwr flwr-serverapp {CLIENT_APP}"
 _OWN_VARIABLES = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -65,9 +66,20 @@ class DeploymentError(RuntimeError):
 
 
 def check_flower() -> None:
-    """Check that Flower is installed."""
+    """Check that Flower is installed, with its programs, which start each other by their names."""
     if find_spec("flwr") is None:
         raise UsageError("Flower is missing; pip install -r requirements-flower.txt")
+    for name in _PROGRAMS.split():
+        program(name)
+
+
+def program(name: str) -> Path:
+    """Return the file of a program of Flower: beside Python, where pip installs it, or in PATH."""
+    folder = str(Path(sys.executable).parent)
+    if found := shutil.which(name, path=os.pathsep.join([folder, *os.get_exec_path()])):
+        return Path(found)
+    wrong = f"Flower's program {name} is neither beside Python in {folder} nor in PATH"
+    raise UsageError(f"{wrong}; install Flower into a virtual environment and use its Python")
 
 
 class Address(NamedTuple):
@@ -168,9 +180,18 @@ def keep_running(
 
 def free_port() -> int:
     """Return a port of loopback that nobody listens at."""
-    with closing(socket.socket()) as probe:
-        probe.bind((HERE, 0))
+    with socket.create_server((HERE, 0)) as probe:
         return int(probe.getsockname()[1])
+
+
+def check_free(address: Address) -> None:
+    """Refuse an address that this machine does not have, or where another process listens."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        socket.create_server((address.host, address.port), family=family).close()
+    except OSError as error:
+        place = f"--host={address.host} --port={address.port}"
+        raise UsageError(f"{place}: {error.strerror}") from None
 
 
 def node_command(server: str, config: str, *, root: Path, key: Path) -> list[str]:
@@ -224,8 +245,8 @@ def run_app(
         for key, words in clients.items():
             if words:
                 say(f"$ {shlex.join(words)}")
-                log = network / LOGS / f"{key.stem}.log"
-                started_here(words, environment(home / key.stem), log)
+                output = network / LOGS / f"{key.stem}.log"
+                started_here(words, environment(home / key.stem), output)
         played = started_here(_flwr(run, say), variables, subprocess.PIPE)
         printed = TextIOWrapper(played.stdout, errors="replace")
         reader = Thread(target=pass_on, args=(printed, say), daemon=True)
@@ -248,7 +269,7 @@ def _register(public_key: Path, variables: Mapping[str, str], say: Say) -> None:
 
 def _flwr(arguments: Sequence[str], say: Say) -> list[str]:
     say(f"$ {shlex.join(['flwr', *arguments])}")
-    return [str(Path(sys.executable).with_name("flwr")), *arguments]
+    return [str(program("flwr")), *arguments]
 
 
 def _wait(process: Any, address: Address, log: Path) -> None:
@@ -258,8 +279,7 @@ def _wait(process: Any, address: Address, log: Path) -> None:
     while process.poll() is None and time.monotonic() < until:
         with suppress(OSError):
             socket.create_connection((host, int(port)), timeout=5).close()
-            if process.poll() is None:
-                return
+            return
         time.sleep(_POLL_SECONDS)
     lines = _COLORS.sub("", log.read_text(errors="replace")).strip().splitlines()
     last = next((line for line in reversed(lines) if "rror" in line), "no answer in time")
@@ -271,19 +291,26 @@ def _write_toml(file: Path, settings: RunSettings, head: str = "") -> None:
     write_private(file, (head + "".join(lines)).encode())
 
 
-def pass_on(lines: Iterable[str], say: Say) -> None:
-    """Pass the lines of a run on, without Flower's own."""
-    for line in lines:
-        plain = _COLORS.sub("", line).rstrip()
-        if plain and not _OF_FLOWER.match(plain.lstrip()):
-            say(plain.replace("WARNING:absl:", "WARNING: ", 1))
+def pass_on(lines: TextIO, say: Say) -> None:
+    """Pass the lines of a run on, without Flower's own, and close their stream."""
+    with lines:
+        for line in lines:
+            plain = _COLORS.sub("", line).rstrip()
+            if plain and not _OF_FLOWER.match(plain.lstrip()):
+                say(plain.replace("WARNING:absl:", "WARNING: ", 1))
 
 
 def make_server_certificate(folder: Path, names: Sequence[str]) -> None:
-    """Make a server's key and certificate for these host names and addresses, unless they are there."""
+    """Make a server's key and certificate for these host names and addresses, or check older ones."""
     certificate, root = folder / _SERVER, folder / ROOT
     if root.exists():
-        return check_private(folder / _SERVER_KEY)
+        check_private(folder / _SERVER_KEY)
+        for name in names if shutil.which("openssl") else ():
+            check = "-checkip" if _alternative(name).startswith("IP") else "-checkhost"
+            if "NOT" in _made("openssl", "x509", "-noout", "-in", certificate, check, name):
+                anew = f"remove {folder} for a new one, whose {ROOT} the clients then need"
+                raise UsageError(f"{certificate} does not name {name}; add it, or {anew}")
+        return
     folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     wanted = ",".join(map(_alternative, dict.fromkeys([*names, *_LOOPBACK])))
     _made(
@@ -318,8 +345,8 @@ def _alternative(name: str) -> str:
         return f"DNS:{name}"
 
 
-def _made(*command: str | Path) -> None:
-    """Run a program that makes keys; what it refuses is one line."""
+def _made(*command: str | Path) -> str:
+    """Run a program that makes keys, and return what it prints; a refusal is one line."""
     pipe, out = subprocess.PIPE, subprocess.STDOUT
     try:
         done = subprocess.run(
@@ -328,6 +355,8 @@ def _made(*command: str | Path) -> None:
     except FileNotFoundError:
         wrong = f"{command[0]} is missing; install it, or bring keys of your own"
         raise UsageError(wrong) from None
+    printed = done.stdout.decode(errors="replace").strip()
     if done.returncode:
-        lines = done.stdout.decode(errors="replace").strip().splitlines() or ["it failed"]
-        raise UsageError(f"{command[0]} {command[1]} ... {command[-1]}: {lines[-1]}")
+        last = (printed.splitlines() or ["it failed"])[-1]
+        raise UsageError(f"{command[0]} {command[1]} ... {command[-1]}: {last}")
+    return printed

@@ -1,5 +1,7 @@
 """`launch.flower` at the command line: mistakes are one line and status 2, before a process starts."""
 
+import shutil
+import socket
 import stat
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ from jaxfed.config import file as config_file
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.flower.deployment import commands, programs, trial
+from jaxfed.host import storage
 from jaxfed.host.checkpoint import Checkpoints
 from launch import flower
 
@@ -38,6 +41,20 @@ def test_without_flower_one_line_says_what_to_install(monkeypatch):
     )
 
 
+@pytest.mark.parametrize("command", ["try", "server", "client"])
+def test_a_missing_program_of_flower_is_one_line(monkeypatch, tmp_path, command):
+    for name in programs._PROGRAMS.split()[:-1]:
+        (tmp_path / name).touch(0o700)
+    monkeypatch.setattr(programs.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    status, line = invoke((command, f"--config={DIGITS}", "--workdir=w"), flower.main)
+    assert status == 2
+    assert line == (
+        f"jaxfed: Flower's program flwr-clientapp is neither beside Python in {tmp_path} nor in PATH; "
+        "install Flower into a virtual environment and use its Python\n"
+    )
+
+
 def test_a_server_checks_before_it_listens(tmp_path):
     """What the server's process would refuse is one line at the command, and nothing has started."""
     held, place = tmp_path / "held", tmp_path / "w"
@@ -55,6 +72,12 @@ def test_a_server_checks_before_it_listens(tmp_path):
         serve(held=tmp_path / "none")
     with pytest.raises(UsageError, match="this method runs in one process alone"):
         serve("algorithm=fedsem")
+    assert not place.exists()
+    with socket.create_server((programs.HERE, 0)) as taken:
+        address = address._replace(port=taken.getsockname()[1])
+        with pytest.raises(UsageError, match=r"--port=[0-9]+: Address already in use"):
+            serve()
+    shutil.rmtree(place)
     assert not place.exists()
     (place / "run").mkdir(parents=True)
     (place / "run" / "letter.txt").write_text("of something else")
@@ -93,10 +116,19 @@ def test_a_node_that_ends_is_started_again(folder, monkeypatch):
     with pytest.raises(UsageError, match="others can read this private key"):
         commands.take_part(folder, "127.0.0.1:1", root=key, key=key, apps=apps)
     key.chmod(0o600)
+    (folder / "node").mkdir()
+    with (
+        storage.lock(folder / "node" / ".lock"),
+        pytest.raises(UsageError, match="client: another client runs in this folder"),
+    ):
+        commands.take_part(folder, "127.0.0.1:1", root=key, key=key, apps=apps)
+    (folder / "of a client that was killed").mkdir()
+    (folder / "node" / "sockets").symlink_to(folder / "of a client that was killed")
     with pytest.raises(KeyboardInterrupt):
         commands.take_part(folder, "127.0.0.1:1", root=key, key=key, apps=apps, say=say)
     assert said == ["flower-supernode ended with status 7; starting it again"] * 3
     assert not found[0].exists()
+    assert not (folder / "of a client that was killed").exists()
     assert [process.poll() is None for process in processes] == [False] * 5
 
 
@@ -127,13 +159,14 @@ def test_a_trial_without_processes(monkeypatch, tmp_path):
         try_here()
     assert not played
     assert not (place / "network").exists()  # nor a key
-    assert try_here(*SECURE) == 0
+    assert try_here(*SECURE) == 1  # nothing was compared
     assert played == [[f"--data={place / 'nodes' / number}" for number in "012"]]
     assert said[-1] == "network and simulation: no states to compare; no labels to compare"
     assert simulated == ["simulation"]
-    differs = trial.Difference(0.0, 1, 1, 100)
-    monkeypatch.setattr(trial, "compare", lambda *_, **__: differs)
-    assert try_here(*SECURE) == 1
+    for num_different in (0, 1):
+        differs = trial.Difference(0.0, 1, num_different, 100)
+        monkeypatch.setattr(trial, "compare", lambda *_, differs=differs, **__: differs)
+        assert try_here(*SECURE) == num_different
 
 
 def test_differences_of_two_workdirs(tmp_path):
@@ -146,7 +179,9 @@ def test_differences_of_two_workdirs(tmp_path):
         "max |difference| 0.5 of 2 arrays; no labels to compare"
     )
     assert trial.compare(places[0], places[0], "m").largest == 0.0
-    assert trial.compare(*places, "other").largest is None
+    nothing = trial.compare(*places, "other")
+    assert (nothing.largest, nothing.is_none) == (None, False)
+    assert trial.compare(places[0], tmp_path / "none", "m").largest == float("inf")
 
 
 def test_the_example_is_right(tmp_path, capsys):

@@ -1,5 +1,6 @@
 """Flower's commands as processes, their lines for users, and certificates and keys that TLS checks."""
 
+import io
 import os
 import socket
 import ssl
@@ -24,8 +25,8 @@ SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 def test_lines_of_flower_are_left_out():
     said = []
     lines = ["\x1b[92mINFO \x1b[0m:      Start `flwr-serverapp` process", "Starting logstream for"]
-    lines += ["\x1b[93mWARNING \x1b[0m:   late", "WARNING:absl:round 2: late\n", "", "\x1b[1mloss"]
-    programs.pass_on(iter(lines), said.append)
+    lines += ["\x1b[93mWARNING \x1b[0m:   late", "WARNING:absl:round 2: late", "", "\x1b[1mloss"]
+    programs.pass_on(io.StringIO("\n".join(lines)), said.append)
     assert said == ["WARNING :   late", "WARNING: round 2: late", "loss"]
 
 
@@ -94,6 +95,28 @@ def test_a_superlink_that_ends_is_one_line(tmp_path, monkeypatch):
     assert f'root-certificates = "{tmp_path / "keys" / "ca.crt"}"' in config
 
 
+LINK = """#!{python}
+import socket, sys, time
+port = next(each for each in sys.argv if each.startswith("--port=")).partition("=")[2]
+with socket.create_server(("127.0.0.1", int(port))):
+    time.sleep(1)
+"""
+
+
+def test_a_superlink_that_ends_within_a_run_is_one_line_with_its_own_log(tmp_path, monkeypatch):
+    scripts = {"flower-superlink": LINK.format(python=PYTHON)}
+    scripts["flwr"] = '#!/bin/sh\n[ "$1" = run ] && exec sleep 600\nexit 0\n'
+    for name, text in scripts.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o700)
+    monkeypatch.setattr(programs.sys, "executable", str(tmp_path / "python"))
+    (tmp_path / "python").symlink_to(PYTHON)
+    address = Address("127.0.0.1", programs.free_port(), tmp_path / "keys")
+    clients = {tmp_path / "north.pub": SLEEP}
+    with pytest.raises(DeploymentError, match=r"flower-superlink ended; see .*/superlink\.log"):
+        programs.run_app(tmp_path / "n", address, clients, tmp_path, {}, say=str)
+
+
 def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 
@@ -139,7 +162,10 @@ def test_a_client_trusts_the_server_by_its_names_alone(tmp_path):
 def test_files_that_are_there_are_kept(tmp_path):
     programs.make_server_certificate(tmp_path, [])
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    programs.make_server_certificate(tmp_path, ["x.org"])
+    programs.make_server_certificate(tmp_path, ["localhost", "127.0.0.1"])
+    for name in ("x.org", "192.0.2.7"):
+        with pytest.raises(UsageError, match=f"server.crt does not name {name}; add it, or remove"):
+            programs.make_server_certificate(tmp_path, ["localhost", name])
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     (tmp_path / "ca.crt").unlink()  # of a start that was killed
     programs.make_server_certificate(tmp_path, ["x.org"])
