@@ -83,16 +83,7 @@ class Points(NamedTuple):
 
 
 class ClientData(NamedTuple):
-    """Contents of a client's folder.
-
-    Fields:
-        folder: the folder.
-        settings: client.toml.
-        train: train.npz.
-        test: test.npz; None without the file.
-        public: x of public.npz; None without the file.
-        columns: names of the columns of x; () if train.npz has none.
-    """
+    """Contents of a client's folder; None without test.npz or public.npz, () if train.npz has no columns."""
 
     folder: Path
     settings: ClientSettings

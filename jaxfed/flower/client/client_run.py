@@ -3,28 +3,23 @@
     python -m jaxfed.flower.client.client_run FOLDER SOCKET
 
 Each message is answered from the folder alone: its data, the method of the message's setup, and the client's
-stored state give one step (`ClientSide.answer`). Flower starts a process for each message. That process is
-thin: it hands the message to the worker of its site, which this command is, on a Unix socket in a folder that
-only this user can open, and returns the reply. So a round imports and compiles nothing anew.
-`launch.flower client` starts the worker beside the SuperNode, and again if it ends, as for lack of memory.
+stored state give one step (`ClientSide.answer`). Flower starts a process for each message, which hands it to
+this command, the worker of its site, on a Unix socket that only this user can open. So a round imports and
+compiles nothing anew.
 
-A setup is checked before anything is built from it. It describes a method, and nothing of the client's
-machine. It names no file, no folder and no class to be imported, sets no number of processes, and has known
-keys and allowed values alone. One run has one config: the run's name begins with its hash. A site that has
-agreed to one config writes that hash into client.toml. What is left to a server is what the method itself
-does to the client: its model, its number of steps, and so its time and memory
-(docs/threat-model-network.md).
+A setup is checked before anything is built from it. It describes a method and nothing of the client's
+machine: it names no file, folder or class to be imported, sets no number of processes, and has known keys and
+allowed values alone. The name of a run begins with its config's hash, which a site may name in client.toml.
+A server decides the model, the number of steps, and so time and memory (docs/threat-model-network.md).
 
-The first reply, the hello, says the client's number, and of its data nothing but the numbers of its examples
-and labels, on which the number of steps, shapes and weights of a round depend. The client itself compares
-the form of its examples, the names of their columns and its public examples with those of the run.
+The first reply, the hello, says the client's number and the numbers of its examples and labels, on which
+steps, shapes and weights of a round depend. The client itself compares the form of its examples, the names of
+their columns and its public examples with those of the run.
 
 If a method's networks normalize their inputs by all clients' data, the sum and the sum of squares of each
-feature (of each channel of images) leave as well. They are sums in the clear: of one example they are the
-example. A client with fewer examples than `least_examples` in its client.toml refuses such a method in one
-line, since a normalization without it would be another one than the simulation's. The floor does not help
-against a server that compares the sums before and after a site has added an example: their difference is
-that example.
+feature (of each channel of images) leave as well, in the clear: of one example they are the example. A client
+with fewer examples than `least_examples` in its client.toml refuses the method. That does not help against a
+server that compares the sums before and after a site has added an example.
 """
 
 from __future__ import annotations
@@ -108,13 +103,7 @@ def perform(request: Record, *, folder: Path, kept: Kept) -> Record:
 
 
 class Hello(NamedTuple):
-    """A client's first reply.
-
-    Attributes:
-        client: its number.
-        name: its name in client.toml.
-        counts: numbers of its examples and labels, with sums of features if the method needs them.
-    """
+    """A client's first reply: `counts` has sums of features only if the method needs them."""
 
     client: int
     name: str

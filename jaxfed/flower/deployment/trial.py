@@ -115,12 +115,8 @@ def _write_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
 class Difference(NamedTuple):
     """Differences of the results of one method in one repeat.
 
-    Fields:
-        largest: largest absolute difference of an entry of the last state, infinite for other shapes or
-            names; None without states.
-        num_arrays: number of arrays that were compared.
-        labels: number of predicted labels that differ; None without predictions.
-        num_labels: number of points with a label in one of the two.
+    `largest` is that of an entry of the last state, infinite for other shapes or names, and None without
+    states; `labels` is the number of points whose labels differ, and None without predictions.
     """
 
     largest: float | None
@@ -139,8 +135,8 @@ class Difference(NamedTuple):
 
     @property
     def is_none(self) -> bool:
-        """True if no entry and no label differs."""
-        return not self.largest and not self.labels
+        """True if something was compared, and no entry and no label differs."""
+        return bool(self.num_arrays or self.num_labels) and not (self.largest or self.labels)
 
 
 def compare(first: Path, second: Path, method: str, *, nodes: Path | None = None) -> Difference:
@@ -160,19 +156,21 @@ def compare(first: Path, second: Path, method: str, *, nodes: Path | None = None
     )
     if not any(name.startswith(_MODELS) for name in state):
         other = {name: rows for name, rows in other.items() if not name.startswith(_MODELS)}
-    if state and other:
+    if state or other:
         largest = max(_difference(state.get(n), other.get(n)) for n in {*state, *other})
     actual, expected = (_labels(path, method) for path in (first, second))
-    if nodes is not None and not actual:  # a server has no labels of its clients' points
-        actual = _labels_at_clients(nodes)
-        expected.pop("-1", None)
+    if not actual:  # a server has no labels of its clients' points
+        actual = _labels_at_clients(nodes) if nodes else {}
+        expected = {
+            client: labels for client, labels in expected.items() if nodes and client != "-1"
+        }
     pairs = [
         pair
         for client in {*actual, *expected}
         for pair in zip_longest(actual.get(client, ()), expected.get(client, ()))
     ]
-    labels = sum(one != other for one, other in pairs) if actual and expected else None
-    return Difference(largest, len(state), labels, len(pairs))
+    labels = sum(one != other for one, other in pairs) if pairs else None
+    return Difference(largest, len({*state, *other}), labels, len(pairs))
 
 
 def _last_state(workdir: Path, method: str) -> dict[str, np.ndarray]:

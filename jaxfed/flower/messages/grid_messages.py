@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from multiprocessing.connection import Client, Connection
 from typing import TYPE_CHECKING
 
-import httpx
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from jaxfed.flower.messages import records
@@ -39,11 +39,11 @@ _PROBLEMS = {  # by Flower's error code
     3: "no reply in time",
     4: "its reply was lost by the network",
     5: "its node went offline",
-    6: "a modifier of its Flower app refused the message",
-    7: "its copy of the Flower app is invalid",
     8: "its process crashed",
 }
 _WORKER_SECONDS = 120.0  # within which a worker listens
+_PULL_SECONDS = 1.0  # for a reply that is here; a larger one is fetched while others are
+_MOST_THREADS = 10_000  # they start as they are needed
 
 
 class GridNetwork:
@@ -52,6 +52,8 @@ class GridNetwork:
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._stays: list[str] = []  # identifiers of such messages under way
+        self._pulls: dict[str, Future[Iterable[Message]]] = {}  # by the first identifier
+        self._threads = ThreadPoolExecutor(_MOST_THREADS)
 
     def nodes(self) -> list[int]:
         """List the nodes that are connected now."""
@@ -59,6 +61,7 @@ class GridNetwork:
 
     def send(self, requests: Sequence[tuple[int, Record]], seconds: float) -> list[str]:
         """Send requests; returns an identifier of each, "" for a request that cannot be delivered."""
+        self._pulls.clear()  # of replies that are too late
         messages = [
             Message(to_record_dict(record), node, MESSAGE_TYPE, ttl=seconds)
             for node, record in requests
@@ -78,16 +81,25 @@ class GridNetwork:
         """
         arrivals: list[Arrival] = []
         with suppress(Exception):  # so that Flower frees the replies
-            done = self._grid.pull_messages(self._stays) if self._stays else ()
+            done = self._pull(self._stays) if self._stays else ()
             self._stays = [*({*self._stays} - {each.metadata.reply_to_message_id for each in done})]
         for identifier in identifiers:
             try:
-                arrivals += map(_arrival, self._grid.pull_messages([identifier]))
-            except httpx.HTTPError:
-                raise
+                arrivals += map(_arrival, self._pull([identifier]))
             except Exception:  # of any kind: it depends on what the sender has put together
                 arrivals.append(Arrival(identifier, 0, None, "its reply is not a Flower message"))
         return arrivals
+
+    def _pull(self, identifiers: list[str]) -> Iterable[Message]:
+        """Return the replies that are here.
+
+        In a thread, since Flower returns a reply when all of it is here, and a sender may take hours.
+        """
+        first = identifiers[0]
+        if first not in self._pulls:
+            self._pulls[first] = self._threads.submit(self._grid.pull_messages, identifiers)
+            wait([self._pulls[first]], _PULL_SECONDS)
+        return self._pulls.pop(first).result() if self._pulls[first].done() else ()
 
 
 def answered(message: Message, perform: Callable[[Record], Record]) -> Message:

@@ -69,15 +69,13 @@ def encode(record: Mapping[str, Value]) -> tuple[bytes, bytes]:
     """Encode a record as (head, payload)."""
     ordered = sorted(record.items())
     payload = (
-        value if isinstance(value, bytes) else _little_endian(value).tobytes()
+        value
+        if isinstance(value, bytes)
+        else value.astype(value.dtype.newbyteorder("<"), copy=False).tobytes()
         for _, value in ordered
         if isinstance(value, np.ndarray | bytes)
     )
     return _head(dict(ordered)), b"".join(payload)
-
-
-def _little_endian(array: np.ndarray) -> np.ndarray:
-    return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
 
 def _head(record: Mapping[str, Value]) -> bytes:

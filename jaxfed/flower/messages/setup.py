@@ -27,15 +27,9 @@ OF_A_MACHINE = ("workers", "compilation_cache", "plots")
 
 
 class Setup(NamedTuple):
-    """Source of a client's side; before the hellos without `census`.
+    """Source of a client's side: the server's config, as JSON without `NOT_SENT`, and its versions.
 
-    Fields:
-        config: its JSON text, without `NOT_SENT`.
-        method: name of the method, in the config.
-        num_clients: M.
-        num_classes: C.
-        census: of all clients, without the numbers of single ones.
-        jaxfed, jax: the server's versions.
+    `census` is of all clients, without the numbers of single ones, and empty before the hellos.
     """
 
     config: str
@@ -50,10 +44,7 @@ class Setup(NamedTuple):
 class Form(NamedTuple):
     """Form of everybody's examples, which a client compares with its own at its hello.
 
-    Fields:
-        dtype, shape: of an example.
-        columns: names of its columns; () if they have none.
-        public: checksum of the public examples; "" without them.
+    `public` is the checksum of the public examples, "" without them.
     """
 
     dtype: str

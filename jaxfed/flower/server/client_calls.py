@@ -96,16 +96,7 @@ def connect(
 
 @dataclass
 class ClientCalls:
-    """Calls to the clients of a run.
-
-    Attributes:
-        exchange: with their nodes.
-        setup: everything that a client must know in each request.
-        federation: as the server knows it.
-        limits: the quorum, and the largest norm of a reply.
-        place: the workdir.
-        tell: receives a line for each stage.
-    """
+    """Calls to the clients of a run; `place` is the workdir, and `tell` receives a line for each stage."""
 
     exchange: Exchange
     setup: Setup

@@ -41,13 +41,7 @@ def _is_form(value: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """Content of shared.json: the form of everybody's examples.
-
-    Attributes:
-        class_names: of the classes.
-        example: type and sizes of one example.
-        columns: names of the columns of an example; () if they have none.
-    """
+    """Content of shared.json: names of the classes, and the form of everybody's examples."""
 
     class_names: Annotated[Sequence[str], Allowed(lambda names: len(names) > 1, "a list of names")]
     example: Annotated[

@@ -74,6 +74,7 @@ from jaxfed.xclp.steps.codes import drawn_seed
 UPDATE, SHOW, EMBED = "update", "show", "embed"
 
 _ROUNDED = 1 + 1e-5  # a sum of probabilities may be a little above 1
+_LARGEST_METRIC = 1e20  # one that is not finite in the mean would end the run
 
 
 class OwnState(NamedTuple):
@@ -330,6 +331,9 @@ class AskedClients:
         most = largest_weight(self.parts.training.server.weigh, num_examples)
         _in_range("weight", reply.update.weight, most)
         _in_range("unlabeled", reply.unlabeled, num_examples)
+        for name, value in {**reply.labels, **reply.update.metrics}.items():
+            if np.max(np.abs(value), initial=0) > _LARGEST_METRIC:
+                raise Unusable(f"{name} is above {_LARGEST_METRIC:g}")
         return reply.update.delta, reply.update.correction, reply.update.upload
 
 

@@ -1,5 +1,7 @@
 """Records through real messages of Flower, and the exchange over a grid that behaves as Flower's."""
 
+import threading
+
 import httpx
 import numpy as np
 import pytest
@@ -103,19 +105,39 @@ def test_replies_and_faults_are_told_apart():
 
 
 class Refusing:
-    """A grid that finds every message too large, or cannot reach its SuperLink."""
+    """A grid that finds every message too large, and whose SuperLink fails at one reply."""
 
     def push_messages(self, messages):
         return []
 
     def pull_messages(self, message_ids):
-        raise httpx.ConnectError("no route")
+        raise httpx.HTTPStatusError("500", request=None, response=None)
 
 
-def test_messages_too_large_are_not_delivered_and_a_lost_superlink_is_an_error():
+def test_messages_too_large_are_not_delivered_and_a_reply_that_fails_costs_its_client_alone():
     assert GridNetwork(Refusing()).send([(5, {})] * 2, 9.0) == ["", ""]
-    with pytest.raises(httpx.ConnectError):
-        GridNetwork(Refusing()).receive(["message 1"])
+    (arrival,) = GridNetwork(Refusing()).receive(["message 1"])
+    assert (arrival.reply_to, arrival.problem) == ("message 1", "its reply is not a Flower message")
+
+
+def test_a_reply_whose_payload_does_not_come_delays_no_other(monkeypatch):
+    """Flower hands a reply out when it is whole: the grid's call takes as long as the sender pleases."""
+    monkeypatch.setattr(grid_messages, "_PULL_SECONDS", 0.1)
+    is_whole = threading.Event()
+
+    class Delaying(Grid):
+        def pull_messages(self, message_ids):
+            assert message_ids[0] != "0" or is_whole.wait(30)
+            return super().pull_messages(message_ids)
+
+    network = GridNetwork(Delaying(*[to_record_dict({"a": number}) for number in range(3)]))
+    for expected in (["1", "2"], []):
+        asked = ["0", "1", "2"] if expected else ["0"]
+        assert [each.reply_to for each in network.receive(asked)] == expected
+    is_whole.set()
+    monkeypatch.setattr(grid_messages, "_PULL_SECONDS", 30)
+    network._pulls["0"].result(30)
+    assert [each.record for each in network.receive(["0"])] == [{"a": 0}]
 
 
 class Waiting:

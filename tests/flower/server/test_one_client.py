@@ -75,6 +75,7 @@ def test_no_client_changes_the_model_beyond_the_largest_norm(tmp_path, case, par
 
 COUNTS = {  # step, name of the number, a value out of its range, reason
     "examples without labels": ("fedavg", "update", "unlabeled.", 1e30, "unlabeled is 1e+30"),
+    "a loss": ("fedavg", "update", "update.metrics.", 3e38, " is above 1e+20"),
     "shown": ("protofssl", "show", "", 3e38, "its reply has the norm "),
     "points of XCLP": ("xclp", "join", "points.", 1000, "1000 points"),
     "points of FedAvg with XCLP": ("fedavg_xclp", "embed", "points.", 1000, "1000 points"),
@@ -82,7 +83,7 @@ COUNTS = {  # step, name of the number, a value out of its range, reason
 EXTRA = {"shown": ("protofssl.prototype_network=mean",)}
 
 
-AT_ONCE = ["examples without labels", "points of XCLP"]
+AT_ONCE = ["examples without labels", "a loss", "points of XCLP"]
 
 
 @pytest.mark.parametrize("case", on_demand(COUNTS, at_once=AT_ONCE))
