@@ -6,8 +6,7 @@
 
 The round is the simulation's (`jaxfed.training.round.round`), with clients that are asked for their updates.
 One that does not reply has left the round, as if it had not been drawn. A step is a pure function of the
-client's own state and one message, so each may run in a process of its own. Simulations need nothing of this
-file; it knows no transport: `jaxfed.federation.algorithm.Ask` is what sends.
+client's own state and one message, so each may run in a process of its own. `Ask` sends the messages.
 
 Leaves a client: what the simulated method sends, and the metrics of its round: loss, number of steps, mean
 weight of its pseudo-labels, number of its unlabeled examples.
@@ -332,8 +331,7 @@ class AskedClients:
         _in_range("weight", reply.update.weight, most)
         _in_range("unlabeled", reply.unlabeled, num_examples)
         for name, value in {**reply.labels, **reply.update.metrics}.items():
-            if np.max(np.abs(value), initial=0) > _LARGEST_METRIC:
-                raise Unusable(f"{name} is above {_LARGEST_METRIC:g}")
+            _in_range(name, np.abs(value), _LARGEST_METRIC)
         return reply.update.delta, reply.update.correction, reply.update.upload
 
 
@@ -342,7 +340,7 @@ def _in_range(name: str, values: Any, most: float) -> None:
     if not np.all(np.asarray(values) >= 0):
         raise Unusable(f"{name} is no number from 0 on")
     if (largest := np.max(np.asarray(values), initial=0)) > most * _ROUNDED:
-        raise Unusable(f"{name} is {largest:g}; by the client's hello it is at most {most:g}")
+        raise Unusable(f"{name} is {largest:g}, above {most:g}")
 
 
 def _own_state(state: ServerState) -> OwnState:
@@ -597,8 +595,7 @@ def on_network(
     """Return a method's server and client, by `trained` and `one_round` of `jaxfed.training.round.round`.
 
     Raises:
-        UsageError: settings that do not run on a network; at the server, a labeling that needs more than a
-            client's own examples and the model.
+        UsageError: settings that do not run on a network, as a labeling by more than a client's own examples.
     """
     training, pseudo_label = parts.training, parts.pseudo_label
     training.local.require_averaged_statistics("on a network")

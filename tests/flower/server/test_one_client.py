@@ -56,8 +56,8 @@ def test_no_client_weighs_more_than_its_examples(tmp_path, case, times):
     there = Deployment(tmp_path, config_of(name, *settings, "rounds=1"))
     assert saying(there, "update", "update.weight.", own_examples(there) * times) is not None
     there.serve()
-    more = r"\S+; by the client's hello it is at most "
-    assert re.search(f"weight is {more if times > 0 else 'no number from 0 on'}", reason(there))
+    more = r"\S+, above \d" if times > 0 else "no number from 0 on"
+    assert re.search(f"weight is {more}", reason(there))
 
 
 @pytest.mark.parametrize("case", on_demand(TRAINED, at_once=["fedavg"]))
@@ -75,7 +75,7 @@ def test_no_client_changes_the_model_beyond_the_largest_norm(tmp_path, case, par
 
 COUNTS = {  # step, name of the number, a value out of its range, reason
     "examples without labels": ("fedavg", "update", "unlabeled.", 1e30, "unlabeled is 1e+30"),
-    "a loss": ("fedavg", "update", "update.metrics.", 3e38, " is above 1e+20"),
+    "a loss": ("fedavg", "update", "update.metrics.", 3e38, " is 3e+38, above 1e+20"),
     "shown": ("protofssl", "show", "", 3e38, "its reply has the norm "),
     "points of XCLP": ("xclp", "join", "points.", 1000, "1000 points"),
     "points of FedAvg with XCLP": ("fedavg_xclp", "embed", "points.", 1000, "1000 points"),
