@@ -136,7 +136,7 @@ class Difference(NamedTuple):
     @property
     def is_none(self) -> bool:
         """True if something was compared, and no entry and no label differs."""
-        return bool(self.num_arrays or self.num_labels) and not (self.largest or self.labels)
+        return {self.largest, self.labels} in ({0}, {0, None})
 
 
 def compare(first: Path, second: Path, method: str, *, nodes: Path | None = None) -> Difference:
@@ -159,17 +159,15 @@ def compare(first: Path, second: Path, method: str, *, nodes: Path | None = None
     if state or other:
         largest = max(_difference(state.get(n), other.get(n)) for n in {*state, *other})
     actual, expected = (_labels(path, method) for path in (first, second))
-    if not actual:  # a server has no labels of its clients' points
-        actual = _labels_at_clients(nodes) if nodes else {}
-        expected = {
-            client: labels for client, labels in expected.items() if nodes and client != "-1"
-        }
+    if nodes is not None and not actual:  # a server has no labels of its clients' points
+        actual = _labels_at_clients(nodes)
+        expected.pop("-1", None)
     pairs = [
         pair
         for client in {*actual, *expected}
         for pair in zip_longest(actual.get(client, ()), expected.get(client, ()))
     ]
-    labels = sum(one != other for one, other in pairs) if pairs else None
+    labels = sum(one != other for one, other in pairs) if actual and expected else None
     return Difference(largest, len({*state, *other}), labels, len(pairs))
 
 
