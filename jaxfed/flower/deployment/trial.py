@@ -156,7 +156,7 @@ def compare(first: Path, second: Path, method: str, *, nodes: Path | None = None
     )
     if not any(name.startswith(_MODELS) for name in state):
         other = {name: rows for name, rows in other.items() if not name.startswith(_MODELS)}
-    if state or other:
+    if state and other:
         largest = max(_difference(state.get(n), other.get(n)) for n in {*state, *other})
     actual, expected = (_labels(path, method) for path in (first, second))
     if nodes is not None and not actual:  # a server has no labels of its clients' points
@@ -168,7 +168,7 @@ def compare(first: Path, second: Path, method: str, *, nodes: Path | None = None
         for pair in zip_longest(actual.get(client, ()), expected.get(client, ()))
     ]
     labels = sum(one != other for one, other in pairs) if actual and expected else None
-    return Difference(largest, len({*state, *other}), labels, len(pairs))
+    return Difference(largest, len(state), labels, len(pairs))
 
 
 def _last_state(workdir: Path, method: str) -> dict[str, np.ndarray]:

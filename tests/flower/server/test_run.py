@@ -149,7 +149,7 @@ def test_labels_at_clients_are_the_simulations(tmp_path, row_sums):
     nodes = there.folders[0].parent
     found = compared(there, nodes=nodes)
     rows = read_predictions(tmp_path / "simulation", "xclp", 0)
-    assert (found.labels, found.num_labels) == (0, len(rows))
+    assert (found.labels, found.num_labels, found.is_none) == (0, len(rows), True)
     for client, folder in enumerate(there.folders):
         expected = [row for row in rows if int(row["client"]) == client]
         assert expected
