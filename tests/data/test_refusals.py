@@ -108,6 +108,9 @@ TABLES = {
     "...'name' has 101 different texts; up to 100": lines("name,label", *NAMES),
     "...1 of 2 examples...nan or infinite...(the first": lines("g,f,label", "1,2,0", "3,inf,1"),
     "...'label': labels are a quantity, 1.37 has a fraction": lines(F, *FRACTIONS),
+    "...labels are a quantity, 150 labels are 150 different numbers": lines(
+        F, *(f"{row},{7 * row}" for row in range(150))
+    ),
     "...column 'client', line 3: '' names no client": lines("f,label,client", "1,a,x", "2,b,"),
     "...a.csv: cannot be read...Row #2: Expected 2 columns, got 3": lines("1,2", "1,2,3"),
     "...cannot be read...iconv": csv("f,label\n1,weiß\n2,rot\n".encode("windows-1252")),

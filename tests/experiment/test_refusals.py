@@ -164,6 +164,13 @@ def twice(**how):
     return call
 
 
+def overwriting_others():
+    Path("w").mkdir()
+    Path("w/notes.txt").write_text("mine")
+    with open_workdir(Path("w"), SETTINGS, overwrite=True):
+        pass
+
+
 def report_of(name="", text=""):
     def call():
         Path("w").mkdir()
@@ -201,6 +208,7 @@ WORKDIRS = {
     "...y is 2-0 there, None now": checked({"x": "1-0", "y": "2-0"}, {"x": "1-0"}),
     "...data.json is damaged": checked(DATA, DATA, "null"),
     "...data.json is damaged  cut": checked(DATA, DATA, '{"y": "int32[40]'),
+    "--workdir=w: is no workdir of launch.run": overwriting_others,
     "...another process is running here": twice(),
     "...w...  missing": lambda: build(["w"]),
     "...w...  empty": report_of(),

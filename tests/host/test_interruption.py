@@ -121,6 +121,11 @@ def test_nohup_is_respected():
         signal.signal(signal.SIGHUP, before)
 
 
+def test_a_signal_between_rounds_is_raised_at_once():
+    with Interruption(), pytest.raises(Interrupted):
+        signal.raise_signal(signal.SIGTERM)
+
+
 def test_a_signal_in_a_round_is_answered_and_a_second_one_is_the_systems(capfd):
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     with suppress(Interrupted), Interruption() as interruption, interruption.deferred():

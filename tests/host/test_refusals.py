@@ -62,18 +62,24 @@ def saved(state=(), steps=(1,)):
     return made
 
 
-def damaged():
-    made = saved(np.arange(100))
-    (file,) = made.path.iterdir()
-    file.write_bytes(file.read_bytes()[:-30])
-    made.latest()
+def damaged(change):
+    def call():
+        made = saved(np.arange(100))
+        (file,) = made.path.iterdir()
+        file.write_bytes(change(file.read_bytes()))
+        made.latest()
+
+    return call
 
 
 CHECKPOINTS = {
     "...1.npz: is not ...: it holds a and lacks b": lambda: (
         saved({"a": np.ones(2)}).latest().state({"b": np.ones(2)})
     ),
-    "damaged checkpoint: ...1.npz: ...no older one": damaged,
+    "damaged checkpoint: ...1.npz: ...no older one": damaged(lambda content: content[:-30]),
+    "damaged checkpoint: ...1.npz: ... is not as it was written...no older one": damaged(
+        lambda content: content.replace(np.arange(100).tobytes(), bytes(800))
+    ),
     "...1.npz: never; there is no older one": lambda: saved(steps=(1, 2)).latest(lambda p: "never"),
 }
 

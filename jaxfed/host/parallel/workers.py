@@ -1,4 +1,4 @@
-"""Tasks in this process or in worker processes, and work ahead of its use in a thread."""
+"""Tasks in worker processes, and work ahead of its use in a thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from jaxfed.errors import UsageError
 from jaxfed.host.interruption import end_with
 
 _OF_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # sent to all processes of the terminal
@@ -22,20 +21,12 @@ Mapped = Callable[..., Iterable[Any]]  # `map`, or a function with the same resu
 
 @contextmanager
 def worker_processes(count: int) -> Iterator[Mapped]:
-    """Yield a `map` over `count` new processes, which end with the context; `map` itself for 0.
+    """Yield a `map` over `count` new processes, one or more, which end with the context.
 
     Processes are spawned, not forked, as the parent may run JAX's threads, so each repeats the imports.
     Only the parent handles signals of the terminal: after Ctrl-C it still needs the workers to finish and
     save its round. Workers end with the parent, also if it is killed.
-
-    Raises:
-        UsageError: a negative count.
     """
-    if count < 0:
-        raise UsageError(f"workers={count}: use integers from 0 (none) on")
-    if count == 0:
-        yield map
-        return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
         count, mp_context=context, initializer=end_with, initargs=(os.getpid(),)

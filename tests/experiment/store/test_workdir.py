@@ -17,11 +17,13 @@ from jaxfed.config import base
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.workdir import (
     is_finished,
+    open_for_all,
     open_workdir,
 )
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.host import checkpoint
+from jaxfed.host.parallel import processes
 from launch import entry, run
 
 CONFIG = {"algorithm": "xclp", "num_repeats": 2, "dataset": {"name": "digits"}, "alpha": 0.5}
@@ -294,3 +296,13 @@ def test_deleting_that_is_cut_short_leaves_no_finished_run(tmp_path, monkeypatch
     with open_workdir(tmp_path, changed, overwrite=True) as workdir:
         assert workdir.read_metrics() == []
     assert {path.name for path in tmp_path.iterdir()} == {"config.json", "notes.txt", ".lock"}
+
+
+def test_processes_compare_the_newest_checkpoint_that_each_sees(tmp_path, monkeypatch):
+    compared = []
+    monkeypatch.setattr(processes, "check_same", compared.append)
+    with open_for_all(tmp_path / "w", CONFIG) as workdir:
+        checkpoint.Checkpoints(workdir.checkpoints).save(3, (), {})
+    with open_for_all(tmp_path / "w", CONFIG):
+        pass
+    assert compared == [{"the newest checkpoint in --workdir": step} for step in ("None", "3")]

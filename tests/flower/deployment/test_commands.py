@@ -12,7 +12,7 @@ from invoking import ROOT, invoke
 
 from jaxfed.config import file as config_file
 from jaxfed.errors import UsageError
-from jaxfed.experiment.store.workdir import Workdir
+from jaxfed.experiment.store.workdir import Workdir, open_workdir
 from jaxfed.flower.deployment import commands, programs, trial
 from jaxfed.host import storage
 from jaxfed.host.checkpoint import Checkpoints
@@ -55,7 +55,7 @@ def test_a_missing_program_of_flower_is_one_line(monkeypatch, tmp_path, command)
     )
 
 
-def test_a_server_checks_before_it_listens(tmp_path):
+def test_a_server_checks_before_it_listens(tmp_path, monkeypatch):
     """What the server's process would refuse is one line at the command, and nothing has started."""
     held, place = tmp_path / "held", tmp_path / "w"
     make_server.main(held)
@@ -79,7 +79,15 @@ def test_a_server_checks_before_it_listens(tmp_path):
             serve()
     shutil.rmtree(place)
     assert not place.exists()
-    (place / "run").mkdir(parents=True)
+    config, slept = commands.load(f"{ROOT}/examples/flower/fedavg_digits.py", ()).config, []
+    monkeypatch.setattr(commands.time, "sleep", slept.append)
+    with (
+        open_workdir(place / "run", config.to_dict()),
+        pytest.raises(UsageError, match="run: another process is running here"),
+    ):
+        serve()
+    assert slept == [1.0] * 30  # a killed server's processes end by then
+    (place / "run" / "config.json").unlink()
     (place / "run" / "letter.txt").write_text("of something else")
     with pytest.raises(UsageError, match="run: is no workdir"):
         serve()
