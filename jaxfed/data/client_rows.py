@@ -8,7 +8,7 @@ A federation of a million clients then takes three arrays instead of three milli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,20 +34,14 @@ class ClientRows(Sequence[np.ndarray]):
         """Return the same rows as `ClientRows`; `clients` itself if it is one."""
         if isinstance(clients, ClientRows):
             return clients
-        return cls.contiguous(sizes_of(clients), np.concatenate([np.zeros(0, np.int64), *clients]))
+        sizes = np.fromiter(map(len, clients), np.int64, len(clients))
+        return cls.contiguous(sizes, np.concatenate([np.zeros(0, np.int64), *clients]))
 
     @classmethod
-    def contiguous(
-        cls, sizes: np.ndarray, rows: np.ndarray | None = None, first: int = 0
-    ) -> ClientRows:
-        """Return clients with successive entries, from position `first` of `rows` on."""
+    def contiguous(cls, sizes: np.ndarray, rows: np.ndarray | None = None) -> ClientRows:
+        """Return clients with successive entries of `rows`."""
         sizes = np.asarray(sizes, np.int64)
-        return cls(first + np.cumsum(sizes) - sizes, sizes, rows)
-
-    @classmethod
-    def empty(cls, num_clients: int) -> ClientRows:
-        """Return clients without rows."""
-        return cls.contiguous(np.zeros(num_clients, np.int64))
+        return cls(np.cumsum(sizes) - sizes, sizes, rows)
 
     @classmethod
     def by_owner(cls, rows: np.ndarray, owner: np.ndarray, num_clients: int) -> ClientRows:
@@ -66,10 +60,6 @@ class ClientRows(Sequence[np.ndarray]):
     def owner(self) -> np.ndarray:
         """int64, the client of each of the `joined` rows."""
         return np.repeat(np.arange(len(self)), self.sizes)
-
-    def mapped(self, number: Callable[[np.ndarray], np.ndarray]) -> ClientRows:
-        """Return the same clients with their row numbers mapped."""
-        return ClientRows.contiguous(self.sizes, number(self.joined))
 
     def chosen(self, keep: np.ndarray) -> ClientRows:
         """Return the same clients with only those of the `joined` rows for which `keep` is True."""
@@ -107,7 +97,7 @@ class Partition(NamedTuple):
     @property
     def sizes(self) -> np.ndarray:
         """int64 [3, M], each client's numbers of labeled, unlabeled and new examples."""
-        return np.stack([sizes_of(part) for part in self])
+        return np.stack([ClientRows.of(part).sizes for part in self])
 
     @property
     def joined(self) -> ClientRows:
@@ -116,10 +106,3 @@ class Partition(NamedTuple):
         owner = np.concatenate([part.owner for part in parts])
         rows = np.concatenate([part.joined for part in parts])
         return ClientRows.by_owner(rows, owner, len(self.labeled))
-
-
-def sizes_of(clients: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the number of rows of each client, int64 [M]."""
-    if isinstance(clients, ClientRows):
-        return clients.sizes
-    return np.fromiter(map(len, clients), np.int64, len(clients))

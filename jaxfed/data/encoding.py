@@ -183,8 +183,7 @@ def encoding_of_arrays(
 ) -> RowEncoding:
     """Return the encoding of arrays, or of rows of numbers with these names, which changes no value."""
     if columns:
-        numbers = tuple(map(Column, columns))
-        return RowEncoding(TableEncoder(numbers, tuple(columns)))
+        return RowEncoding(TableEncoder(tuple(map(Column, columns))))
     return RowEncoding(ArrayEncoder(shape, np.dtype(dtype) == np.uint8))
 
 

@@ -54,7 +54,7 @@ NOTHING = frozenset(  # pandas' words, and ?
 )
 
 _INTEGER = re.compile(r"(0|-?[1-9][0-9]{0,17})(\.0*)?")  # of 64 bits, written in one way
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _FEW = 20  # this many distinct numbers are never a quantity
 _MOST_CLASSES = 2**31 - 1  # of int32
 _LOOKED_AT = 2**24  # values that show a scale
@@ -221,7 +221,7 @@ def read_labels(
     is_label = np.array([not is_nothing(name) for name in names], bool)
     labels = [name for name, is_one in zip(names, is_label, strict=True) if is_one]
     are_integers = all(map(_INTEGER.fullmatch, labels))
-    if not are_integers and labels and all(map(_NUMBER.fullmatch, labels)):
+    if not are_integers and labels and all(map(NUMBER.fullmatch, labels)):
         odd = next(name for name in labels if not _INTEGER.fullmatch(name))
         if float(odd) != round(float(odd)):
             raise _of_a_quantity(where, f"{odd} has a fraction")

@@ -21,8 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxfed.data.client_rows import ClientRows
-
 _AT_ONCE = 2**22  # bytes of rows that are read together, which caches hold
 # Mapping -> descriptor of its file, and the address to which the file's first byte would be mapped.
 _OPENED: weakref.WeakKeyDictionary[mmap.mmap, tuple[int, int]] = weakref.WeakKeyDictionary()
@@ -30,6 +28,8 @@ _OPENED: weakref.WeakKeyDictionary[mmap.mmap, tuple[int, int]] = weakref.WeakKey
 
 def mapped(file: Path) -> np.ndarray:
     """Map the array of an `.npy` file, which stays open as long as an array refers to it."""
+    if not file.is_file():
+        raise ValueError(f"{file.name} is not a regular file")  # a FIFO would wait
     x = np.load(file, mmap_mode="r")
     if not isinstance(x, np.memmap) or not x.flags.c_contiguous:
         raise ValueError(f"{file.name} is not in the order of rows")
@@ -42,7 +42,7 @@ def mapped(file: Path) -> np.ndarray:
 
 def is_mapped(x: np.ndarray) -> bool:
     """True for an array of `mapped`, or for successive rows of one."""
-    return _opened(x) is not None and x.flags.c_contiguous
+    return getattr(x, "_mmap", None) in _OPENED and x.flags.c_contiguous
 
 
 def parts(x: np.ndarray) -> Iterator[np.ndarray]:
@@ -54,68 +54,52 @@ def parts(x: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def gathered(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return a copy of x[rows]; `rows` is a number or an array of any shape."""
+    """Return a copy of x[rows], with one read call for each run of successive rows.
+
+    `rows` is a number or an array of any shape.
+    """
     if not is_mapped(x):
         return np.asarray(x)[rows]
-    return _read(x, np.ravel(rows)).reshape(*np.shape(rows), *x.shape[1:])
-
-
-def copy_rows(x: np.ndarray, clients: ClientRows, target: np.ndarray, places: np.ndarray) -> None:
-    """Copy client k's rows of x to target[places[k] :], those of several clients at a time."""
-    ends, first = np.cumsum(clients.sizes), 0
-    step = _AT_ONCE // max(1, target[:1].nbytes)
-    while first < len(clients):
-        until = ends[first] - clients.sizes[first] + step
-        last = max(first + 1, int(np.searchsorted(ends, until, side="right")))
-        copied, done = gathered(x, clients[first:last].joined), 0
-        some = zip(places[first:last].tolist(), clients.sizes[first:last].tolist(), strict=True)
-        for place, size in some:
-            target[place : place + size] = copied[done : done + size]
-            done += size
-        first = last
-
-
-def _opened(x: np.ndarray) -> tuple[int, int] | None:
-    buffer = getattr(x, "_mmap", None) if isinstance(x, np.memmap) else None
-    return None if buffer is None else _OPENED.get(buffer)
-
-
-def _read(x: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """x[wanted], with one read call for each run of successive rows."""
-    opened, x = _opened(x), np.asarray(x)
-    assert opened is not None
-    descriptor, origin = opened
+    (descriptor, origin), wanted = _OPENED[x._mmap], np.ravel(rows)  # type: ignore[attr-defined]
     if wanted.size and not 0 <= wanted.min() <= wanted.max() < len(x):
         raise IndexError(f"rows {wanted.min()}..{wanted.max()} of {len(x)}")
     copied = np.empty((len(wanted), *x.shape[1:]), x.dtype)
-    if not copied.size:
-        return copied
     order = np.argsort(wanted, kind="stable")
     starts = np.flatnonzero(np.diff(wanted[order], prepend=-2) != 1)
     into, size = copied.reshape(-1).view(np.uint8).data, copied[:1].nbytes
     places = x.ctypes.data - origin + size * wanted[order[starts]]
-    ends = [*starts[1:].tolist(), len(wanted)]
+    ends = [*starts.tolist(), len(wanted)][1:]
     for start, end, place in zip(starts.tolist(), ends, places.tolist(), strict=True):
         part = into[start * size : end * size]
         while len(part):
             count = os.preadv(descriptor, [part], place)
             if not count:
-                raise OSError(
-                    errno.EIO, "a file of examples has become shorter since it was opened"
-                )
+                wrong = "a file of examples has become shorter since it was opened"
+                raise OSError(errno.EIO, wrong)
             part, place = part[count:], place + count
     if (np.diff(order) != 1).any():
         copied[order] = copied.copy()
-    return copied
+    return copied.reshape(*np.shape(rows), *x.shape[1:])
 
 
-def adjoined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+def copy_rows(x: np.ndarray, rows: np.ndarray, target: np.ndarray, places: np.ndarray) -> None:
+    """Copy x[rows] to target[places], some megabytes at a time; int [n] both.
+
+    The target has any leading axes, whose `places` are counted together.
+    """
+    target = target.reshape(-1, *x.shape[1:])
+    step = max(1, _AT_ONCE // max(1, target[:1].nbytes))
+    for start in range(0, len(rows), step):
+        end = start + step
+        target[places[start:end]] = gathered(x, rows[start:end])
+
+
+def adjoined(arrays: Sequence[Any]) -> np.ndarray:
     """Concatenation of arrays [n_i, ...]; without a copy if they are successive rows of a mapped array."""
     first = arrays[0]
     end = first.ctypes.data
     for each in arrays:
-        follows = is_mapped(each) and each.ctypes.data == end and each.dtype == first.dtype
-        if not (follows and _opened(each) is _opened(first)):
+        if not (is_mapped(each) and each._mmap is first._mmap and each.ctypes.data == end):
             return np.concatenate(arrays) if len(arrays) > 1 else first
         end += each.nbytes
     shape = (sum(map(len, arrays)), *first.shape[1:])

@@ -4,23 +4,23 @@
     federation = Federation.open_packed("clients")
 
 FOLDER/
-  packed.json        format, num_classes, validation and test (numbers of examples), files {name: size}
+  packed.json        format, num_classes, validation and test (numbers of examples), files (checksums)
   x.npy              examples [n, ...]: each client's labeled and unlabeled ones, client after client; then
                      the validation and test examples
   y.npy              int32 [n], classes in the same order, -1 if unknown
   counts.npy         int64 [2, M], each client's numbers of labeled and unlabeled examples
 
 Clients are written one after another: memory holds a few of them at a time, and the labels of all. `x` is
-memory-mapped, not read; only its size and shape are checked. The other files have checksums.
+memory-mapped, not read; only its size and shape are checked.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ from jaxfed.host.location import location
 from jaxfed.host.safe_files import array, content_of, json_object
 
 Pair = tuple[npt.ArrayLike, npt.ArrayLike]
+Block = tuple[np.ndarray, np.ndarray, np.ndarray]  # x, y, and columns of `counts`
 
 _HEADER, _EXAMPLES, _FORMAT = "packed.json", "x.npy", 2
 _AT_ONCE = 2**24  # bytes of examples in memory
@@ -67,87 +68,70 @@ def pack(
     if place.exists():
         raise UsageError(f"{place}: it exists; give a new folder, or delete it first")
     examples = GivenExamples("pack", num_classes)
+    others = {"validation": validation, "test": test}
     with storage.begun_folder(place.absolute()) as begun:
         made = begun / "made"
         made.mkdir()  # with the mode that the user's umask gives
-        with (made / _EXAMPLES).open("wb") as stream:
-            rows = _Rows(stream)
-            counts = list(_written(rows, examples, each_of(clients, "pack: `clients`")))
-            sizes = {"validation": 0, "test": 0}
-            for name, part in (("validation", validation), ("test", test)):
-                if part is not None:
-                    examples.add(part, name)
-                    rows.append(*examples.joined()[:2])
-                    sizes[name] = len(rows.y[-1])
-            y = rows.finished()
+        y, counts = _written(made / _EXAMPLES, _blocks(examples, clients, others))
         np.save(made / "y.npy", y)
-        np.save(made / "counts.npy", np.concatenate(counts, axis=1))
-        classes = num_classes_of("pack", int(y.max()), num_classes)
-        files = {file.name: _sum_of(file) for file in sorted(made.glob("*.npy"))}
-        header = {"format": _FORMAT, "num_classes": classes, "files": files, **sizes}
+        np.save(made / "counts.npy", counts)
+        header = {
+            "format": _FORMAT,
+            "num_classes": num_classes_of("pack", int(y.max(initial=-1)), num_classes),
+            "files": _checksums(made),
+            **{name: 0 if part is None else np.size(part[1]) for name, part in others.items()},
+        }
         with storage.whole_file(made / _HEADER) as file:
             json.dump(header, file, indent=1)
         made.rename(place)
     return place
 
 
-class _Rows:
-    """An `.npy` file of examples whose number is known at the end, and their labels."""
+def _blocks(
+    examples: GivenExamples, clients: Iterable[Pair], others: Mapping[str, Pair | None]
+) -> Iterator[Block]:
+    """Yield some clients at a time, each one's labeled examples first; then the examples of no client."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self._like: np.ndarray | None = None
-        self.y: list[np.ndarray] = []
-
-    def append(self, x: np.ndarray, y: np.ndarray) -> None:
-        if self._like is None:
-            self._like = x[:0]
-            self._write_shape(0)
-        if not np.can_cast(x.dtype, self._like.dtype, "safe"):
-            wrong = f"some examples are {self._like.dtype} and some {x.dtype}"
-            raise UsageError(f"pack: {wrong}; give all the same type")
-        with storage.naming(Path(self._stream.name)):
-            self._stream.write(np.ascontiguousarray(x, self._like.dtype).data)
-        self.y.append(y)
-
-    def finished(self) -> np.ndarray:
-        """Write the number of examples; return their labels."""
-        y = np.concatenate(self.y)
-        if not len(y):
-            raise UsageError("pack: the clients have no examples")
-        self._stream.seek(0)
-        self._write_shape(len(y))  # NumPy leaves room for a first axis of any length
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
-        return y
-
-    def _write_shape(self, number: int) -> None:
-        assert self._like is not None
-        form = {"descr": np.lib.format.dtype_to_descr(self._like.dtype), "fortran_order": False}
-        shape = (number, *self._like.shape[1:])
-        np.lib.format.write_array_header_1_0(self._stream, {**form, "shape": shape})
-
-
-def _written(rows: _Rows, examples: GivenExamples, clients: Iterable[Pair]) -> Iterator[np.ndarray]:
-    """Write clients, labeled examples first; yield their columns of `counts`, [2, k]."""
-
-    def flushed() -> np.ndarray:
+    def of_clients() -> Block:
         x, y, sizes = examples.joined()
         owner, is_unlabeled = np.repeat(np.arange(len(sizes)), sizes), y < 0
         order = np.argsort(2 * owner + is_unlabeled, kind="stable")
-        rows.append(x[order], y[order])
         unlabeled = np.bincount(owner[is_unlabeled], minlength=len(sizes))
-        return np.stack([sizes - unlabeled, unlabeled])
+        return x[order], y[order], np.stack([sizes - unlabeled, unlabeled])
 
-    for client in clients:
+    for client in each_of(clients, "pack: `clients`"):
         examples.add(client, "clients[{}]")
         if examples.num_bytes >= _AT_ONCE:
-            yield flushed()
-    yield flushed()
+            yield of_clients()
+    yield of_clients()
+    for name, part in others.items():
+        if part is not None:
+            examples.add(part, name)
+            x, y, _ = examples.joined()
+            yield x, y, np.zeros((2, 0), np.int64)
 
 
-def _sum_of(file: Path) -> str:
-    return str(file.stat().st_size) if file.name == _EXAMPLES else storage.file_checksum(file)
+def _written(file: Path, blocks: Iterable[Block]) -> tuple[np.ndarray, np.ndarray]:
+    """Write all x to an `.npy` file, of the first one's type; return all y, and `counts`."""
+    form, labels, counts = dict[str, Any](), list[np.ndarray](), list[np.ndarray]()
+    with file.open("wb") as stream:
+        for x, y, columns in blocks:
+            if not form:
+                form = np.lib.format.header_data_from_array_1_0(x[:0])
+                np.lib.format.write_array_header_1_0(stream, form)
+            if not np.can_cast(x.dtype, form["descr"], "safe"):
+                wrong = f"some examples are {np.dtype(form['descr'])} and some {x.dtype}"
+                raise UsageError(f"pack: {wrong}; give all the same type")
+            with storage.naming(file):
+                stream.write(np.ascontiguousarray(x, form["descr"]).data)
+            labels.append(y)
+            counts.append(columns)
+        stream.seek(0)  # NumPy leaves room for a first axis of any length
+        form["shape"] = (sum(map(len, labels)), *form["shape"][1:])
+        np.lib.format.write_array_header_1_0(stream, form)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return np.concatenate(labels), np.concatenate(counts, axis=1)
 
 
 def recognizes(folder: Path) -> bool:
@@ -186,33 +170,27 @@ def opened(folder: str | os.PathLike[str]) -> dict[str, Any]:
         if (version := header.get("format")) != _FORMAT:
             wrong = f"format {version}, and this version of jaxfed reads {_FORMAT}"
             raise UsageError(f"{place}: {wrong}; pack the clients again")
-        for name, written in header["files"].items():
-            if (checksum := _sum_of(place / Path(name).name)) != written:
-                what = "bytes" if name == _EXAMPLES else "size and checksum"
-                raise _damaged(
-                    place, f"{name} has {what} {checksum}, and was written with {written}"
-                )
         x = mapped(place / _EXAMPLES)
         y, counts = (array(content_of(place / f"{name}.npy")) for name in ("y", "counts"))
         labeled, unlabeled = counts
-        classes = header["num_classes"]
-        num_own = int(counts.sum())
+        clients = ClientRows.contiguous(labeled + unlabeled)
+        num_own, classes = int(clients.sizes.sum()), header["num_classes"]
         end = num_own + header["validation"]
         if (
-            not len(x) == len(y) == end + header["test"]
+            not _checksums(place).items() <= header["files"].items()
+            or not len(x) == len(y) == end + header["test"]
             or min(header["validation"], header["test"], counts.min(initial=0)) < 0
             or not UNLABELED <= y.min(initial=0) <= y.max(initial=0) < classes
         ):
-            raise _damaged(place, "its files do not fit together")
-    start = np.cumsum(labeled + unlabeled) - labeled - unlabeled
-    held = ClientRows(start, labeled), ClientRows(start + labeled, unlabeled)
+            wrong = "its files do not fit together, it is damaged or half copied"
+            raise UsageError(f"{place}: {wrong}; copy it again, or pack the clients again")
+    held = ClientRows(clients.start, labeled), ClientRows(clients.start + labeled, unlabeled)
     return {
         **{"x": x, "y": y, "num_classes": classes},
-        "partition": Partition(*held, ClientRows.empty(len(labeled))),
+        "partition": Partition(*held, ClientRows.contiguous(0 * labeled)),
         **{"validation": np.arange(num_own, end), "test": np.arange(end, len(y))},
     }
 
 
-def _damaged(folder: Path, wrong: str) -> UsageError:
-    advice = "it is damaged or half copied: copy it again, or pack the clients again"
-    return UsageError(f"{folder}: {wrong}; {advice}")
+def _checksums(folder: Path) -> dict[str, str]:
+    return {name: storage.file_checksum(folder / name) for name in ("counts.npy", "y.npy")}

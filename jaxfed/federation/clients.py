@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxfed.data import given_examples
-from jaxfed.data.client_rows import ClientRows, Partition, sizes_of
+from jaxfed.data.client_rows import ClientRows, Partition
 from jaxfed.data.dataset import UNLABELED as UNLABELED
 from jaxfed.data.mapped_rows import MappedRows, copy_rows, gathered, is_mapped, parts
 from jaxfed.errors import UsageError
@@ -121,26 +121,23 @@ class Federation:
         for name, part in others.items():
             examples.add(part, name)
         x, y, sizes = examples.joined()
-        held, sizes = np.split(sizes, [num_clients + num_new])
-        starts = held.sum() + np.cumsum(sizes) - sizes
+        rows = ClientRows.contiguous(sizes)
         apart: dict[str, Any] = {"public": _no_points(), "server": _no_points()}
-        for name, start, size in zip(others, starts, sizes, strict=True):
-            apart[name] = np.arange(start, start + size)
+        apart.update(zip(others, rows[num_clients + num_new :], strict=True))
         classes = given_examples.num_classes_of("from_clients", int(y.max(initial=-1)), num_classes)
         known_to_all = y[apart["public"]]
         given_examples.check_labels_of(
             "from_clients", y[apart["server"]], known_to_all, public_labeled
         )
-        client_rows = ClientRows.contiguous(held[:num_clients])
+        client_rows, later = rows[:num_clients], rows[num_clients:][:num_new]
         is_labeled = y[: client_rows.sizes.sum()] >= 0
-        later = held[num_clients:] if num_new else np.zeros(num_clients, np.int64)
         return cls(
             x,
             y,
             Partition(
                 client_rows.chosen(is_labeled),
                 client_rows.chosen(~is_labeled),
-                ClientRows.contiguous(later, first=len(is_labeled)),
+                later if num_new else ClientRows.contiguous(np.zeros(num_clients, np.int64)),
             ),
             classes,
             **apart,
@@ -191,7 +188,7 @@ class Federation:
         """The number of labels of each client."""
         if self.census is not None:
             return list(self.census.labels)
-        return sizes_of(self.partition.labeled).tolist()
+        return ClientRows.of(self.partition.labeled).sizes.tolist()
 
     @cached_property
     def by_labels(self) -> tuple[np.ndarray, np.ndarray]:
@@ -285,11 +282,11 @@ class Federation:
         if ragged and len(chosen):
             # One client may occur twice; then there may be more examples than the largest clients have.
             count = max(1, most, int(points.sizes.sum()))
-            shape, places = (length_for(count, count),), points.start
+            shape, places = (length_for(count, count),), np.arange(points.sizes.sum())
         else:
-            ragged, shape, places = False, mask.shape, capacity * np.arange(len(chosen))
+            ragged, shape, places = False, mask.shape, np.flatnonzero(mask)
         x: Any = np.zeros((*shape, *self.x.shape[1:]), self.x.dtype)
-        copy_rows(self.x, points, x.reshape(int(np.prod(shape)), *self.x.shape[1:]), places)
+        copy_rows(self.x, points.joined, x, places)
         if ragged:
             x = Ragged(x, points.start.astype(np.int32), points.sizes.astype(np.int32), capacity)
         return Cohort(chosen.astype(np.int32), x, y, mask)
@@ -311,7 +308,7 @@ class Federation:
 
     def without_unlabeled(self) -> Federation:
         """The same clients without their unlabeled points: `XCLP (labeled)` of Table 3."""
-        nothing = ClientRows.empty(self.num_clients)
+        nothing = ClientRows.contiguous(np.zeros(self.num_clients, np.int64))
         return self.with_partition(self.partition._replace(unlabeled=nothing))
 
     def fully_labeled(self) -> Federation:
@@ -319,7 +316,7 @@ class Federation:
         hidden = ClientRows.of(self.partition.unlabeled)
         is_known = self.y[hidden.joined] != UNLABELED
         revealed = hidden.chosen(is_known)
-        nothing = ClientRows.empty(self.num_clients)
+        nothing = ClientRows.contiguous(np.zeros(self.num_clients, np.int64))
         labeled = Partition(self.partition.labeled, revealed, nothing).joined
         unlabeled = hidden.chosen(~is_known)
         return self.with_partition(self.partition._replace(labeled=labeled, unlabeled=unlabeled))

@@ -19,7 +19,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from jaxfed.data.client_rows import sizes_of
+from jaxfed.data.client_rows import ClientRows
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, attribute_of
 from jaxfed.federation.clients import Federation
@@ -185,7 +185,7 @@ class _Workers:
     ) -> None:
         self.federation, self.seed = federation, seed
         self._needs_labels = partial(needs_labels_in, algorithm)
-        labeled, *others = (sizes_of(kind) for kind in federation.partition)
+        labeled, *others = (ClientRows.of(kind).sizes for kind in federation.partition)
         at_clients = labeled * (len(federation.server) == 0)
         self._rounds = [
             (examples > 0, seconds_of(clock, seed, processed(examples)))

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal, TypeVar
 
+from jaxfed.data.given_examples import examples_of
 from jaxfed.errors import UsageError
 from jaxfed.settings import REQUIRED, OneOf, Setting, check, check_each, settings_of, unwrapped
 
@@ -151,6 +152,8 @@ def method(**declaration: Any) -> Callable[[Callable[..., R]], Callable[..., R]]
                 objects["training"] = _read(keywords["training"], name, spec.of(values))
             used = {"training", *in_objects}
             rest = {key: value for key, value in keywords.items() if key not in used}
+            if "public" in rest:
+                rest["public"] = examples_of(rest["public"], f"{name}: public")
             algorithm: Any = factory(**rest, **objects)
             if hasattr(algorithm, "round"):  # anything else is refused where it is used
                 alone = {} if spec.on_network else {"on_network": None}

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pandas
 import pytest
-from damaged_files import ANY, says_or_reads
+from damaged_files import ANY, says, says_or_reads
 from hf_files import image_table, write_parquet
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
@@ -168,6 +168,29 @@ def test_a_class_outside_tfds_is_not_imported(key, is_nested, tmp_path, monkeypa
         UsageError, match=rf"{key}=.hostile.Feature. is outside tensorflow_datasets"
     ):
         load(folder.name, root=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["features.json", "small-test.array_record-00000-of-00001"])
+def test_a_fifo_among_its_files_is_one_line(name, tmp_path):
+    file = write_image_set(tmp_path) / "1.0.0" / name
+    ANY["a FIFO"](file, None)
+    says(partial(load, "small", root=tmp_path), f"{name}: not a regular file")
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lines", ["null\n", 'null\n{"f": 1, "label": 2}\n', "[1]\n", "1\n", ""])
+def test_json_lines_that_begin_with_no_object_are_one_line(lines, tmp_path):
+    """pyarrow crashes if the first value is null."""
+    (tmp_path / "a.jsonl").write_text(lines)
+    says(partial(load, tmp_path / "a.jsonl"), "its first line is no JSON object")
+
+
+def test_a_link_to_nothing_among_the_files_of_a_table_is_one_line(tmp_path):
+    write_parquet(tmp_path / "train-0.parquet", image_table(range(6), [0, 1] * 3))
+    (tmp_path / "train-1.parquet").symlink_to("nothing")
+    says(partial(load, tmp_path), "train-1.parquet: cannot be read.*FileNotFoundError")
 
 
 # --- all readers ---------------------------------------------------------------------------------

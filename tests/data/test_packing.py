@@ -13,9 +13,9 @@ from damaged_files import ANY, says_or_reads
 from invoking import ROOT
 
 import jaxfed
-from jaxfed.data import load, mapped_rows, pack
+from jaxfed.data import load, pack
+from jaxfed.data.given_examples import GivenExamples
 from jaxfed.data.mapped_rows import is_mapped
-from jaxfed.data.packing import _Rows
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.kernels.devices import rows_at_once
@@ -63,16 +63,18 @@ def test_clients_are_those_of_memory(tmp_path, others):
 
 def test_clients_are_read_one_after_another(tmp_path, monkeypatch):
     monkeypatch.setattr("jaxfed.data.packing._AT_ONCE", 60)
-    read, written, append = [], [], _Rows.append
+    read, written, joined = [], [], GivenExamples.joined
 
     def clients():
         for client in CLIENTS * 3:
             read.append(client)
             yield client
 
-    monkeypatch.setattr(
-        _Rows, "append", lambda self, *part: (written.append(len(read)), append(self, *part))
-    )
+    def counted(self):
+        written.append(len(read))
+        return joined(self)
+
+    monkeypatch.setattr(GivenExamples, "joined", counted)
     pack(clients(), tmp_path / "clients")
     assert written[0] < 5 < len(read) == 15
     assert len(set(written)) > 3
@@ -145,13 +147,13 @@ def network():
 
 def test_fedavg_has_the_same_bits(tmp_path, monkeypatch):
     """And reads no more at a time than a cohort or a batch."""
-    read, taken = mapped_rows._read, []
+    read, taken = os.preadv, []
 
-    def counted(x, rows):
-        taken.append(len(rows))
-        return read(x, rows)
+    def counted(descriptor, buffers, place):
+        taken.append(len(buffers[0]) // 6)
+        return read(descriptor, buffers, place)
 
-    monkeypatch.setattr(mapped_rows, "_read", counted)
+    monkeypatch.setattr(os, "preadv", counted)
     clients = [pair(6, 0.8) for _ in range(8)]
     others = {"test": pair(300), "validation": pair(9)}
     pack(clients, tmp_path / "clients", **others)

@@ -222,16 +222,16 @@ def two_files(second):
 
 
 ARROW = {
-    "...has neither integers nor names": parquet({"f": [1, 2], "label": [[1], [2]]}),
+    "...has neither numbers nor texts": parquet({"f": [1, 2], "label": [[1], [2]]}),
     "...a.parquet: column 'image', row 1": pictures({"bytes": png(1)[:40], "path": "2.png"}),
     "...'image', row 1: holds no image; write": pictures(None),
     "...each of the columns 'image', 'more' is a whole example; leave all but one out": pictures(
         {"bytes": png(1), "path": ""}, more=[b"1", b"2"]
     ),
-    "...'v' of type list<...int64> cannot be a feature; ...an .npy file beside": parquet(
+    "...'v' of type list<...int64> has neither numbers nor texts; ...an .npy file beside": parquet(
         {"v": [[1, 2], [3, 4]], "label": ["x", "y"]}
     ),
-    "...'s' of type struct<a: int64> cannot be a feature; leave it out (dataset.drop)": parquet(
+    "...'s' of type struct<a: int64> has neither numbers nor texts": parquet(
         {"s": [{"a": 1}, {"a": 2}], "label": [0, 1]}
     ),
     "...a.parquet: 0 rows; use a table": parquet(pa.table({"f": [1], "label": [0]}).slice(1)),
@@ -397,8 +397,8 @@ FOLDERS = {
     "...format 1, and this version ... reads 2": edited(lambda header: header.update(format=1)),
     "...cannot be read": edited(lambda header: header.pop("files")),
     "...do not fit together": edited(lambda header: header.update(test=3)),
-    "...x.npy has bytes ..., and was written with": cut("x.npy"),
-    "...y.npy has size and checksum": cut("y.npy"),
+    "...p: cannot be read, it is damaged ...mmap length": cut("x.npy"),
+    "...p: cannot be read, it is damaged ...packing.py": cut("y.npy"),
     "cannot read p/counts.npy": opened(lambda folder: (folder / "counts.npy").unlink()),
     "...Object arrays cannot be loaded": hostile(np.array([print], object)),
     "...p: reading it takes more memory": hostile(np.zeros(9, np.int32), 10**15),

@@ -177,7 +177,8 @@ def _partition(
         )
     # Indices count the training examples first, then new points, if any.
     source = np.concatenate([train, new])
-    return Partition(*(ClientRows.of(clients).mapped(source.__getitem__) for clients in parts))
+    kinds = map(ClientRows.of, parts)
+    return Partition(*(ClientRows.contiguous(rows.sizes, source[rows.joined]) for rows in kinds))
 
 
 def _column(config: ConfigDict, data: Dataset, name: str) -> np.ndarray:

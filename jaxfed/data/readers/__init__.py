@@ -68,9 +68,9 @@ class Splits(NamedTuple):
 
 
 def matching(pattern: Path) -> list[Path]:
-    """The files that a pattern matches, sorted; a path without `*` is itself."""
+    """The files and broken links that a pattern matches, sorted; a path without `*` is itself."""
     paths = map(Path, glob(str(pattern))) if "*" in str(pattern) else [pattern]
-    return sorted(file for file in paths if file.is_file())
+    return sorted(p for p in paths if p.is_file() or (p.is_symlink() and not p.exists()))
 
 
 def splits_by_name(files: Sequence[Path], folder: Path | None = None) -> Splits:

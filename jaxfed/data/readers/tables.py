@@ -22,8 +22,7 @@ CSV file are texts, named in its first line; `docs/your-data.md` says what panda
 * A column of images (bytes, or a struct with them) is the example by itself, uint8 [n, h, w, c], sized and
   cached as images of a folder are. Names of classes come from Hugging Face's description in the schema.
 * Examples may be arrays in files of their own (`jaxfed.data.readers.arrays`): row i is row i of the table.
-
-Other columns beside images or arrays are left out, with a line.
+* Columns beside images or arrays are left out, with a line.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +43,10 @@ from absl import logging
 
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset, Encoder, dataset_of, has_gaps
-from jaxfed.data.given_examples import is_nothing, plain_text
+from jaxfed.data.given_examples import NUMBER, is_nothing, plain_text
 from jaxfed.data.mapped_rows import parts
 from jaxfed.data.readers import Splits, guarded
-from jaxfed.data.readers.images import (
-    Encoded,
-    ImageEncoder,
-    common_shape,
-    decode,
-)
+from jaxfed.data.readers.images import Encoded, ImageEncoder, common_shape, decode
 from jaxfed.errors import UsageError, did_you_mean, nearest
 
 TEXT_ENDINGS = (".csv", ".tsv", ".data", ".csv.gz", ".data.gz")
@@ -71,48 +66,34 @@ _IDENTIFIER = re.compile(  # names of row identifiers
 _INDEX = re.compile(  # names of the index as pandas writes it, to Parquet or CSV, by reset_index or read anew
     r"__index_level_[0-9]+__|index|level_[0-9]+|unnamed: 0([._][0-9]+)*", re.IGNORECASE
 )
-_NUMBER = re.compile(
-    r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?", re.IGNORECASE
-)
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([ t][0-9].*)?", re.IGNORECASE)
-_OTHER_SPELLING = re.compile(  # decimal commas and groups of digits, shares, hexadecimals, dates
-    r"[+-]?[0-9][0-9.]*,[0-9.,]*|[+-]?[0-9.,]+ ?%|[+-]?0x[0-9a-f]+"
-    r"|[0-9]{1,4}[-./][0-9]{1,2}[-./][0-9]{1,4}([ t].*)?",
-    re.IGNORECASE,
+_OTHER_SPELLING = (
+    re.compile(  # decimal commas, groups of digits, shares, hexadecimals, infinity, dates
+        r"[+-]?[0-9][0-9.]*,[0-9.,]*|[+-]?[0-9.,]+ ?%|[+-]?0x[0-9a-f]+|[+-]?inf(inity)?"
+        r"|[0-9]{1,4}[-./][0-9]{1,2}[-./][0-9]{1,4}([ t].*)?",
+        re.IGNORECASE,
+    )
 )
 _EXACT = 2**24  # float32 has all whole numbers up to here
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def is_index(name: str, *, first: bool) -> bool:
-    """True for the index of a pandas.DataFrame, which is no feature; also a first column without a name."""
-    return _INDEX.fullmatch(name) is not None or (first and name == NO_NAME)
+def number(cell: str) -> float | None:
+    """The number in a cell, NaN where it is missing; None if it is written otherwise."""
+    if NUMBER.fullmatch(cell):
+        return float(cell)
+    return np.nan if is_nothing(cell) else None
 
 
-def numbers(cells: Sequence[str]) -> np.ndarray | None:
-    """float64 [n], NaN where a cell is missing; None if any cell is not written as a number."""
-    values = np.full(len(cells), np.nan)
-    for row, cell in enumerate(cells):
-        if _NUMBER.fullmatch(cell):
-            values[row] = float(cell)
-        elif not is_nothing(cell):
-            return None
-    return values
-
-
-def days(cells: Sequence[str]) -> np.ndarray | None:
-    """float64 [n] of a column of dates, days since 1970, NaN where a cell is missing; else None."""
-    known = dict.fromkeys(set(cells), np.nan)
-    dates = [cell for cell in known if not is_nothing(cell)]
-    if not dates or not all(map(_DATE.fullmatch, dates)):
+def days(cell: str) -> float | None:
+    """Days from 1970 to the date in a cell, NaN where it is missing; None if it is written otherwise."""
+    if not _DATE.fullmatch(cell):
+        return np.nan if is_nothing(cell) else None
+    try:
+        time = datetime.fromisoformat(cell)
+    except ValueError:
         return None
-    for cell in dates:
-        try:
-            time = datetime.fromisoformat(cell)
-        except ValueError:
-            return None
-        known[cell] = (time.replace(tzinfo=time.tzinfo or UTC) - _EPOCH) / timedelta(days=1)
-    return np.array([known[cell] for cell in cells])
+    return (time.replace(tzinfo=time.tzinfo or UTC) - _EPOCH) / timedelta(days=1)
 
 
 def is_wide(values: np.ndarray, beyond: float = _EXACT) -> bool:
@@ -142,45 +123,38 @@ class Column:
     are_dates: bool = False
     is_wide: bool = False
 
-    @property
-    def names(self) -> list[str]:
-        """Names of the column's numbers: NAME=TEXT for texts that have one each."""
-        return [f"{self.name}={text}" for text in self.texts] or [self.name]
-
     def encoded(self, cells: Sequence[str]) -> np.ndarray:
         """Return numbers [n, 1 or more] of the rows' cells, NaN where one is missing."""
+        known = {cell: self._value(cell) for cell in set(cells)}
+        values = [known[cell] for cell in cells]
+        if None in values:
+            row = values.index(None)
+            wanted = f"; give a {'date, such as 2024-01-31' if self.are_dates else 'finite number'}"
+            if self.texts:
+                meant = did_you_mean(nearest(cells[row], self.texts))
+                allowed = meant or f"; choose one of {', '.join(map(repr, self.texts))}"
+                wanted = f", which is not in the training data{allowed}"
+            raise UsageError(f"row {row}: column {self.name!r} has {cells[row]!r}{wanted}")
         if self.texts:
-            known = {cell: self._place(cells.index(cell), cell) for cell in dict.fromkeys(cells)}
-            return np.eye(len(self.texts), dtype=bool)[[known[cell] for cell in cells]]
-        values = self._numbers(cells)
-        if values is None:
-            place = next(i for i, cell in enumerate(cells) if self._numbers([cell]) is None)
-            wanted = "date, such as 2024-01-31" if self.are_dates else "finite number"
-            wrong = f"column {self.name!r} has {cells[place]!r}; give a {wanted}"
-            raise UsageError(f"row {place}: {wrong}")
-        return (values if self.is_wide else values.astype(np.float32))[:, None]
+            return np.eye(len(self.texts), dtype=bool)[values]
+        return np.array(values, np.float64 if self.is_wide else np.float32)[:, None]
 
-    def _numbers(self, cells: Sequence[str]) -> np.ndarray | None:
-        """float64 [n], NaN where a cell is missing; None if one is no number, or none that float32 has."""
-        if self.are_dates and not all(map(is_nothing, cells)):
-            return days(cells)
-        values = numbers(cells)
-        with np.errstate(over="ignore"):
-            is_beyond = values is not None and np.isinf(values.astype(np.float32)).any()
-        return None if is_beyond else values
+    def _value(self, cell: str) -> float | None:
+        """The number of a cell, or the place of its text; NaN for a missing number, None for any other cell.
 
-    def _place(self, row: int, cell: str) -> int:
-        """The place of a text, also in another spelling: true and FALSE, as pandas reads them, or missing."""
+        Missing, true and false texts may be spelled otherwise: pandas makes True of true and TRUE.
+        """
         if cell in self.texts:
             return self.texts.index(cell)
-        same = is_nothing if is_nothing(cell) else lambda text: text.casefold() == cell.casefold()
-        alike = [place for place, text in enumerate(self.texts) if same(text)]
-        if len(alike) == 1 and (is_nothing(cell) or cell in ("True", "False")):
-            return alike[0]
-        meant = did_you_mean(nearest(cell, self.texts))
-        known = meant or f"; choose one of {', '.join(map(repr, self.texts))}"
-        wrong = f"column {self.name!r} has {cell!r}, which is not in the training data{known}"
-        raise UsageError(f"row {row}: {wrong}")
+        if self.texts:
+            form, *forms = (
+                "" if is_nothing(each) else each.lower() for each in (cell, *self.texts)
+            )
+            is_known = form in ("", "true", "false") and forms.count(form) == 1
+            return forms.index(form) if is_known else None
+        value = days(cell) if self.are_dates else number(cell)
+        with np.errstate(over="ignore"):
+            return None if value is None or np.isinf(np.float32(value)) else value
 
 
 @dataclass(frozen=True)
@@ -189,16 +163,17 @@ class TableEncoder:
 
     Attributes:
         columns: of features, in the order of their numbers.
-        line: names of all columns of the file, in order.
     """
 
     columns: tuple[Column, ...]
-    line: tuple[str, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of an example's numbers."""
-        return tuple(name for column in self.columns for name in column.names)
+        """Names of an example's numbers: NAME=TEXT for texts that have one each."""
+        names = (
+            [f"{each.name}={text}" for text in each.texts] or [each.name] for each in self.columns
+        )
+        return tuple(chain.from_iterable(names))
 
     @property
     def accepts(self) -> str:
@@ -213,7 +188,16 @@ class TableEncoder:
         if isinstance(rows, Mapping):
             rows = [rows]
         rows = list(rows) if isinstance(rows, Iterable) else [rows]
-        lines = [self._row(number, row) for number, row in enumerate(rows)]
+        wanted, lines = [column.name for column in self.columns], list[list[str]]()
+        for i, row in enumerate(rows):
+            if not isinstance(row, Mapping):
+                raise UsageError(f"row {i} is {row!r}; give {self.accepts}")
+            cells = {plain_text(str(name)) or NO_NAME: value for name, value in row.items()}
+            if lacking := [name for name in wanted if name not in cells]:
+                near = did_you_mean(nearest(lacking[0], list(cells)))
+                allowed = f"give {', '.join(wanted)}, None where a value is missing"
+                raise UsageError(f"row {i}: has no column {lacking[0]!r}{near}; {allowed}")
+            lines.append([_text(cells[name]) for name in wanted])
         blocks = [
             column.encoded([line[place] for line in lines])
             for place, column in enumerate(self.columns)
@@ -225,24 +209,6 @@ class TableEncoder:
         is_any_wide = any(column.is_wide for column in self.columns)
         return np.zeros((0, len(self.names)), np.float64 if is_any_wide else np.float32)
 
-    def _row(self, number: int, row: Any) -> list[str]:
-        """The row's cells in the columns of features, as the reader of a file has them."""
-        if not isinstance(row, Mapping):
-            raise UsageError(f"row {number} is {row!r}; give {self.accepts}")
-        wanted = [column.name for column in self.columns]
-        cells = {plain_text(str(name)) or NO_NAME: value for name, value in row.items()}
-        indexes = (name for i, name in enumerate(cells) if is_index(name, first=i == 0))
-        known = {*self.line, *indexes}
-        unknown = [name for name in cells if name not in known]
-        lacking = [name for name in wanted if name not in cells]
-        if lacking or unknown:
-            wrong = f"has no column {lacking[0]!r}" if lacking else ""
-            wrong = wrong or f"{unknown[0]!r} is no column of the training data"
-            near = did_you_mean(nearest(lacking[0], unknown) if lacking else ())
-            allowed = f"give {', '.join(wanted)}, None where a value is missing"
-            raise UsageError(f"row {number}: {wrong}{near}; {allowed}")
-        return [_text(cells[name]) for name in wanted]
-
 
 def _text(value: Any) -> str:
     """A cell as the reader of a file has it."""
@@ -250,10 +216,8 @@ def _text(value: Any) -> str:
         value = value.astype("datetime64[us]")  # of nanoseconds item() would be an integer
     if isinstance(value, np.generic):
         value = value.item()  # of all its digits: 0.1 of float16 is 0.0999...
-    is_missing = isinstance(value, float | datetime) and value != value
-    if value is None or is_missing:
-        return ""
-    return plain_text(str(value))
+    is_no_time = isinstance(value, datetime) and value != value
+    return "" if is_no_time else plain_text(str(value))
 
 
 def read(
@@ -284,20 +248,14 @@ def read(
         if place is not None and place in others:
             raise UsageError(f"is the label's column in {path}", key=key, value=names[place])
     places = [place for place in range(len(names)) if place not in {label, client, *dropped}]
-    clients: Sequence[np.ndarray | None] = (None, None)
-    if client is not None:
-        clients = np.split(_clients(table, client), [num_train])
-    elif is_by_file:
-        clients = (_names_of_files(table), None)
     if arrays is None:
-        x, encoder = _examples(table, places, names[label], image_size)
+        (x, x_test), encoder = _examples(table, places, names[label], image_size)
     else:
         _log(table, "columns beside the arrays are no features: %s", places)
-        x, encoder = arrays, None
+        (x, x_test), encoder = arrays, None
     if image_size is not None and not isinstance(encoder, ImageEncoder):
         wrong = f"does not apply to {path}, which has no column of images"
         raise UsageError(wrong, key="image_size", value=image_size, allowed="leave it out")
-    x, x_test = x if isinstance(x, tuple) else (x[:num_train], x[num_train:])
     sizes = ("train", x, num_train), ("test", x_test, len(table) - num_train)
     for name, part, number in sizes:
         if len(part) != number:
@@ -308,8 +266,8 @@ def read(
         path,
         [(x, y), (x_test, y_test)],
         where=f"{path}: column {names[label]!r}",
-        class_names=table.classes(label) or None,
-        clients=clients,
+        class_names=table.classes[label] or None,
+        clients=(None, None) if client is None and not is_by_file else _clients(table, client),
         has_gaps=isinstance(encoder, TableEncoder) and has_gaps(x, x_test),
         encoder=encoder,
     )
@@ -322,7 +280,8 @@ class Table:
         path: the file, folder or pattern, for messages.
         splits, files: of each split, and of both.
         num_train: rows of the training split.
-        names: names of the columns.
+        names, columns: names of the columns, and their values as arrays of pyarrow.
+        classes: of each column, names of the numbers in it; [] if they have none.
         kinds: of each column: "number", "text", "image" (its bytes), or "none": it cannot be a feature.
 
     Raises:
@@ -336,12 +295,12 @@ class Table:
         tables = list(map(_table, self.files))
         self.counts = [table.num_rows for table in tables]
         self.num_train = sum(self.counts[: len(splits.train)])
-        first = tables[0].schema
+        keys = tables[0].column_names
         for file, table in zip(self.files, tables, strict=True):
-            if table.column_names != first.names:
-                wrong = f"columns {table.column_names} where {self.files[0]} has {first.names}"
+            if table.column_names != keys:
+                wrong = f"columns {table.column_names} where {self.files[0]} has {keys}"
                 raise UsageError(f"{file}: {wrong}; all files need the same columns")
-        self.names = [plain_text(key) or NO_NAME for key in first.names]
+        self.names = [plain_text(key) or NO_NAME for key in keys]
         twice = (name for name in self.names if self.names.count(name) > 1 and name != NO_NAME)
         if name := next(twice, None):
             raise UsageError(f"{path}: two columns are named {name!r}; use different names")
@@ -350,12 +309,13 @@ class Table:
         unique = [f"{place}: {name}" for place, name in enumerate(self.names)]
         numbered = [table.rename_columns(unique) for table in tables]
         joint = pa.concat_tables(numbered, promote_options="permissive")
-        self._columns = list(map(_plain, joint.columns))
+        self.columns = list(map(_plain, joint.columns))
         # Hugging Face's description of the columns in the schema.
-        text = (first.metadata or {}).get(b"huggingface")
+        text = (tables[0].schema.metadata or {}).get(b"huggingface")
         described = json.loads(text)["info"]["features"] if text else {}
-        self._features = [described.get(key) or {} for key in first.names]
-        self.kinds = list(map(_kind_of, self._columns, self._features))
+        features = [each if isinstance(each, dict) else {} for each in map(described.get, keys)]
+        self.kinds = list(map(_kind_of, self.columns, features))
+        self.classes = [feature.get("names") or [] for feature in features]
 
     def __len__(self) -> int:
         """Rows of all files."""
@@ -369,37 +329,20 @@ class Table:
         is_text = file.name.lower().endswith(TEXT_ENDINGS)
         return f"{file}: column {self.names[place]!r}, {f'line {row + 2}' if is_text else f'row {row}'}"
 
-    def classes(self, place: int) -> list[str]:
-        """The names that the schema has for the numbers of a column."""
-        described = self._features[place]
-        names = described.get("names") if described.get("_type") == "ClassLabel" else None
-        return list(map(str, names)) if isinstance(names, list) else []
-
     def texts(self, place: int, *, is_label: bool = False) -> list[str]:
         """The cells of a column, "" where missing; numbers of classes, but for a label, are their names."""
         if self.kinds[place] not in ("number", "text"):
-            raise self.unfit(place, "has neither integers nor names")
-        column, names = self._columns[place], [] if is_label else self.classes(place)
+            dtype = " ".join(str(self.columns[place].type).split())
+            raise UsageError(
+                f"{self.path}: column {self.names[place]!r} of type {dtype} has neither numbers nor texts; "
+                "save vectors as an .npy file beside the table, and leave other columns out (dataset.drop)"
+            )
+        column, names = self.columns[place], [] if is_label else self.classes[place]
         known = {
             value: plain_text(str(names[value] if names and 0 <= value < len(names) else value))
             for value in column.unique().drop_null().to_pylist()
         }
         return [known.get(value, "") for value in column.to_pylist()]  # NaN is never found
-
-    def numbers(self, place: int) -> np.ndarray:
-        """float64 [n] of a column of numbers, NaN where missing."""
-        values: np.ndarray = self._columns[place].cast("float64", safe=False).to_numpy()
-        return values
-
-    def images(self, place: int) -> list[Encoded]:
-        """The images in a column."""
-        values = enumerate(self._columns[place].to_pylist())
-        return [Encoded.of(self.where(place, row), value) for row, value in values]
-
-    def unfit(self, place: int, wrong: str) -> UsageError:
-        """Error for a column of a type that cannot be used."""
-        dtype = " ".join(str(self._columns[place].type).split())
-        return UsageError(f"{self.path}: column {self.names[place]!r} of type {dtype} {wrong}")
 
 
 def _table(file: Path) -> Any:
@@ -410,7 +353,14 @@ def _table(file: Path) -> Any:
     def arrow(file: Path) -> Any:  # pyarrow.feather crashes on a damaged file of its first version
         return ipc.open_file(OSFile(str(file))).read_all()
 
-    readers = {".feather": arrow, ".arrow": arrow, ".jsonl": arrow_json.read_json}
+    def objects(file: Path) -> Any:
+        with file.open("rb") as stream:
+            start = stream.read(2**10).lstrip(b"\xef\xbb\xbf \r\n\t")
+        if not start.startswith(b"{"):  # pyarrow crashes if null is the first value
+            raise ValueError("its first line is no JSON object")
+        return arrow_json.read_json(file)
+
+    readers = {".feather": arrow, ".arrow": arrow, ".jsonl": objects}
     readers[".parquet"] = lambda file: parquet.ParquetFile(file).read()
     with guarded(file):
         table = readers.get(file.suffix.lower(), _lines)(file)
@@ -474,33 +424,30 @@ def _place(table: Table, option: str, name: str | None, usual: Sequence[str] = (
     return table.names.index(name)
 
 
-def _clients(table: Table, place: int) -> np.ndarray:
-    """str [n], the client of each row."""
-    clients = table.texts(place)
-    for row, client in enumerate(clients):
-        if is_nothing(client):
-            cell = table.where(place, row)
-            raise UsageError(f"{cell}: {client!r} names no client; use a name in every row")
-    return np.array(clients)
-
-
-def _names_of_files(table: Table) -> np.ndarray:
-    """str [n], the name of each training row's file without its ending."""
+def _clients(table: Table, place: int | None) -> Sequence[np.ndarray | None]:
+    """The client of each row, str [n], of both splits; without a column that of each training file."""
+    if place is not None:
+        clients = table.texts(place)
+        if nameless := list(filter(is_nothing, clients)):
+            cell = table.where(place, clients.index(nameless[0]))
+            raise UsageError(f"{cell}: {nameless[0]!r} names no client; use a name in every row")
+        return np.split(np.array(clients), [table.num_train])
     names = [file.name.removesuffix(".gz").rpartition(".")[0] for file in table.splits.train]
     if twice := next((name for name in names if names.count(name) > 1), None):
         wrong, allowed = f"two files are named {twice}", "give each client's file another name"
         raise UsageError(wrong, key="client_key", value=BY_FILE, allowed=allowed)
-    return np.repeat(names, table.counts[: len(names)])
+    return np.repeat(names, table.counts[: len(names)]), None
 
 
 # Features, or whole examples.
 
-_Examples = tuple[np.ndarray | tuple[np.ndarray, np.ndarray], Encoder]
+_Examples = tuple[tuple[np.ndarray, np.ndarray], Encoder]
 
 
 def _examples(table: Table, places: list[int], label: str, image_size: int | None) -> _Examples:
-    """x: a column of images if there is one, else features; and the encoder of other rows."""
-    index = [place for place in places if is_index(table.names[place], first=place == 0)]
+    """x of both splits: a column of images if there is one, else features; and the encoder of other rows."""
+    index = [place for place in places if _INDEX.fullmatch(table.names[place])]
+    index += [0] if 0 in places and table.names[0] == NO_NAME else []
     _log(table, "columns that are no features: %s (the index of pandas)", index)
     places = [place for place in places if place not in index]
     text = f"column {label!r} is the label, and %s a feature, unless dataset.drop leaves it out"
@@ -513,13 +460,7 @@ def _examples(table: Table, places: list[int], label: str, image_size: int | Non
     for example in whole:
         others = [place for place in places if place != example]
         _log(table, f"columns beside {table.names[example]!r} are no features: %s", others)
-        x = _images(table, example, image_size)
-        _, height, width, channels = x[0].shape
-        return x, ImageEncoder(width, height, channels)
-    for place in places:
-        if table.kinds[place] == "none":
-            advice = "leave it out (dataset.drop), or save vectors as an .npy file beside the table"
-            raise table.unfit(place, f"cannot be a feature; {advice}")
+        return _images(table, example, image_size)
     return _features(table, places)
 
 
@@ -538,7 +479,8 @@ def _features(table: Table, places: Sequence[int]) -> _Examples:
         name = table.names[place]
         may_number_rows = _IDENTIFIER.fullmatch(name) is not None
         if table.kinds[place] == "number" and not may_number_rows:
-            column, values = Column(name), table.numbers(place)[:, None]
+            floats = table.columns[place].cast("float64", safe=False)
+            column, values = Column(name), floats.to_numpy()[:, None]
         else:
             cells = table.texts(place)
             if may_number_rows and len(set(cells[: table.num_train])) == table.num_train:
@@ -562,24 +504,24 @@ def _features(table: Table, places: Sequence[int]) -> _Examples:
         logging.warning(text, table.path, ", ".join(encoded))
     if not columns:
         raise UsageError(f"{table.path}: none of the columns {', '.join(table.names)} is a feature")
-    encoder = TableEncoder(tuple(columns), tuple(table.names))
+    encoder = TableEncoder(tuple(columns))
     x = np.concatenate(blocks, axis=1, dtype=encoder.blank().dtype)
     if num_gaps := sum(int(np.isnan(part).any(axis=1).sum()) for part in parts(x)):
-        text = "%s: %d of %d rows miss a value: it becomes the median of the training rows, and each column "
-        text += "with gaps gets an indicator beside it"
+        text = "%s: %d of %d rows miss a value; medians of the training rows replace them, with an indicator"
         logging.warning(text, table.path, num_gaps, len(x))
-    return x, encoder
+    return (x[: table.num_train], x[table.num_train :]), encoder
 
 
 def _encoded(table: Table, place: int, cells: list[str]) -> tuple[Column, np.ndarray]:
     """Numbers [n, 1] of a column of dates or numbers, or one-hot codes [n, k] of texts."""
     column = Column(table.names[place])
-    if (values := days(cells)) is not None:
-        return replace(column, are_dates=True), values[:, None]
-    if (values := numbers(cells)) is not None:
-        return column, values[:, None]
-    texts = sorted({cell for cell in cells if not is_nothing(cell)})
-    odd = [text for text in texts if numbers([text]) is None]
+    for read in (days, number):
+        known = {cell: read(cell) for cell in set(cells)}
+        if None not in known.values():
+            values = np.array([known[cell] for cell in cells])
+            return replace(column, are_dates=read is days), values[:, None]
+    texts = sorted(cell for cell in known if not is_nothing(cell))
+    odd = [text for text in texts if known[text] is None]
     if len(odd) < len(texts) or all(map(_OTHER_SPELLING.fullmatch, odd)):
         row = next(row for row, cell in enumerate(cells) if cell in odd)
         raise UsageError(
@@ -587,7 +529,7 @@ def _encoded(table: Table, place: int, cells: list[str]) -> tuple[Column, np.nda
             "and without groups of digits, dates as 2024-01-31, or leave the row or the column "
             "(dataset.drop) out"
         )
-    texts = sorted([*texts, *sorted(filter(is_nothing, set(cells)))[:1]])  # one text for missing
+    texts = sorted([*texts, *sorted(filter(is_nothing, known))[:1]])  # one text for missing
     if len(texts) > _MOST_TEXTS:
         raise UsageError(
             f"{table.path}: column {column.name!r} has {len(texts)} different texts; up to {_MOST_TEXTS} "
@@ -597,11 +539,12 @@ def _encoded(table: Table, place: int, cells: list[str]) -> tuple[Column, np.nda
     return column, column.encoded(cells)
 
 
-def _images(table: Table, place: int, image_size: int | None) -> tuple[np.ndarray, np.ndarray]:
+def _images(table: Table, place: int, image_size: int | None) -> _Examples:
     num_train = table.num_train
 
     def make(target: Path) -> None:
-        images = table.images(place)
+        cells = enumerate(table.columns[place].to_pylist())
+        images = [Encoded.of(table.where(place, row), cell) for row, cell in cells]
         shape = common_shape(images, image_size)
         decode(target / "x-train.npy", images[:num_train], shape)
         decode(target / "x-test.npy", images[num_train:], shape)
@@ -609,4 +552,5 @@ def _images(table: Table, place: int, image_size: int | None) -> tuple[np.ndarra
     paths = [str(file.resolve()) for file in table.files]
     key = files_key(table.files, _FORMAT, paths, num_train, table.names[place], image_size)
     cached = cached_arrays(f"images-{table.files[0].resolve().parent.name}", key, make)
-    return cached["x-train"], cached["x-test"]
+    _, height, width, channels = cached["x-train"].shape
+    return (cached["x-train"], cached["x-test"]), ImageEncoder(width, height, channels)

@@ -46,7 +46,10 @@ def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
     `label_key` is the feature to take as label, such as CIFAR-100's "coarse_label"; None is "label". With
     another key, the usual label gives subclasses, if each of its classes lies in one class.
     """
-    files = sorted(file for file in folder.iterdir() if file.is_file())
+    inside = sorted(folder.iterdir())
+    files = [file for file in inside if file.is_file()]
+    if odd := [file for file in inside if not (file.is_file() or file.is_dir())]:
+        raise UsageError(f"{odd[0]}: not a regular file")  # TFDS would wait for a FIFO
     # The set's metadata are cached with its arrays: importing TFDS takes a fifth of a second.
     arrays = cached_arrays(
         f"tfds-{name.replace('/', '-')}",
