@@ -136,7 +136,7 @@ class Column:
                 wanted = f", which is not in the training data{allowed}"
             raise UsageError(f"row {row}: column {self.name!r} has {cells[row]!r}{wanted}")
         if self.texts:
-            return np.eye(len(self.texts), dtype=bool)[values]
+            return np.array(values)[:, None] == np.arange(len(self.texts))
         return np.array(values, np.float64 if self.is_wide else np.float32)[:, None]
 
     def _value(self, cell: str) -> float | None:
