@@ -30,8 +30,8 @@ def mapped(file: Path) -> np.ndarray:
     """Map the array of an `.npy` file, which stays open as long as an array refers to it."""
     if not file.is_file():
         raise ValueError(f"{file.name} is not a regular file")  # a FIFO would wait
-    x = np.load(file, mmap_mode="r")
-    if not isinstance(x, np.memmap) or not x.flags.c_contiguous:
+    x = np.lib.format.open_memmap(file, mode="r")
+    if not x.flags.c_contiguous:
         raise ValueError(f"{file.name} is not in the order of rows")
     buffer: mmap.mmap = x._mmap  # type: ignore[attr-defined]
     descriptor = os.open(file, os.O_RDONLY)
@@ -87,7 +87,8 @@ def copy_rows(x: np.ndarray, rows: np.ndarray, target: np.ndarray, places: np.nd
 
     The target has any leading axes, whose `places` are counted together.
     """
-    target = target.reshape(-1, *x.shape[1:])
+    leading = target.shape[: target.ndim - x.ndim + 1]
+    target = target.reshape(math.prod(leading), *x.shape[1:])
     step = max(1, _AT_ONCE // max(1, target[:1].nbytes))
     for start in range(0, len(rows), step):
         end = start + step
