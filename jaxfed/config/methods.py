@@ -119,7 +119,7 @@ def clients_for(config: ConfigDict, name: str, federation: Federation) -> Federa
     new = ClientRows.of(part.new).joined
     if not len(new) or not needs(config, name).trains:
         return federation
-    part = part._replace(new=ClientRows.contiguous(np.zeros(federation.num_clients, np.int64)))
+    part = part._replace(new=ClientRows.empty(federation.num_clients))
     return replace(federation, partition=part, test=np.concatenate([federation.test, new]))
 
 

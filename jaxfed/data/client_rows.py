@@ -44,6 +44,11 @@ class ClientRows(Sequence[np.ndarray]):
         return cls(np.cumsum(sizes) - sizes, sizes, rows)
 
     @classmethod
+    def empty(cls, num_clients: int) -> ClientRows:
+        """Return clients without rows."""
+        return cls.contiguous(np.zeros(num_clients, np.int64))
+
+    @classmethod
     def by_owner(cls, rows: np.ndarray, owner: np.ndarray, num_clients: int) -> ClientRows:
         """Return the rows of each client, in the given order; `owner` int [n] is the client of each row."""
         order = np.argsort(owner, kind="stable")

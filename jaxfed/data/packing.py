@@ -187,7 +187,7 @@ def opened(folder: str | os.PathLike[str]) -> dict[str, Any]:
     held = ClientRows(clients.start, labeled), ClientRows(clients.start + labeled, unlabeled)
     return {
         **{"x": x, "y": y, "num_classes": classes},
-        "partition": Partition(*held, ClientRows.contiguous(0 * labeled)),
+        "partition": Partition(*held, ClientRows.empty(len(labeled))),
         **{"validation": np.arange(num_own, end), "test": np.arange(end, len(y))},
     }
 

@@ -137,7 +137,7 @@ class Federation:
             Partition(
                 client_rows.chosen(is_labeled),
                 client_rows.chosen(~is_labeled),
-                later if num_new else ClientRows.contiguous(np.zeros(num_clients, np.int64)),
+                later if num_new else ClientRows.empty(num_clients),
             ),
             classes,
             **apart,
@@ -308,7 +308,7 @@ class Federation:
 
     def without_unlabeled(self) -> Federation:
         """The same clients without their unlabeled points: `XCLP (labeled)` of Table 3."""
-        nothing = ClientRows.contiguous(np.zeros(self.num_clients, np.int64))
+        nothing = ClientRows.empty(self.num_clients)
         return self.with_partition(self.partition._replace(unlabeled=nothing))
 
     def fully_labeled(self) -> Federation:
@@ -316,7 +316,7 @@ class Federation:
         hidden = ClientRows.of(self.partition.unlabeled)
         is_known = self.y[hidden.joined] != UNLABELED
         revealed = hidden.chosen(is_known)
-        nothing = ClientRows.contiguous(np.zeros(self.num_clients, np.int64))
+        nothing = ClientRows.empty(self.num_clients)
         labeled = Partition(self.partition.labeled, revealed, nothing).joined
         unlabeled = hidden.chosen(~is_known)
         return self.with_partition(self.partition._replace(labeled=labeled, unlabeled=unlabeled))

@@ -67,12 +67,11 @@ _INDEX = re.compile(  # names of the index as pandas writes it, to Parquet or CS
     r"__index_level_[0-9]+__|index|level_[0-9]+|unnamed: 0([._][0-9]+)*", re.IGNORECASE
 )
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([ t][0-9].*)?", re.IGNORECASE)
-_OTHER_SPELLING = (
-    re.compile(  # decimal commas, groups of digits, shares, hexadecimals, infinity, dates
-        r"[+-]?[0-9][0-9.]*,[0-9.,]*|[+-]?[0-9.,]+ ?%|[+-]?0x[0-9a-f]+|[+-]?inf(inity)?"
-        r"|[0-9]{1,4}[-./][0-9]{1,2}[-./][0-9]{1,4}([ t].*)?",
-        re.IGNORECASE,
-    )
+# Decimal commas, groups of digits, shares, hexadecimals, infinity, dates.
+_OTHER_SPELLING = re.compile(
+    r"[+-]?[0-9][0-9.]*,[0-9.,]*|[+-]?[0-9.,]+ ?%|[+-]?0x[0-9a-f]+|[+-]?inf(inity)?"
+    r"|[0-9]{1,4}[-./][0-9]{1,2}[-./][0-9]{1,4}([ t].*)?",
+    re.IGNORECASE,
 )
 _EXACT = 2**24  # float32 has all whole numbers up to here
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

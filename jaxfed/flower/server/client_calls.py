@@ -133,9 +133,8 @@ class ClientCalls:
             self._stages.write(round=number, stage=END, states=self.exchange.states)
             return after, {**metrics, "network": self._of_round}
 
-        evaluate = with_attributes(
-            algorithm.evaluate, of_clients=None
-        )  # their points are at clients
+        # Their points are at clients.
+        evaluate = with_attributes(algorithm.evaluate, of_clients=None)
         if parties.evaluate is not None:  # the server has no model
             evaluate = parties.evaluate
             algorithm = algorithm._replace(validate=None, predict=None)

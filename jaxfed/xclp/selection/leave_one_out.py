@@ -31,11 +31,7 @@ from jaxfed.kernels.conjugate_gradient import PropagationMatrix, propagate_cente
 from jaxfed.kernels.devices import everywhere
 from jaxfed.xclp.settings.parameters import Propagation
 from jaxfed.xclp.steps.class_scores import Rows, scores, weighed_by_prior, without_own
-from jaxfed.xclp.steps.propagation_matrix import (
-    SolverAccuracy,
-    accuracy_of,
-    solved,
-)
+from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy, accuracy_of, solved
 
 EXACT_UP_TO = 256
 NUM_PROBES = 64
@@ -122,10 +118,10 @@ def labeled_rows(
     Cost: C columns of S, and those that `diagonal` needs.
     """
     points = np.flatnonzero(answers >= 0)
+    labels, roots = y[points], np.asarray(matrix.root_degrees)[points]
     values, accuracy = solved(matrix, y)
     of_clients = np.zeros((int(owner.max(initial=0)) + 1, y.shape[1]), np.float32)
-    np.add.at(of_clients, owner[points], y[points])
-    labels, roots = y[points], np.asarray(matrix.root_degrees)[points]
+    np.add.at(of_clients, owner[points], labels)
     # Sums on the host: each client's number of points would be a program of its own.
     counts, masses = (
         np.broadcast_to(each.sum(axis=0), labels.shape)
