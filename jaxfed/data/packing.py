@@ -4,7 +4,8 @@
     federation = Federation.open_packed("clients")
 
 FOLDER/
-  packed.json        format, num_classes, validation and test (numbers of examples), files (checksums)
+  packed.json        format, num_classes, validation and test (numbers of examples), files (checksums), and
+                     a checksum of these
   x.npy              examples [n, ...]: each client's labeled and unlabeled ones, client after client; then
                      the validation and test examples
   y.npy              int32 [n], classes in the same order, -1 if unknown
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxfed.data.client_rows import ClientRows, Partition
-from jaxfed.data.dataset import UNLABELED, Dataset
+from jaxfed.data.dataset import Dataset
 from jaxfed.data.given_examples import GivenExamples, each_of, num_classes_of
 from jaxfed.data.mapped_rows import mapped
 from jaxfed.data.readers import guarded
@@ -38,7 +40,7 @@ from jaxfed.host.safe_files import array, content_of, json_object
 Pair = tuple[npt.ArrayLike, npt.ArrayLike]
 Block = tuple[np.ndarray, np.ndarray, np.ndarray]  # x, y, and columns of `counts`
 
-_HEADER, _EXAMPLES, _FORMAT = "packed.json", "x.npy", 2
+_HEADER, _EXAMPLES, _FORMAT = "packed.json", "x.npy", 3
 _AT_ONCE = 2**24  # bytes of examples in memory
 
 
@@ -82,7 +84,7 @@ def pack(
             **{name: 0 if part is None else np.size(part[1]) for name, part in others.items()},
         }
         with storage.whole_file(made / _HEADER) as file:
-            json.dump(header, file, indent=1)
+            json.dump(header | {"checksum": _checksum(header)}, file, indent=1)
         made.rename(place)
     return place
 
@@ -170,6 +172,7 @@ def opened(folder: str | os.PathLike[str]) -> dict[str, Any]:
         if (version := header.get("format")) != _FORMAT:
             wrong = f"format {version}, and this version of jaxfed reads {_FORMAT}"
             raise UsageError(f"{place}: {wrong}; pack the clients again")
+        checksum = header.pop("checksum")
         x = mapped(place / _EXAMPLES)
         y, counts = (array(content_of(place / f"{name}.npy")) for name in ("y", "counts"))
         labeled, unlabeled = counts
@@ -177,10 +180,9 @@ def opened(folder: str | os.PathLike[str]) -> dict[str, Any]:
         num_own, classes = int(clients.sizes.sum()), header["num_classes"]
         end = num_own + header["validation"]
         if (
-            not _checksums(place).items() <= header["files"].items()
+            checksum != _checksum(header)
+            or header["files"] != _checksums(place)
             or not len(x) == len(y) == end + header["test"]
-            or min(header["validation"], header["test"], counts.min(initial=0)) < 0
-            or not UNLABELED <= y.min(initial=0) <= y.max(initial=0) < classes
         ):
             wrong = "its files do not fit together, it is damaged or half copied"
             raise UsageError(f"{place}: {wrong}; copy it again, or pack the clients again")
@@ -194,3 +196,7 @@ def opened(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _checksums(folder: Path) -> dict[str, str]:
     return {name: storage.file_checksum(folder / name) for name in ("counts.npy", "y.npy")}
+
+
+def _checksum(header: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(header, sort_keys=True).encode())

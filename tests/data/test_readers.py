@@ -724,6 +724,11 @@ REFUSED = {
     ),
     "label 7 is not a class": (forests(classes=(1, 8)), "covertype"),
     r"no images; .* by a pattern, '.*\*.csv'": ({"f/north.csv": "a,label\n1,x\n2,y\n"}, "./f"),
+    r"f/test.csv: a test .* split so": (
+        {f"f/{n}.csv": "a,label" for n in ("b", "test")},
+        "f/*.csv",
+    ),
+    "f/val: a test split by": (images(1, folder="f/a") | images(2, folder="f/val/a"), "./f"),
     **{
         f"{name}.: no such folder.*{origin}.*JAXFED_DATA": ({"file": ""}, name)
         for name, origin in (

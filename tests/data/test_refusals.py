@@ -27,7 +27,6 @@ from jaxfed.data import (
 from jaxfed.data.dataset import Dataset
 from jaxfed.data.encoding import RowEncoding, encoder_from, encoder_of
 from jaxfed.federation.clients import Federation
-from jaxfed.host.storage import file_checksum
 
 IDS, TENS = np.arange(100) % 4, np.repeat(np.arange(10), 10)
 
@@ -371,7 +370,7 @@ def cut(name):
 
 
 def hostile(labels, shape=None):
-    """Other labels, or their shape by their header, with a checksum that fits."""
+    """Other labels, or their shape by their header."""
 
     def write(folder):
         file = folder / "y.npy"
@@ -381,18 +380,15 @@ def hostile(labels, shape=None):
             said = f"({shape},), }}".ljust(len(given) + 14)
             content = file.read_bytes().replace(given.encode() + b" " * 14, said.encode())
             file.write_bytes(content)
-        header = json.loads((folder / "packed.json").read_text())
-        header["files"]["y.npy"] = file_checksum(file)
-        (folder / "packed.json").write_text(json.dumps(header))
 
     return opened(write)
 
 
 FOLDERS = {
     "...no packed.json in it": opened(lambda folder: (folder / "packed.json").unlink()),
-    "...format 1, and this version ... reads 2": edited(lambda header: header.update(format=1)),
-    "...cannot be read": edited(lambda header: header.pop("files")),
-    "...do not fit together": edited(lambda header: header.update(test=3)),
+    "...format 1, and this version ... reads 3": edited(lambda header: header.update(format=1)),
+    "...cannot be read": edited(lambda header: header.pop("checksum")),
+    "...do not fit together": edited(lambda header: header.update(num_classes=9)),
     "...p: cannot be read, it is damaged ...mmap length": cut("x.npy"),
     "...p: cannot be read, it is damaged ...expected 100 bytes got 99": cut("y.npy"),
     "cannot read p/counts.npy": opened(lambda folder: (folder / "counts.npy").unlink()),

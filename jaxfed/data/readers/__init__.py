@@ -73,11 +73,22 @@ def matching(pattern: Path) -> list[Path]:
     return sorted(p for p in paths if p.is_file() or (p.is_symlink() and not p.exists()))
 
 
+def without_training(test: Path) -> UsageError:
+    """Return the error of a test split whose training split cannot be told by its name."""
+    return UsageError(
+        f"{test}: a test split by its name, and nothing beside it is named train; name the training split "
+        f"so, or {test.name} otherwise if it is for training"
+    )
+
+
 def splits_by_name(files: Sequence[Path], folder: Path | None = None) -> Splits:
-    """Files train* (training*) and test* are splits; without the first all files are for training.
+    """Files train* (training*) and test* are splits; files of which none or all are test* are for training.
 
     The first of test, testing, val, valid and validation that exists is the test split. Other files are not
     read, and a line names them. Below a `folder`, folders of these names are splits, too.
+
+    Raises:
+        UsageError: test files beside others, none of which is train*.
     """
 
     def called(file: Path) -> str:
@@ -90,6 +101,8 @@ def splits_by_name(files: Sequence[Path], folder: Path | None = None) -> Splits:
         return [file for file in files if split.match(called(file))]
 
     if not (train := named(*TRAIN_NAMES)):
+        if 0 < len(tests := named(*TEST_NAMES)) < len(files):
+            raise without_training(tests[0])
         return Splits(list(files), [])
     splits = Splits(train, next(filter(None, map(named, TEST_NAMES)), []))
     if others := [str(file) for file in files if file not in splits.train + splits.test]:

@@ -28,7 +28,7 @@ from absl import logging
 
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import ArrayEncoder, Dataset
-from jaxfed.data.readers import TEST_NAMES, TRAIN_NAMES, guarded
+from jaxfed.data.readers import TEST_NAMES, TRAIN_NAMES, guarded, without_training
 from jaxfed.errors import UsageError
 
 if TYPE_CHECKING:
@@ -343,6 +343,9 @@ def _splits(folder: Path) -> tuple[Examples, Examples]:
     # A class may be named "test", and Train or Training without a test folder, too.
     is_split = train and (places[train].name == "train" or not places.keys().isdisjoint(TEST_NAMES))
     if not is_split:
+        for place in (places[name] for name in TEST_NAMES if name in places):
+            if any(name.lower() in places for _, name in classes_in(place)):
+                raise without_training(place)
         return classes_in(folder), []
     examples = classes_in(places[train])
     by_name = {name: classes_in(places[name]) for name in TEST_NAMES if name in places}
