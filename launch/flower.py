@@ -71,16 +71,16 @@ def _try(overrides: list[str], interruption: Interruption) -> int:
 
     devices.one_device_a_core()
 
-    def simulate(config: ConfigDict, place: Path) -> None:
+    def simulate(config: ConfigDict, path: Path) -> None:
         from jaxfed.api.run import execute
         from jaxfed.config.assembly import make_algorithm
         from jaxfed.experiment.run.progress import RunProgress
         from jaxfed.experiment.store import workdir
 
         settings = config.to_dict()
-        if not workdir.is_finished(place, settings):
+        if not workdir.is_finished(path, settings):
             with RunProgress(settings) as progress:
-                execute(config, place, progress, interruption, make_algorithm)
+                execute(config, path, progress, interruption, make_algorithm)
 
     if _NODES.value:
         overrides.append(f"federation.num_clients={_NODES.value}")
@@ -98,11 +98,11 @@ def _serve(overrides: list[str], interruption: Interruption) -> int:
     from jaxfed.flower.deployment import commands
     from jaxfed.flower.deployment.programs import Address
 
-    place = location(_given("workdir", _WORKDIR.value), "--workdir")
-    keys = place / commands.NETWORK / commands.KEYS
+    path = location(_given("workdir", _WORKDIR.value), "--workdir")
+    keys = path / commands.NETWORK / commands.KEYS
     return commands.serve(
         commands.load(_given("config", _CONFIG.value), overrides),
-        place,
+        path,
         Address(_HOST.value, int(_given("port", _PORT.value)), keys),
         clients=dict.fromkeys(sorted(_path("nodes", _NODES.value).glob("*.pub")), ()),
         held=_path("held", _HELD.value),

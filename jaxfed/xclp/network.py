@@ -222,11 +222,11 @@ class NetworkLabeling(NamedTuple):
 
 
 def check_points(federation: Federation, client: int, reply: Mapping[str, Any]) -> None:
-    """Raise `Unusable` if a client joins with fewer than 0 points, or more than its hello has examples."""
+    """Raise `Unusable` if a client joins with fewer than 0 points, or more than it registered."""
     assert federation.census is not None
     if not 0 <= reply["points"] <= federation.census.examples[client]:
         most = federation.census.examples[client]
-        raise Unusable(f"{reply['points']} points; by the client's hello it has {most} examples")
+        raise Unusable(f"{reply['points']} points; the client registered {most} examples")
 
 
 def check_network(p: Parameters) -> None:

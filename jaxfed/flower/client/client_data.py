@@ -133,17 +133,17 @@ def write_labels(data: ClientData, label: np.ndarray, confidence: np.ndarray) ->
         lines = csv.writer(stream)
         lines.writerow(("file", "index", "label", "confidence", "given"))
         for index, row in enumerate(np.argsort(labeled_first(known)).tolist()):
-            place = (TRAIN, index) if index < num_training else (TEST, index - num_training)
+            source = (TRAIN, index) if index < num_training else (TEST, index - num_training)
             known_label = "" if known[index] < 0 else int(known[index])
-            lines.writerow([*place, int(label[row]), f"{confidence[row]:.6g}", known_label])
+            lines.writerow([*source, int(label[row]), f"{confidence[row]:.6g}", known_label])
 
 
 def private_folder(folder: Path, name: str = STATE) -> Path:
     """Return a folder within a client's, made or closed to everybody else."""
-    place = folder / name
-    place.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
-    place.chmod(PRIVATE_FOLDER)
-    return place
+    path = folder / name
+    path.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    path.chmod(PRIVATE_FOLDER)
+    return path
 
 
 def write_private(file: Path, content: bytes) -> None:

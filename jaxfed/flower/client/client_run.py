@@ -12,9 +12,9 @@ machine: it names no file, folder or class to be imported, sets no number of pro
 allowed values alone. The name of a run begins with its config's hash, which a site may name in client.toml.
 A server decides the model, the number of steps, and so time and memory (docs/threat-model-network.md).
 
-The first reply, the hello, says the client's number and the numbers of its examples and labels, on which
-steps, shapes and weights of a round depend. The client itself compares the form of its examples, the names of
-their columns and its public examples with those of the run.
+The first reply, the registration, has the client's number and the numbers of its examples and labels. Steps,
+shapes and weights of a round depend on them. The client itself compares the form of its examples, the names
+of their columns and its public examples with those of the run.
 
 If a method's networks normalize their inputs by all clients' data, the sum and the sum of squares of each
 feature (of each channel of images) leave as well, in the clear: of one example they are the example. A client
@@ -65,7 +65,7 @@ from jaxfed.settings import check_each, check_value
 SETUP, FORM, MESSAGE, REPLY = "setup", "form", "message", "reply"
 Kept = dict[str, tuple[ClientSide, Federation, jax.Array]]
 _DESCRIBED = "setup"  # entry of a state within a session: hash of the setup
-HELLO = "hello"  # name of the first step
+REGISTRATION = "registration"  # name of the first step
 _CLASS = "learner.estimator."
 _MOST_CLIENTS, _MOST_CLASSES = 1_000_000, 100_000
 
@@ -88,21 +88,21 @@ def serve(folder: Path, address: str) -> None:
 def perform(request: Record, *, folder: Path, kept: Kept) -> Record:
     """Answer a request from a client's folder; every problem is in the reply.
 
-    The first request, a hello, needs no state. Each later one is one step of the method. `kept` has the
-    method of the last message, by the hash of its setup.
+    The first request, a registration, needs no state. Each later one is one step of the method. `kept` has
+    the method of the last message, by the hash of its setup.
     """
     try:
         data = client_data.read(folder)
         name = step_of(request).name
     except Exception as error:  # its text may hold data; nobody has said that it may leave
         return client_step.refused(None, error)
-    if name == HELLO:
-        return client_step.answer(request, partial(_hello, data))
+    if name == REGISTRATION:
+        return client_step.answer(request, partial(_register, data))
     step = partial(_step, data, kept)
     return client_step.perform(folder, request, step, client=data.settings.number)
 
 
-class Hello(NamedTuple):
+class Registration(NamedTuple):
     """A client's first reply: `counts` has sums of features only if the method needs them."""
 
     client: int
@@ -110,7 +110,7 @@ class Hello(NamedTuple):
     counts: ClientCounts
 
 
-def hello(data: ClientData, form: Form, *, sums: bool) -> Hello:
+def registration(data: ClientData, form: Form, *, sums: bool) -> Registration:
     """Collect a client's first reply; `StepRefused` if its examples have another form."""
     x, y = data.points
     ours = Form(x.dtype.name, x.shape[1:], data.columns, form.public and checksum(data.public))
@@ -125,7 +125,8 @@ def hello(data: ClientData, form: Form, *, sums: bool) -> Hello:
             "the method needs sums of features, and there are fewer examples than the "
             f"least_examples = {least} of client.toml"
         )
-    return Hello(data.settings.number, data.settings.name, counts_of(x, y[y >= 0], sums=sums))
+    counts = counts_of(x, y[y >= 0], sums=sums)
+    return Registration(data.settings.number, data.settings.name, counts)
 
 
 def checksum(x: np.ndarray | None) -> str:
@@ -133,18 +134,18 @@ def checksum(x: np.ndarray | None) -> str:
     return "" if x is None else records.fingerprint({"x": x})
 
 
-def from_record(content: Mapping[str, Value], shape: Sequence[int]) -> Hello:
-    """Read a hello from the content of a reply; `shape` is that of an example."""
-    received = records.unpacked(Hello, content)
+def from_record(content: Mapping[str, Value], shape: Sequence[int]) -> Registration:
+    """Read a registration from the content of a reply; `shape` is that of an example."""
+    received = records.unpacked(Registration, content)
     examples, labels, sums = received.counts
     if not 0 <= received.client < 2**53 or not 0 <= labels <= examples < 2**53:
-        raise BadMessage("the numbers of a hello are too large, or contradict each other")
+        raise BadMessage("the numbers of a registration are too large, or contradict each other")
     if sums is not None:
         both = sums.total, sums.square
         if {each.shape for each in both} != {(shape[-1],)}:
-            raise BadMessage("the sums of a hello are not one of each feature")
+            raise BadMessage("the sums of a registration are not one of each feature")
         if not np.isfinite(both).all() or sums.values != examples * math.prod(shape[:-1]):
-            raise BadMessage("the sums of a hello are not finite, or of another number of values")
+            raise BadMessage("sums of a registration are not finite, or of other numbers of values")
     return received
 
 
@@ -169,12 +170,12 @@ def own_federation(data: ClientData, setup: Setup) -> Federation:
     )
 
 
-def _hello(data: ClientData, step: Step, content: Record) -> Record:
+def _register(data: ClientData, step: Step, content: Record) -> Record:
     run_setup = records.unpacked(Setup, records.part(content, SETUP))
     config = accepted(data.settings, run_setup, step.run)
     _check_labels(data, run_setup)
     form = records.unpacked(Form, records.part(content, FORM))
-    reply = hello(data, form, sums=scales_by_clients(config, run_setup.method))
+    reply = registration(data, form, sums=scales_by_clients(config, run_setup.method))
     client_step.check_data(data.folder, step.run, _checksum(data), begins=True)
     return records.packed(reply)
 

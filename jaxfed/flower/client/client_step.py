@@ -75,14 +75,14 @@ def perform(folder: Path, request: Record, compute: Compute, *, client: int) -> 
 
 
 def answer(request: Record, compute: Callable[[Step, Record], Record]) -> Record:
-    """Serve a request that needs no state and may be repeated with other content, as a hello."""
+    """Serve a request that needs no state and may be repeated with other content, as a registration."""
     return _guarded(request, lambda step: steps.request(step, compute(step, content_of(request))))
 
 
 def check_data(folder: Path, run: str, checksum: str, *, begins: bool = False) -> None:
-    """Refuse data other than those of a run's first hello, whose checksum stays at the client.
+    """Refuse data other than those of a run's first registration, whose checksum stays at the client.
 
-    `begins`: this is a hello; a step holds the lock.
+    `begins`: this is a registration; a step holds the lock.
     """
     file = folder / STATE / run / _DATA
     with _locked(folder / STATE) if begins else nullcontext():
@@ -90,7 +90,7 @@ def check_data(folder: Path, run: str, checksum: str, *, begins: bool = False) -
             _run_folder(file.parent)
             _write(file, {_DATA: checksum})
         if not file.exists() or records.from_bytes(file.read_bytes())[_DATA] != checksum:
-            raise StepRefused("this client's data are not those of its hello")
+            raise StepRefused("this client's data are not those of its registration")
 
 
 def _guarded(request: Record, serve: Callable[[Step], Record]) -> Record:

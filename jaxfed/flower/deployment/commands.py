@@ -46,12 +46,12 @@ class Experiment(NamedTuple):
         """Hash of the part that clients receive, as `config` in client.toml names it."""
         return setup.fingerprint(setup.config_text(self.config))
 
-    def run_settings(self, place: Path, server: Path) -> programs.RunSettings:
+    def run_settings(self, path: Path, server: Path) -> programs.RunSettings:
         """Return the settings of a run of the app."""
         return {
             "config": self.spec,
             "overrides": json.dumps(self.overrides),
-            "workdir": str(place.absolute()),
+            "workdir": str(path.absolute()),
             "server": str(server.absolute()),
         }
 
@@ -67,7 +67,7 @@ def load(spec: str, overrides: Sequence[str]) -> Experiment:
 
 def try_here(
     experiment: Experiment,
-    place: Path,
+    path: Path,
     *,
     simulate: Simulate,
     client: Sequence[str],
@@ -75,7 +75,7 @@ def try_here(
 ) -> int:
     """Play a config by real clients on this machine and in a simulation, and compare.
 
-    `place` gets run/, the workdir of the federation; simulation/, that of `simulate`; nodes/J, each client's
+    `path` gets run/, the workdir of the federation; simulation/, that of `simulate`; nodes/J, each client's
     folder; server/, what the server holds; network/, keys and logs. `client` is `launch.flower client`.
 
     Returns:
@@ -84,19 +84,18 @@ def try_here(
     Raises:
         UsageError: a mistake in the config or the arguments; no process has started.
     """
-    config, place = experiment.config, place.absolute()
-    if not _is_finished(experiment, place):
+    config, path = experiment.config, path.absolute()
+    if not _is_finished(experiment, path):
         say(f"dealing {config.dataset.name} to clients")
-        folders = trial.deal(config, place / NODES, place / SERVER)
-        server_run.check(config, server_data.read(place / SERVER))
-        address = Address(programs.HERE, programs.free_port(), place / NETWORK / KEYS)
+        folders = trial.deal(config, path / NODES, path / SERVER)
+        server_run.check(config, server_data.read(path / SERVER))
+        address = Address(programs.HERE, programs.free_port(), path / NETWORK / KEYS)
         clients = started_with(address, folders, client)
-        if serve(experiment, place, address, held=place / SERVER, clients=clients, say=say):
+        if serve(experiment, path, address, held=path / SERVER, clients=clients, say=say):
             return 1
     say("simulating the same")
-    simulate(config, place / SIMULATION)
-    places = place / RUN, place / SIMULATION
-    difference = trial.compare(*places, config.algorithm, nodes=place / NODES)
+    simulate(config, path / SIMULATION)
+    difference = trial.compare(path / RUN, path / SIMULATION, config.algorithm, nodes=path / NODES)
     say(f"network and simulation: {difference}")
     return int(not difference.is_none)
 
@@ -115,7 +114,7 @@ def started_with(
 
 def serve(
     experiment: Experiment,
-    place: Path,
+    path: Path,
     address: Address,
     *,
     held: Path,
@@ -125,7 +124,7 @@ def serve(
 ) -> int:
     """Serve a federation of clients, and play a config's rounds with them.
 
-    `place` gets run/, the workdir, and network/, with logs. `held` is what the server holds
+    `path` gets run/, the workdir, and network/, with logs. `held` is what the server holds
     (`jaxfed.flower.server.server_data`). `clients` are public keys, with commands of clients that start here.
     `names` has the names by which clients reach this machine.
 
@@ -135,11 +134,11 @@ def serve(
     wanted = experiment.config.federation.num_clients
     if len(clients) < wanted:
         raise UsageError(f"--nodes: {len(clients)} public keys (*.pub) for {wanted} clients")
-    if not _is_finished(experiment, place):
+    if not _is_finished(experiment, path):
         server_run.check(experiment.config, server_data.read(held))
         for tries in range(30, -1, -1):  # processes of a killed server end some seconds after it
             try:
-                with workdir.open_workdir(place / RUN, experiment.config.to_dict()):
+                with workdir.open_workdir(path / RUN, experiment.config.to_dict()):
                     break  # it is not in use, nor another config's
             except UsageError as error:
                 if not tries or not isinstance(error.__context__, BlockingIOError):
@@ -152,11 +151,11 @@ def serve(
             say(f"whoever reaches {address.here} can run code at all sites: see docs/network.md")
         say(f"listening at {address.host}:{address.port}; clients need {address.root}")
         say(f"the config's hash, for client.toml, is {experiment.fingerprint}")
-        settings = experiment.run_settings(place / RUN, held)
-        programs.run_app(place / NETWORK, address, clients, APP, settings, say=say)
-    is_finished, logs = _is_finished(experiment, place), place / NETWORK / programs.LOGS
+        settings = experiment.run_settings(path / RUN, held)
+        programs.run_app(path / NETWORK, address, clients, APP, settings, say=say)
+    is_finished, logs = _is_finished(experiment, path), path / NETWORK / programs.LOGS
     failure = f"the run has not finished; logs are in {logs}, the same command continues"
-    say(f"results are in {place / RUN}" if is_finished else failure)
+    say(f"results are in {path / RUN}" if is_finished else failure)
     return int(not is_finished)
 
 
@@ -200,5 +199,5 @@ def take_part(
         raise UsageError(f"--data={folder}: another client runs in this folder") from None
 
 
-def _is_finished(experiment: Experiment, place: Path) -> bool:
-    return workdir.is_finished(place / RUN, experiment.config.to_dict())
+def _is_finished(experiment: Experiment, path: Path) -> bool:
+    return workdir.is_finished(path / RUN, experiment.config.to_dict())

@@ -190,8 +190,7 @@ def check_free(address: Address) -> None:
     try:
         socket.create_server((address.host, address.port), family=family).close()
     except OSError as error:
-        place = f"--host={address.host} --port={address.port}"
-        raise UsageError(f"{place}: {error.strerror}") from None
+        raise UsageError(f"--host={address.host} --port={address.port}: {error.strerror}") from None
 
 
 def node_command(server: str, config: str, *, root: Path, key: Path) -> list[str]:

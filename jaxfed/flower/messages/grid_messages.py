@@ -43,17 +43,21 @@ _PROBLEMS = {  # by Flower's error code
 }
 _WORKER_SECONDS = 120.0  # within which a worker listens
 _PULL_SECONDS = 1.0  # for a reply that is here; a larger one is fetched while others are
-_MOST_THREADS = 10_000  # they start as they are needed
 
 
 class GridNetwork:
-    """Flower's grid as a `steps.Network`."""
+    """Flower's grid as a `steps.Network`.
+
+    Flower waits for all of a reply, up to two hours. So each node has a thread, which pulls one at a time.
+    """
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
+        self._nodes: dict[str, int] = {}  # of each request under way
         self._stays: list[str] = []  # identifiers of such messages under way
-        self._pulls: dict[str, Future[Iterable[Message]]] = {}  # by the first identifier
-        self._threads = ThreadPoolExecutor(_MOST_THREADS)
+        # By node, None for stays: the first identifier, and the pull.
+        self._pulls: dict[int | None, tuple[str, Future[Iterable[Message]]]] = {}
+        self._threads = ThreadPoolExecutor(10_000)  # more than nodes; they start as they are needed
 
     def nodes(self) -> list[int]:
         """List the nodes that are connected now."""
@@ -61,7 +65,6 @@ class GridNetwork:
 
     def send(self, requests: Sequence[tuple[int, Record]], seconds: float) -> list[str]:
         """Send requests; returns an identifier of each, "" for a request that cannot be delivered."""
-        self._pulls.clear()  # of replies that are too late
         messages = [
             Message(to_record_dict(record), node, MESSAGE_TYPE, ttl=seconds)
             for node, record in requests
@@ -70,8 +73,10 @@ class GridNetwork:
         identifiers = [identifier or "" for identifier in self._grid.push_messages(messages)]
         with suppress(Exception):  # without them nodes only ask later
             self._stays += filter(None, self._grid.push_messages(stays))
-        # Flower returns no identifier at all if the requests are too large for it.
-        return identifiers if len(identifiers) == len(messages) else [""] * len(messages)
+        if len(identifiers) != len(messages):  # Flower returns none if they are too large for it
+            identifiers = [""] * len(messages)
+        self._nodes = dict(zip(identifiers, (node for node, _ in requests), strict=True))
+        return identifiers
 
     def receive(self, identifiers: Iterable[str]) -> list[Arrival]:
         """Fetch, without waiting, what has arrived for these requests.
@@ -91,15 +96,14 @@ class GridNetwork:
         return arrivals
 
     def _pull(self, identifiers: list[str]) -> Iterable[Message]:
-        """Return the replies that are here.
-
-        In a thread, since Flower returns a reply when all of it is here, and a sender may take hours.
-        """
-        first = identifiers[0]
-        if first not in self._pulls:
-            self._pulls[first] = self._threads.submit(self._grid.pull_messages, identifiers)
-            wait([self._pulls[first]], _PULL_SECONDS)
-        return self._pulls.pop(first).result() if self._pulls[first].done() else ()
+        """Return the replies of one node, or of the stays, that are here."""
+        node = self._nodes.get(first := identifiers[0])
+        pulled, pull = self._pulls.get(node, (first, None))
+        if pull is None or (pulled != first and pull.done()):  # its reply came too late
+            pulled, pull = first, self._threads.submit(self._grid.pull_messages, identifiers)
+            self._pulls[node] = first, pull
+            wait([pull], _PULL_SECONDS)
+        return self._pulls.pop(node)[1].result() if pulled == first and pull.done() else ()
 
 
 def answered(message: Message, perform: Callable[[Record], Record]) -> Message:

@@ -29,7 +29,7 @@ OF_A_MACHINE = ("workers", "compilation_cache", "plots")
 class Setup(NamedTuple):
     """Source of a client's side: the server's config, as JSON without `NOT_SENT`, and its versions.
 
-    `census` is of all clients, without the numbers of single ones, and empty before the hellos.
+    `census` is of all clients, without the numbers of single ones, and empty before the registrations.
     """
 
     config: str
@@ -42,7 +42,7 @@ class Setup(NamedTuple):
 
 
 class Form(NamedTuple):
-    """Form of everybody's examples, which a client compares with its own at its hello.
+    """Form of everybody's examples, which a client compares with its own at its registration.
 
     `public` is the checksum of the public examples, "" without them.
     """

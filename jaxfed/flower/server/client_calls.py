@@ -2,7 +2,7 @@
 
 stages.jsonl is the record of a run's stages, beside metrics.jsonl:
 
-    {"round": 0, "stage": "hello", "run": "..."}                                the run's first start
+    {"round": 0, "stage": "registration", "run": "..."}                         the run's first start
     {"round": 3, "stage": "update", "clients": [0, 1, 2], "step": 3}             a stage begins
     {"round": 3, "stage": "update ended", ..., "why": {"1": "no reply within 300 s"}}
     {"round": 3, "stage": "end", "states": {"0": 3, "2": 3}}                     the round ends
@@ -42,7 +42,7 @@ from jaxfed.federation.census import census_of
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.method import with_attributes
-from jaxfed.flower.client.client_run import HELLO, MESSAGE, REPLY, SETUP
+from jaxfed.flower.client.client_run import MESSAGE, REGISTRATION, REPLY, SETUP
 from jaxfed.flower.messages import pytrees, records, setup
 from jaxfed.flower.messages.records import BadMessage, Record
 from jaxfed.flower.messages.setup import Setup
@@ -68,14 +68,14 @@ def connect(
     config: ConfigDict,
     limits: Deployment,
     data: ServerData,
-    place: Path,
+    workdir: Path,
     *,
     tell: Callable[[str], None] = lambda line: None,
     **clock: Any,
 ) -> ClientCalls:
     """Wait for the clients, ask who they are, and return the calls to them."""
     number, text = config.federation.num_clients, setup.config_text(config)
-    stages = Stages(place)
+    stages = Stages(workdir)
     run = stages.run(setup.fingerprint(text))
     exchange = Exchange(network, {}, run, limits.deadline, **clock)
     run_setup = Setup(text, config.algorithm, number, data.shared.num_classes)
@@ -87,26 +87,26 @@ def connect(
         raise UsageError(f"clients {missing} of {number} are missing{because}")
     for line in refused:
         tell(f"refused {line}")
-    stages.write(round=0, stage=HELLO, run=run)
-    census = census_of([clients.hellos[client].counts for client in range(number)])
+    stages.write(round=0, stage=REGISTRATION, run=run)
+    census = census_of([clients.registrations[client].counts for client in range(number)])
     exchange.nodes, exchange.next_step = clients.nodes, 1 + stages.last_step()
     run_setup, seen = run_setup._replace(census=census.shared()), data.federation(census, number)
-    return ClientCalls(exchange, run_setup, seen, limits, place, tell)
+    return ClientCalls(exchange, run_setup, seen, limits, workdir, tell)
 
 
 @dataclass
 class ClientCalls:
-    """Calls to the clients of a run; `place` is the workdir, and `tell` receives a line for each stage."""
+    """Calls to the clients of a run; `tell` receives a line for each stage."""
 
     exchange: Exchange
     setup: Setup
     federation: Federation
     limits: Deployment
-    place: Path
+    workdir: Path
     tell: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        self._stages = Stages(self.place)
+        self._stages = Stages(self.workdir)
         self._of_round: dict[str, Any] = {}
         self._before_session: dict[int, int] | None = None
         self._begun = False  # a round, in this process
@@ -175,7 +175,7 @@ class ClientCalls:
             self.exchange.states = self._stages.states_after(number - 1)
             self._begun = True
         # The older checkpoint too: if the newest one is damaged, the next start continues from that.
-        saved = Checkpoints(self.place / "checkpoints").steps()
+        saved = Checkpoints(self.workdir / "checkpoints").steps()
         if saved and saved[0] < number:
             self.exchange.committed = self._stages.states().get(saved[0], {})
 
@@ -228,9 +228,9 @@ def _norm(tree: Any) -> float:
 class Stages:
     """The file of one run, which the server alone writes."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, workdir: Path) -> None:
         """Open the file in a workdir; half a line at its end, of a server that was killed, is removed."""
-        self._file = place / STAGES
+        self._file = workdir / STAGES
         if self._file.exists():
             content = self._file.read_bytes()
             whole = content.rfind(b"\n") + 1

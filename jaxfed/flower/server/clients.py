@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from absl import logging
 
 from jaxfed.flower.client import client_run
-from jaxfed.flower.client.client_run import FORM, HELLO, SETUP, Hello
+from jaxfed.flower.client.client_run import FORM, REGISTRATION, SETUP, Registration
 from jaxfed.flower.messages import records
 from jaxfed.flower.messages.setup import Form, Setup
 from jaxfed.flower.server.exchange import Exchange
@@ -22,8 +22,8 @@ class Clients:
     """The clients that have been found.
 
     Attributes:
-        exchange: asks nodes, whose places in a list are their numbers here.
-        setup: as far as it is known before the hellos.
+        exchange: asks nodes, whose numbers here are their indices in a sorted list.
+        setup: as far as it is known before the registrations.
         form: of examples; a client that has another one refuses.
         nodes: the node of each admitted client.
         refused: the other nodes that were asked, with the reason.
@@ -34,7 +34,7 @@ class Clients:
     setup: Setup
     form: Form
     nodes: dict[int, int] = field(default_factory=dict)
-    hellos: dict[int, Hello] = field(default_factory=dict)
+    registrations: dict[int, Registration] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     is_wrong: bool = False
 
@@ -69,21 +69,21 @@ class Clients:
         message = records.prefixed(records.packed(self.setup), SETUP)
         message |= records.prefixed(records.packed(self.form), FORM)
         answers = self.exchange.ask(
-            HELLO,
+            REGISTRATION,
             dict.fromkeys(asked, message),
             round=0,
-            read=lambda place, reply: client_run.from_record(reply, self.form.shape),
+            read=lambda index, reply: client_run.from_record(reply, self.form.shape),
             continues=False,
         )
-        refused = {asked[place]: lost.reason for place, lost in answers.lost.items()}
+        refused = {asked[index]: lost.reason for index, lost in answers.lost.items()}
         self.is_wrong |= any(lost.kind for lost in answers.lost.values())
-        for place, hello in answers.replies.items():
-            if hello.client >= self.setup.num_clients:
-                refused[asked[place]] = f"there is no client number {hello.client}"
-            elif (holder := self.nodes.setdefault(hello.client, asked[place])) != asked[place]:
-                refused[asked[place]] = f"client number {hello.client} is that of node {holder}"
+        for index, received in answers.replies.items():
+            if received.client >= self.setup.num_clients:
+                refused[asked[index]] = f"there is no client number {received.client}"
+            elif (holder := self.nodes.setdefault(received.client, asked[index])) != asked[index]:
+                refused[asked[index]] = f"client number {received.client} is that of node {holder}"
             else:
-                self.hellos[hello.client] = hello
+                self.registrations[received.client] = received
         for node, reason in sorted(refused.items()):
             logging.warning("refused node %d: %s", node, reason)
         self.refused |= refused

@@ -123,7 +123,7 @@ class Exchange:
             messages: content for each client that is asked.
             round: number of the round; 0 before the first.
             read: checks a reply's content and converts it; `records.BadMessage` from it loses the client.
-            continues: clients go on from their states, and make new ones; a hello does not.
+            continues: clients go on from their states, and make new ones; a registration does not.
         """
         number, self.next_step = self.next_step, self.next_step + 1
         after, oldest = (self.states, self.committed) if continues else ({}, {})

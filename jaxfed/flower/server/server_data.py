@@ -1,4 +1,4 @@
-"""Data of a server: what it holds itself, in the place of a simulation's data set.
+"""Data of a server: what it holds itself, in place of a simulation's data set.
 
 The folder has shared.json (`Shared`), and test.npz, validation.npz and public.npz if the server holds them;
 `jaxfed.flower.deployment.trial` writes it for a trial.
@@ -83,14 +83,14 @@ class ServerData(NamedTuple):
         nothing = Points(np.zeros((0, *shape), dtype), np.zeros(0, np.int32))
         x, y = map(np.concatenate, zip(nothing, *self.parts.values(), strict=True))
         ends = np.cumsum([len(part.y) for part in self.parts.values()])
-        places = np.split(np.arange(len(y)), ends)[:-1] if self.parts else []
+        rows = np.split(np.arange(len(y)), ends)[:-1] if self.parts else []
         return Federation(
             x,
             y,
             Partition(nobody, nobody, nobody),
             self.shared.num_classes,
             census=census,
-            **dict(zip(self.parts, places, strict=True)),
+            **dict(zip(self.parts, rows, strict=True)),
         )
 
     def checksums(self) -> dict[str, str]:

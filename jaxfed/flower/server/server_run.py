@@ -38,7 +38,7 @@ STOPS = TooFewClients, UnusableModel  # the same command continues the run
 
 
 def serve(
-    network: Network, config: ConfigDict, place: Path, data: ServerData, **clock: Any
+    network: Network, config: ConfigDict, workdir: Path, data: ServerData, **clock: Any
 ) -> dict[str, Any]:
     """Play a config's rounds over a network, in a workdir; returns the summary.
 
@@ -53,23 +53,23 @@ def serve(
     check(config, data)
     with (
         RunProgress(config.to_dict()) as progress,
-        open_workdir(place, config.to_dict()) as directory,
+        open_workdir(workdir, config.to_dict()) as directory,
     ):
         progress.working_on("waiting for clients")
         limits = section_of(config, "deployment")
         calls = client_calls.connect(
-            network, config, limits, data, place, tell=progress.say, **clock
+            network, config, limits, data, workdir, tell=progress.say, **clock
         )
         seen, (dtype, *shape) = calls.federation, data.shared.example
         assert seen.census is not None
         encoding = encoding_of_arrays(tuple(shape), dtype, tuple(data.shared.columns))
         names = data.shared.class_names
-        DataForm(tuple(names), dtype, tuple(shape), encoding, seen.census).write(place)
+        DataForm(tuple(names), dtype, tuple(shape), encoding, seen.census).write(workdir)
 
         def make(config: ConfigDict, name: str, *_: Any, **__: Any) -> FederatedAlgorithm:
             return calls.algorithm(make_algorithm(config, name, seen), name)
 
-        held: Any = SimpleNamespace(  # in the place of a simulation
+        held: Any = SimpleNamespace(  # in place of a simulation
             numbers=np.full(len(seen.y), -1),
             names={"classes": list(names), "features": []},
             federation=lambda *_: seen,

@@ -227,9 +227,9 @@ def test_a_lost_state_is_said(tmp_path, damage):
     assert refusal(served(tmp_path, asked(2, add=3, after=1), Counter())).kind == "StateLost"
 
 
-def test_data_are_those_of_the_runs_first_hello(tmp_path):
+def test_data_are_those_of_the_runs_first_registration(tmp_path):
     served(tmp_path, asked(1, add=3), Counter())
-    with pytest.raises(client_step.StepRefused, match="data are not those of its hello"):
+    with pytest.raises(client_step.StepRefused, match="data are not those of its registration"):
         client_step.check_data(tmp_path, RUN, "a")
     for begins in (True, True, False):
         client_step.check_data(tmp_path, RUN, "a", begins=begins)

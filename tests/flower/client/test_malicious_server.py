@@ -305,8 +305,8 @@ def test_a_config_with_noise_that_clients_of_a_network_do_not_add(xclp, before):
     text["xclp"]["bit_epsilon"] = 1.0
     text = json.dumps(text)
     run = f"{setup.fingerprint(text)}-x"
-    hello = {**xclp["hello"][1], "content.setup.config": text, "step.run": run}
-    assert failure_of(client_run.perform(hello, folder=client.folder, kept={})) is None
+    registration = {**xclp["registration"][1], "content.setup.config": text, "step.run": run}
+    assert failure_of(client_run.perform(registration, folder=client.folder, kept={})) is None
     assert client.refuses(content__setup__config=text, step__run=run).startswith(
         "UsageError xclp.bit_epsilon=1.0: does not run on a network"
     )
@@ -321,9 +321,9 @@ def test_runs_and_states_without_end(xclp, before, monkeypatch):
     killed = client.folder / "state" / "killed"
     killed.mkdir(parents=True)
     os.utime(killed, (1, 1))
-    hello = xclp["hello"][1]
+    registration = xclp["registration"][1]
     for number in range(10):
-        begun = {**hello, "step.run": f"{base}-{number}"}
+        begun = {**registration, "step.run": f"{base}-{number}"}
         assert failure_of(client_run.perform(begun, folder=client.folder, kept={})) is None
         client.accepts(step__run=f"{base}-{number}")
     for number in range(2, 7):

@@ -13,7 +13,7 @@ from jaxfed.flower.client import client_run
 from jaxfed.flower.messages import records
 from jaxfed.flower.messages.steps import Step, failure_of, request
 
-HELLO = request(Step("r", 1, "hello", 0, 0), {})
+REGISTRATION = request(Step("r", 1, "registration", 0, 0), {})
 
 
 def started(target, *arguments):
@@ -33,13 +33,13 @@ def test_a_worker_answers_as_the_function_does(tmp_path):
     address = str(tmp_path / "w")
     Path(address).write_text("")  # of a worker that was killed
     started(client_run.serve, folder, address)
-    for content in (b"no record", records.to_bytes(HELLO)):  # apps that end before the reply
+    for content in (b"no record", records.to_bytes(REGISTRATION)):  # apps that end before the reply
         with connected(address) as connection:
             connection.send_bytes(content)
     with connected(address) as connection:
-        connection.send_bytes(records.to_bytes(HELLO))
+        connection.send_bytes(records.to_bytes(REGISTRATION))
         reply = records.from_bytes(connection.recv_bytes())
-    assert reply == client_run.perform(HELLO, folder=folder, kept={})
+    assert reply == client_run.perform(REGISTRATION, folder=folder, kept={})
 
 
 def serving(address, ends):
@@ -65,11 +65,11 @@ def test_an_app_asks_a_new_worker_once_more(tmp_path, monkeypatch, ends):
     monkeypatch.setattr(client.grid_messages, "answered", lambda message, perform: perform(message))
     address = str(tmp_path / "w")
     started(serving, address, ends)
-    reply = client.answer(HELLO, Context(1, 2, {"worker": address}, RecordDict(), {}))
+    reply = client.answer(REGISTRATION, Context(1, 2, {"worker": address}, RecordDict(), {}))
     if ends < 2:
-        assert reply == HELLO
+        assert reply == REGISTRATION
     else:
         assert str(failure_of(reply)).startswith("WorkerEnded: the process that computes at this")
     monkeypatch.setattr(client.grid_messages, "_WORKER_SECONDS", 0.1)
     with pytest.raises(OSError, match="No such file"):
-        client.answer(HELLO, Context(1, 2, {"worker": f"{address}2"}, RecordDict(), {}))
+        client.answer(REGISTRATION, Context(1, 2, {"worker": f"{address}2"}, RecordDict(), {}))

@@ -120,24 +120,24 @@ def test_messages_too_large_are_not_delivered_and_a_reply_that_fails_costs_its_c
     assert (arrival.reply_to, arrival.problem) == ("message 1", "its reply is not a Flower message")
 
 
-def test_a_reply_whose_payload_does_not_come_delays_no_other(monkeypatch):
-    """Flower hands a reply out when it is whole: the grid's call takes as long as the sender pleases."""
-    monkeypatch.setattr(grid_messages, "_PULL_SECONDS", 0.1)
-    is_whole = threading.Event()
+def test_a_reply_whose_payload_does_not_come_delays_no_other():
+    """Flower hands a reply out when it is whole. Its node has one thread: its next reply waits."""
+    is_whole, pushed = threading.Event(), iter([["0", "1"], [], ["2", "3"], []])
 
     class Delaying(Grid):
+        def push_messages(self, messages):
+            return next(pushed)
+
         def pull_messages(self, message_ids):
             assert message_ids[0] != "0" or is_whole.wait(30)
             return super().pull_messages(message_ids)
 
-    network = GridNetwork(Delaying(*[to_record_dict({"a": number}) for number in range(3)]))
-    for expected in (["1", "2"], []):
-        asked = ["0", "1", "2"] if expected else ["0"]
-        assert [each.reply_to for each in network.receive(asked)] == expected
+    network = GridNetwork(Delaying(*[to_record_dict({"a": number}) for number in range(4)]))
+    found = [network.receive(network.send([(7, {}), (8, {})], 9.0)) for _ in range(2)]
+    assert [[each.reply_to for each in replies] for replies in found] == [["1"], ["3"]]
     is_whole.set()
-    monkeypatch.setattr(grid_messages, "_PULL_SECONDS", 30)
-    network._pulls["0"].result(30)
-    assert [each.record for each in network.receive(["0"])] == [{"a": 0}]
+    network._pulls[7][1].result(30)  # of "0"
+    assert [each.record for each in network.receive(["2"])] == [{"a": 2}]
 
 
 class Waiting:

@@ -88,7 +88,7 @@ COLUMNS = {"swapped": ["weight", "age", *NAMES[2:]], "another": ["Alter", *NAMES
 
 
 @pytest.mark.parametrize("case", COLUMNS)
-def test_names_of_columns_are_compared_at_the_hello(tmp_path, table, case):
+def test_names_of_columns_are_compared_at_the_registration(tmp_path, table, case):
     there = Deployment(tmp_path, config_of("fedavg", f"dataset.name={table}", *TABLE, "rounds=1"))
     rewritten(there.folders[1], COLUMNS[case], [1, 0, 2, 3, 4] if case == "swapped" else None)
     with pytest.raises(UsageError, match="client-1 has examples of columns ") as caught:

@@ -113,11 +113,11 @@ def test_a_fault_costs_its_client_the_rest_of_its_round(deployed, step, fault):
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("fault", [fault for fault, reason in LOST.items() if reason])
-def test_a_fault_at_the_hello_stops_the_run_before_its_first_round(deployed, fault):
+def test_a_fault_at_the_registration_stops_the_run_before_its_first_round(deployed, fault):
     if fault in ("twice with other content", "other type"):
-        pytest.skip("a hello may be repeated, and has its sums in this type anyway")
+        pytest.skip("a registration may be repeated, and has its sums in this type anyway")
     fault = "other form" if fault == "out of range" else fault
-    there = deployed({(11, "hello", 0): fault}, "rounds=1")
+    there = deployed({(11, "registration", 0): fault}, "rounds=1")
     with pytest.raises(
         UsageError, match=r"clients 1 of 3 are missing; refused: node 11: \S"
     ) as line:
@@ -130,8 +130,8 @@ def test_a_fault_at_the_hello_stops_the_run_before_its_first_round(deployed, fau
 
 
 @pytest.mark.parametrize("fault", [fault for fault, reason in LOST.items() if not reason])
-def test_a_hello_that_is_repeated_is_one_hello(deployed, fault):
-    there = deployed({(11, "hello", 0): fault}, "rounds=1")
+def test_a_registration_that_is_repeated_is_one_registration(deployed, fault):
+    there = deployed({(11, "registration", 0): fault}, "rounds=1")
     there.serve()
     np.testing.assert_array_equal(result(there), expected(rounds=1))
 
@@ -183,7 +183,7 @@ def no_folder(there):
 
 
 CHANGES = {
-    "data": (changed_data, "StepRefused: this client's data are not those of its hello"),
+    "data": (changed_data, "StepRefused: this client's data are not those of its registration"),
     "folder": (no_folder, "UsageError"),
     "cohort": (
         lambda there: (there.folders[1] / "client.toml").write_text(
@@ -199,7 +199,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("case", CHANGES)
-def test_a_client_that_changes_after_its_hello_is_lost_from_then_on(deployed, case):
+def test_a_client_that_changes_after_its_registration_is_lost_from_then_on(deployed, case):
     change, reason = CHANGES[case]
     there = deployed({(11, "update", 2): "killed"})  # its node starts again, with another folder
     receive, done = there.network.receive, []
@@ -245,7 +245,7 @@ def test_other_data_at_a_later_start_is_refused(deployed):
     there.network.revive(11)
     there.network.revive(12)
     changed_data(there)
-    with pytest.raises(UsageError, match="this client's data are not those of its hello"):
+    with pytest.raises(UsageError, match="this client's data are not those of its registration"):
         there.serve()
 
 

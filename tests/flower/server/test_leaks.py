@@ -95,27 +95,27 @@ def place(data):
 @pytest.mark.parametrize(
     ("step", "planted"),
     [
-        ("_hello", row),
-        pytest.param("_hello", counts, marks=pytest.mark.slow),
+        ("_register", row),
+        pytest.param("_register", counts, marks=pytest.mark.slow),
         ("_step", labels),
         pytest.param("_step", place, marks=pytest.mark.slow),
     ],
 )
 def test_a_planted_leak_is_found(tmp_path, monkeypatch, step, planted):
-    """In the hello and in a reply, both of which a server refuses."""
+    """In the registration and in a reply, both of which a server refuses."""
     real = getattr(client_run, step)
 
     def leaking(data, *arguments):
         reply = real(data, *arguments)
-        if step == "_hello":
+        if step == "_register":
             return reply | planted(data)
         state, content = reply
         return state, content | {f"seconds.{k}": v for k, v in planted(data).items()}
 
     monkeypatch.setattr(client_run, step, leaking)
     stops = partial(pytest.raises, TooFewClients, match="seconds.planted is unexpected")
-    if step == "_hello":
-        stops = partial(pytest.raises, UsageError, match="hello is malformed")
+    if step == "_register":
+        stops = partial(pytest.raises, UsageError, match="registration is malformed")
     there = Deployment(tmp_path, config_of("fedavg", "rounds=1", "dataset.train_size=90"))
     found = found_in_a_run(there, stops)
     assert any(found.values()), found  # a client of one class has no labels to be recognized by

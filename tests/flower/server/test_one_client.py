@@ -87,7 +87,7 @@ AT_ONCE = ["examples without labels", "a loss", "points of XCLP"]
 
 
 @pytest.mark.parametrize("case", on_demand(COUNTS, at_once=AT_ONCE))
-def test_no_client_counts_more_examples_than_in_its_hello(tmp_path, case):
+def test_no_client_counts_more_examples_than_in_its_registration(tmp_path, case):
     method, step, number, value, why = COUNTS[case]
     name, settings = METHODS[method]
     there = Deployment(tmp_path, config_of(name, *settings, *EXTRA.get(case, ()), "rounds=1"))

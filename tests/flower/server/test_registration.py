@@ -1,4 +1,4 @@
-"""Hellos: what a client says of itself and its data, what it refuses, and how nodes become clients."""
+"""Registrations: what a client says of itself and its data, what it refuses, and how nodes become clients."""
 
 import json
 import logging
@@ -26,28 +26,28 @@ SETTINGS = ClientSettings(number=1, name="north", least_examples=2)
 DATA = ClientData(None, SETTINGS, Points(X, Y), None, PUBLIC, FORM.columns)
 
 
-def hello_of(number=1, form=FORM, *, sums=True, **changes):
+def registration_of(number=1, form=FORM, *, sums=True, **changes):
     settings = replace(SETTINGS, number=number)
-    return client_run.hello(DATA._replace(settings=settings, **changes), form, sums=sums)
+    return client_run.registration(DATA._replace(settings=settings, **changes), form, sums=sums)
 
 
-def test_a_hello_counts():
-    said = hello_of()
+def test_a_registration_counts():
+    said = registration_of()
     assert said._fields == ("client", "name", "counts")  # nothing else of its data leaves
     assert said.counts[:2] == (6, 4)
     np.testing.assert_allclose(said.counts.sums.total, X.sum((0, 1)), rtol=1e-5)
     np.testing.assert_allclose(said.counts.sums.square, np.square(X).sum((0, 1)), rtol=1e-5)
-    nobody = client_run.hello(DATA._replace(train=Points(X[:0], Y[:0])), FORM, sums=True).counts
+    nobody = registration_of(train=Points(X[:0], Y[:0])).counts
     assert (nobody[:2], nobody.sums.total.tolist()) == ((0, 0), [0] * 3)
     with pytest.raises(StepRefused, match="fewer examples than the least_examples = 2"):
-        hello_of(train=Points(X[:1], Y[:1]))
-    hello_of(train=Points(X[:1], Y[:1]), sums=False)
+        registration_of(train=Points(X[:1], Y[:1]))
+    registration_of(train=Points(X[:1], Y[:1]), sums=False)
 
 
 @pytest.mark.parametrize("sums", [True, False])
 @pytest.mark.parametrize("y", [Y, np.full(6, -1)])
-def test_a_hello_comes_back(y, sums):
-    record = records.packed(hello_of(train=Points(X, y), sums=sums))
+def test_a_registration_comes_back(y, sums):
+    record = records.packed(registration_of(train=Points(X, y), sums=sums))
     read = client_run.from_record(records.decode(*records.encode(record)), (2, 3))
     assert records.encode(records.packed(read)) == records.encode(record)
 
@@ -81,8 +81,8 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-def test_a_malformed_hello_is_a_bad_message(case):
-    record = records.packed(hello_of())
+def test_a_malformed_registration_is_a_bad_message(case):
+    record = records.packed(registration_of())
     client_run.from_record(record, (2, 3))
     with pytest.raises(BadMessage):
         client_run.from_record(MALFORMED[case](record), (2, 3))
@@ -101,7 +101,7 @@ REFUSED = {  # what the run has in place of the client's -> why the client refus
 def test_another_form_is_refused_in_one_line(case):
     what, _, theirs = case.partition(" ")
     with pytest.raises(StepRefused) as caught:
-        hello_of(form=REFUSED[case])
+        registration_of(form=REFUSED[case])
     line = str(caught.value)
     assert line.startswith(f"north has examples of {what} ")
     assert line.endswith(f", not {theirs}")
@@ -110,9 +110,9 @@ def test_another_form_is_refused_in_one_line(case):
 
 
 def client_of(number, form=FORM):
-    """A client app that says hello."""
+    """A client app that registers."""
     return lambda request: client_step.answer(
-        request, lambda step, content: records.packed(hello_of(number, form))
+        request, lambda step, content: records.packed(registration_of(number, form))
     )
 
 
@@ -132,7 +132,7 @@ def test_nodes_become_clients(caplog):
     with caplog.at_level(logging.WARNING, logger="absl"):
         found = admitted({90: client_of(0), 80: client_of(2), 85: client_of(3)})
     assert found.nodes == {0: 90, 2: 80}
-    assert found.hellos.keys() == {0, 2}
+    assert found.registrations.keys() == {0, 2}
     assert found.refused == {85: "there is no client number 3"}
     assert [each.getMessage() for each in caplog.records] == [
         "refused node 85: there is no client number 3"
@@ -148,7 +148,7 @@ def test_a_number_is_that_of_the_first_node_that_has_it():
 
 
 @pytest.mark.parametrize("fault", ["killed", "late", "garbage", "raise", "crash"])
-def test_a_node_without_a_hello_is_refused(fault):
+def test_a_node_without_a_registration_is_refused(fault):
     found = admitted({5: client_of(0), 6: client_of(1)}, faults={(6, 1): fault})
     assert found.nodes == {0: 5}
     assert found.refused.keys() == {6}
