@@ -62,7 +62,7 @@ def fedbuff(
     """
     buffered = partial(_buffered, training, staleness_exponent)
     plain = buffered(())
-    asynchronous = Asynchronous(concurrency, buffered)
+    asynchronous = Asynchronous(concurrency, buffered, plain)
     return plain._replace(round=with_attributes(plain.round, asynchronous=asynchronous))
 
 

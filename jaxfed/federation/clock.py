@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -67,9 +67,8 @@ def standard_normal(clients: np.ndarray, seed: int, number: int) -> np.ndarray:
         z = z + (clients.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return ((z ^ (z >> np.uint64(31))) >> np.uint64(11)).astype(
-            np.float64
-        ) * 2.0**-53 + 2.0**-54
+        bits = (z ^ (z >> np.uint64(31))) >> np.uint64(11)
+        return bits.astype(np.float64) * 2.0**-53 + 2.0**-54
 
     return np.sqrt(-2 * np.log(uniform(2 * number))) * np.cos(2 * np.pi * uniform(2 * number + 1))
 
@@ -104,11 +103,12 @@ class Timed(NamedTuple):
 class Asynchronous(NamedTuple):
     """The attribute `asynchronous` of a round whose server does not wait for a whole cohort.
 
-    Number of clients that train at a time; schedule of all rounds -> their method.
+    Number of clients that train at a time; schedule of all rounds -> their method; that without a schedule.
     """
 
     concurrency: int
     of: Callable[[Sequence[Timed]], FederatedAlgorithm]
+    plain: FederatedAlgorithm
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,19 @@ def schedule_of(
     workers = _Workers(clock, algorithm, federation, seed, processed)
     if asynchronous is None:
         return algorithm, Schedule(_synchronous(workers, sampling, rounds))
+    if [*map(_bare, algorithm[:2])] != [*map(_bare, asynchronous.plain[:2])]:
+        named = algorithm.name or "this method"
+        wrong = f"asynchronous rounds of {named} would leave out what replaces its init or round"
+        raise UsageError(f"{wrong}; wrap what `schedule_of` returns")
     timed = _asynchronous(workers, asynchronous.concurrency, sampling, rounds)
-    return asynchronous.of(timed)._replace(name=algorithm.name), Schedule(timed)
+    scheduled = asynchronous.of(timed)
+    return algorithm._replace(init=scheduled.init, round=scheduled.round), Schedule(timed)
+
+
+def _bare(function: Any) -> Any:
+    """Return a function of a method without what `with_attributes` puts around it."""
+    is_outer = isinstance(function, partial) and not (function.args or function.keywords)
+    return _bare(function.func) if is_outer else function
 
 
 class _Workers:
@@ -280,9 +291,8 @@ def _asynchronous(
                 rng = np.random.default_rng((workers.seed, *again))
                 draws += 1
                 for client in sorted(draw_free(rng, pool, missing, busy)):
-                    heapq.heappush(
-                        training, _Event(float(time + seconds[client]), client, number - 1)
-                    )
+                    event = _Event(float(time + seconds[client]), client, number - 1)
+                    heapq.heappush(training, event)
                     busy.add(client)
             time = training[0].end
         arrived.sort(key=lambda event: event.client)

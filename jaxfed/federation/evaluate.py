@@ -145,10 +145,8 @@ def over_own_points(
     ]
     predicted = [labels_by(client, rows) for client, rows in enumerate(points) if len(rows)]
     owner = np.repeat(np.arange(len(points)), list(map(len, points)))
-    truth, label = (
-        federation.y[np.concatenate(points)],
-        np.concatenate([np.zeros(0, int), *predicted]),
-    )
+    truth = federation.y[np.concatenate(points)]
+    label = np.concatenate([np.zeros(0, int), *predicted])
     return over_clients("unlabeled", label, truth, owner, len(points))
 
 

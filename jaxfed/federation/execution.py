@@ -269,11 +269,7 @@ def fitted(
 
 
 def _fitting(
-    what: str,
-    program: Any,
-    program_of: Callable[[MapClients], Any],
-    map_clients: Any,
-    arguments: Any,
+    what: str, program: Any, program_of: Callable[..., Any], map_clients: Any, arguments: Any
 ) -> Callable[..., Any]:
     options = {"strategy": "vmap", **map_clients.keywords}
     number = len(arguments[1].client_id)
@@ -281,11 +277,8 @@ def _fitting(
         number = options.get("chunk_size") or 1
     available = available_bytes()
     while analysis := program.lower(*arguments).compile().memory_analysis():
-        fixed = (
-            analysis.argument_size_in_bytes
-            + analysis.output_size_in_bytes
-            - analysis.alias_size_in_bytes
-        )
+        fixed = analysis.argument_size_in_bytes + analysis.output_size_in_bytes
+        fixed -= analysis.alias_size_in_bytes
         working = analysis.temp_size_in_bytes
         if fixed + working <= available:
             break
@@ -295,9 +288,8 @@ def _fitting(
             raise BeyondMemory(f"{wrong}; use smaller batches or a smaller network")
         number = max(1, min(number - 1, number * (available - fixed) // max(working, 1)))
         strategy = "map" if options["strategy"] == "vmap" else options["strategy"]
-        program = program_of(
-            partial(client_map, **options | {"strategy": strategy, "chunk_size": number})
-        )
+        changed = options | {"strategy": strategy, "chunk_size": number}
+        program = program_of(partial(client_map, **changed))
     return program  # a backend without an analysis tries
 
 

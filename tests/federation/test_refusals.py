@@ -49,11 +49,11 @@ def labeled(*numbers):
 SIX = sized(1, 2, 3, 4, 5, 6)
 
 
-def rounds(federation=SIX, size=0, at_once=0, sampling="uniform", labels=False, **clock):
+def rounds(federation=SIX, size=0, at_once=0, sampling="uniform", labels=False, own=len, **clock):
     """Three rounds in simulated time."""
 
     def call():
-        asynchronous = Asynchronous(at_once, len) if at_once else None
+        asynchronous = Asynchronous(at_once, len, (None, own)) if at_once else None
         needs = {"needs_labels_in": lambda number: labels}
         played = with_attributes(len, asynchronous=asynchronous, **needs)
         method = FederatedAlgorithm(None, played, None)
@@ -69,6 +69,7 @@ CLOCK = {
     "concurrency=2: the server's step takes 3 arrivals, and 6 clients have examples to train on; use 3 to "
     "6, or a smaller cohort_size": rounds(SIX, 3, 2),
     "concurrency=4: ...and 2 clients have": BY_LABELS(labeled(0, 2, 0, 3), 3, 4),
+    "asynchronous rounds of this method would leave out": rounds(SIX, 3, 4, own=max),
     "Clock.seconds_per_example=0.0: the rounds of this method are asynchronous": rounds(
         at_once=4, seconds_per_example=0.0
     ),

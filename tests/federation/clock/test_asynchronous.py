@@ -25,7 +25,7 @@ def scheduled(sizes, size, concurrency, rounds, clock=None):
 def asynchronous(clock, clients, size, concurrency, rounds, last=0):
     """The schedule, whose arrivals the method receives."""
     received = []
-    of = Asynchronous(concurrency, lambda all_: received.append(all_) or method)
+    of = Asynchronous(concurrency, lambda all_: received.append(all_) or method, (None, len))
     needs = {"needs_labels_in": lambda number: number <= last}
     method = FederatedAlgorithm(None, with_attributes(len, asynchronous=of, **needs), None)
     _, schedule = schedule_of(clock, method, clients, Sampling(size), 5, rounds)
