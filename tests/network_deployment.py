@@ -28,16 +28,8 @@ SMALL = (
 )
 VIEWS = ("training.strong_augmentation=('cutout:4',)",)  # what a loss of two views asks for
 CONSISTENT = (
-    "sage",
-    "fedlabel",
-    "feddb",
-    "proxyfl",
-    "cbafed",
-    "rscfed",
-    "fedloke",
-    "fedirm",
-    "feddure",
-    "twinsight",
+    *("sage", "fedlabel", "feddb", "proxyfl", "cbafed", "rscfed", "fedloke", "fedirm"),
+    *("feddure", "twinsight"),
 )
 SECURE = (
     *("xclp.hamming=masked", "xclp.influence=columns", "xclp.row_sums=masked_resilient"),

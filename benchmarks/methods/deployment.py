@@ -126,8 +126,9 @@ def _plain(kept: Path) -> Played:
             for data in clients:
                 public = programs.make_node_key(key := place / f"{data.name}.key")
                 config = f'data="{data}"'
+                here, port = address.here, programs.free_port()
                 started[public] = programs.node_command(
-                    address.here, config, root=address.root, key=key
+                    here, config, port, root=address.root, key=key
                 )
             programs.run_app(place / "network", address, started, _PEER, settings, say=_nothing)
         found = json.loads(out.read_text())

@@ -153,8 +153,7 @@ def own_federation(data: ClientData, setup: Setup) -> Federation:
     """Return the federation as this client knows it: its own examples, and numbers about the others'."""
     client, x, y = data.settings.number, *data.points
     public = x[:0] if data.public is None else data.public
-    order = client_data.labeled_first(y)
-    rows = np.arange(len(x))
+    order, rows = client_data.labeled_first(y), np.arange(len(x))
     of_role = np.split(rows, [int((y >= 0).sum()), len(data.train.y)])  # labeled, unlabeled, new
 
     def own(role: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -166,6 +165,7 @@ def own_federation(data: ClientData, setup: Setup) -> Federation:
         Partition(*map(own, of_role)),
         setup.num_classes,
         public=np.arange(len(x), len(x) + len(public)),
+        room=np.array([setup.census.capacity]),  # padded as in a simulation: equal bits
         census=setup.census,
     )
 
@@ -233,8 +233,7 @@ def method_of(
     from jaxfed.config.assembly import make_algorithm
 
     federation = own_federation(data, run_setup)
-    algorithm = make_algorithm(config, run_setup.method, federation)
-    parties = on_network(algorithm)
+    parties = on_network(make_algorithm(config, run_setup.method, federation))
     if parties is None:
         raise StepRefused(f"{run_setup.method} runs in one process alone")
     key = jax.random.fold_in(jax.random.key(config.seed), 0)

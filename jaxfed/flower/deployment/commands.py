@@ -20,7 +20,7 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment.store import workdir
 from jaxfed.flower.client import client_data
 from jaxfed.flower.deployment import programs, trial
-from jaxfed.flower.deployment.programs import Address, Say
+from jaxfed.flower.deployment.programs import HERE, Address, Say
 from jaxfed.flower.messages import setup
 from jaxfed.flower.server import server_data, server_run
 from jaxfed.host import storage
@@ -89,7 +89,7 @@ def try_here(
         say(f"dealing {config.dataset.name} to clients")
         folders = trial.deal(config, path / NODES, path / SERVER)
         server_run.check(config, server_data.read(path / SERVER))
-        address = Address(programs.HERE, programs.free_port(), path / NETWORK / KEYS)
+        address = Address(HERE, programs.free_port(), path / NETWORK / KEYS)
         clients = started_with(address, folders, client)
         if serve(experiment, path, address, held=path / SERVER, clients=clients, say=say):
             return 1
@@ -162,7 +162,7 @@ def serve(
 def take_part(
     folder: Path, server: str, *, root: Path, key: Path, apps: Sequence[str], say: Say = print
 ) -> NoReturn:
-    """Run a client's worker, `apps` (`launch.client_apps`) and a SuperNode until a signal ends them.
+    """Run a client's worker, `apps` (`launch.client_apps`) and Flower's node until a signal ends them.
 
     The worker prints a line for each message that leaves or is refused, and Flower its own lines. One of them
     that has ended is started again. A worker ends if its memory is not enough. A SuperNode ends when the
@@ -189,12 +189,14 @@ def take_part(
             earlier.symlink_to(private)
             variables = programs.environment(home)
             variables["PATH"] = f"{private}{os.pathsep}{variables['PATH']}"
-            address = f"{private}/worker"
+            address, port = f"{private}/worker", programs.free_port()
             worker = [sys.executable, "-m", WORKER, str(folder), address]
             forking = [*apps, private, str(programs.program(programs.CLIENT_APP))]
-            node = programs.node_command(server, f'worker="{address}"', root=root, key=key)
-            commands = {"worker": worker, "apps": forking, node[0]: node}
-            programs.keep_running(commands, variables, say=say)
+            node = programs.node_command(server, f'worker="{address}"', port, root=root, key=key)
+            # A SuperNode would start it too, but not again after its end.
+            starting = ["flower-superexec", "--insecure", "--runtime-api-address", f"{HERE}:{port}"]
+            commands = {"worker": worker, "apps": forking, node[0]: [*node, "--isolation=process"]}
+            programs.keep_running(commands | {starting[0]: starting}, variables, say=say)
     except BlockingIOError:
         raise UsageError(f"--data={folder}: another client runs in this folder") from None
 

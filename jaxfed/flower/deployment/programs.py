@@ -193,9 +193,9 @@ def check_free(address: Address) -> None:
         raise UsageError(f"--host={address.host} --port={address.port}: {error.strerror}") from None
 
 
-def node_command(server: str, config: str, *, root: Path, key: Path) -> list[str]:
-    """Return the command of a client's SuperNode; `config`, in TOML, is for its ClientApps."""
-    command = ["flower-supernode", "--superlink", server, "--port", str(free_port())]
+def node_command(server: str, config: str, port: int, *, root: Path, key: Path) -> list[str]:
+    """Return the command of a client's SuperNode at a port; `config`, in TOML, is for its ClientApps."""
+    command = ["flower-supernode", "--superlink", server, "--port", str(port)]
     command += ["--node-config", config, "--root-certificates", str(root)]
     return [*command, "--auth-supernode-private-key", str(key)]
 

@@ -94,8 +94,7 @@ def check(config: ConfigDict, data: ServerData) -> None:
     nothing = np.zeros(data.shared.example[-1])
     census = Census(1, 1, FeatureSums(nothing, nothing, 1))  # of clients who have not been asked
     federation = data.federation(census, number)
-    algorithm = make_algorithm(config, config.algorithm, federation)
-    parties = on_network(algorithm)
+    parties = on_network(make_algorithm(config, config.algorithm, federation))
     if parties is None:
         wrong = "this method runs in one process alone, not on a network"
         raise refused(config, "algorithm", wrong, "use launch.run")

@@ -99,10 +99,9 @@ def test_a_node_that_ends_is_started_again(folder, monkeypatch):
     monkeypatch.setattr(programs, "_BETWEEN_STARTS", 0.01)
     monkeypatch.setattr(programs, "_POLL_SECONDS", 0.01)
     found, processes, real, said = [], [], programs.start, []
-
     apps = (sys.executable, "apps")
 
-    def node(server, config, **_):
+    def node(server, config, port, **_):
         found.append(Path(config.removeprefix('worker="').removesuffix('"')).parent)
         assert stat.S_IMODE(found[0].stat().st_mode) == 0o700
         return ["flower-supernode", "-c", "exit(7)"]
@@ -137,7 +136,7 @@ def test_a_node_that_ends_is_started_again(folder, monkeypatch):
     assert said == ["flower-supernode ended with status 7; starting it again"] * 3
     assert not found[0].exists()
     assert not (folder / "of a client that was killed").exists()
-    assert [process.poll() is None for process in processes] == [False] * 5
+    assert [process.poll() is None for process in processes] == [False] * 6
 
 
 SECURE = ["xclp.hamming=masked", "xclp.row_sums=masked", "xclp.influence=columns"]

@@ -50,7 +50,10 @@ def compared(there, **options):
     return trial.compare(there.place, place, there.config.algorithm, **options)
 
 
-@pytest.mark.parametrize("name", on_demand(["fedavg", "scaffold", *CONSISTENT], at_once=["fedavg"]))
+AT_ONCE = ["fedavg", "fedavg_per_client_lp"]  # the latter has other bits if padded otherwise
+
+
+@pytest.mark.parametrize("name", on_demand([*AT_ONCE, "scaffold", *CONSISTENT], at_once=AT_ONCE))
 def test_a_run_is_the_simulation(tmp_path, name):
     found = compared(played(tmp_path, config_of(name, *(VIEWS * (name in CONSISTENT)))))
     assert (found.largest, found.labels) == (0, 0)
