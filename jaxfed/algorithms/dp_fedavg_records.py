@@ -87,7 +87,7 @@ def dp_fedavg_records(
     """
     check_private(training, participation, "dp_fedavg_records")
     batches = training.local.labeled_batches
-    steps = batches.steps or batches.epochs * max(1, round(1 / share))
+    steps = batches.steps or batches.epochs * round(1 / share)
     draw: Subsampling = EVERYTHING if share == 1 else Poisson(share)
     budget = Budget(guarantee, draw, participation, releases=steps, sampling_rate=share)
     noise = budget.noise

@@ -130,6 +130,7 @@ def test_one_model_that_never_fits_has_no_accuracy(name, caplog):
         quality = algorithm.evaluate(state, federation)
     assert lines(caplog) == ["client 0: cannot be fitted: no"]
     assert quality.keys() - {"consensus_accuracy"} == {HAS_NO_MODEL}
+    assert algorithm.validate(state, federation)["majority_validation_accuracy"] == 0
 
 
 def test_rows_of_others_than_were_asked_are_counted(caplog):

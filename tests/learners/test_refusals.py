@@ -37,6 +37,7 @@ test_refused = refusals.table(
         "public_loss='soft_cross_entropy': needs soft targets": lambda: fit(
             network(public_loss="soft_cross_entropy")
         ),
+        "mixed: no learner": lambda: mixed([]),
         "mixed: 3 learners and 2 clients": lambda: mixed([tree()] * 3).init(KEY, FEDERATION),
     }
 )

@@ -109,9 +109,8 @@ def weighed_by_prior(
         for each in (counts, cohort)
     )
     own_share, share = shares(counts, cohort, labels)
-    z = xp.maximum(scores, 0)
-    ratio = xp.where(z > 0, own_share / share, np.float32(0))
+    ratio = xp.where(scores > 0, own_share / share, np.float32(0))
     largest = ratio.max(axis=-1, keepdims=True)
     largest = xp.where(largest > 0, largest, np.float32(1))
     fits = xp.abs(np.float32(beta) * xp.log(largest)) <= _LOG_OF_FACTORS
-    return z * (ratio / xp.where(fits, np.float32(1), largest)) ** np.float32(beta)
+    return scores * (ratio / xp.where(fits, np.float32(1), largest)) ** np.float32(beta)

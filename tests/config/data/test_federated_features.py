@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -112,3 +113,7 @@ def test_diverged_training_is_named(raw):
     diverged_in = int(re.search(found, str(error.value))[1])
     assert heard == [(done, 6) for done in range(1, diverged_in)]
     assert diverged_in < 6
+    made = feature_training(file.load(CONFIG, [*SMALL, "preprocessing.rounds=0"]), raw, 0)
+    infinite = made.model._replace(features=lambda state, x: jnp.full((len(x), 8), jnp.inf))
+    with pytest.raises(UsageError, match="the model's features are not finite"):
+        dataclasses.replace(made, model=infinite).with_features(None, print)
