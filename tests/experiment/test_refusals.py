@@ -330,12 +330,13 @@ AUDITS = {
     ),
     "...config=ml_collections_configs/NAME.py is missing": costing(),
     "more: no such argument": costing(f"--config={PROTOTYPES}", "more"),
-    "config.fedct.steps=3: no method of this run reads it": costing(
-        f"--config={PROTOTYPES}", "--config.fedct.steps=3"
-    ),
+    "config.fedct.steps=3: no method": costing(f"--config={PROTOTYPES}", "--config.fedct.steps=3"),
     "config.algorithm='xclp': 'xclp'": costing(f"--config={PROTOTYPES}", "--config.algorithm=xclp"),
     "...labeled and unlabeled examples": lambda: next(
         method_costs(configured("protofssl.py", "federation.num_labeled_clients=1", "baselines=()"))
+    ),
+    "config.protofssl.support=3: at most 2": lambda: next(
+        method_costs(configured("protofssl.py", "protofssl.support=3", "baselines=()"))
     ),
     "trackers='tensorbord': no such tracker, did you mean 'tensorboard'?": tracked(["tensorbord"]),
     "...lacks a method: start, log or finish": tracked([object()]),

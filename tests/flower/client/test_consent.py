@@ -7,7 +7,7 @@ from network_deployment import config_of
 
 from jaxfed.config import base
 from jaxfed.flower.client.client_data import ClientSettings
-from jaxfed.flower.client.client_run import accepted
+from jaxfed.flower.client.client_run import _check_labels, accepted
 from jaxfed.flower.client.client_step import StepRefused
 from jaxfed.flower.messages import setup
 from jaxfed.flower.messages.records import BadMessage
@@ -79,8 +79,11 @@ def test_a_sites_own_machine_is_its_own():
     assert (config.execution.workers, config.federation) == (0, base.get_config().federation)
 
 
-def test_another_version_is_refused():
+def test_another_version_or_number_of_classes_is_refused():
     told = setup.Setup(text_of(), "fedavg", 3, 10)
     for changed in (told._replace(jaxfed="9.9"), told._replace(jax="0.1")):
         with pytest.raises(StepRefused, match="this client has jaxfed "):
             accepted(SITE, changed, f"{setup.fingerprint(told.config)}-w")
+    for number in (1, 10**9):
+        with pytest.raises(BadMessage, match=f"there are {number} classes"):
+            _check_labels(None, told._replace(num_classes=number))
