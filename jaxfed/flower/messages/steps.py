@@ -78,8 +78,6 @@ def step_of(record: Mapping[str, Value]) -> Step:
         raise BadMessage("the name of a step or of its run is malformed")
     if step.number < 1 or min(step.round, step.client, step.cohort, step.after, step.oldest) < 0:
         raise BadMessage("a number of a step is below 0")
-    if step.after and not step.oldest <= step.after < step.number:
-        raise BadMessage("a step continues from a state that is not an earlier step's")
     return step
 
 
