@@ -285,6 +285,10 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
             f"{folder}: no images; use folders named after classes, with files *{', *'.join(ENDINGS[:3])}; "
             f"tables are read by a pattern, '{folder}/*.csv'"
         )
+    files = (path for path in sorted(folder.iterdir()) if path.is_file())
+    if beside := [file.name for file in files if not file.name.startswith(".")]:
+        text = "%s: %d files beside the folders of classes are not read: %s"
+        logging.warning(text, folder, len(beside), ", ".join(beside[:5]))
     return decoded(folder, train, test, names, image_size)
 
 
