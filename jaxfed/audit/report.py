@@ -36,7 +36,7 @@ from jaxfed.reports.style import (
     text_width,
     try_to_write,
 )
-from jaxfed.reports.tables import Cell, Table
+from jaxfed.reports.tables import Table
 
 _RESULTS = f"{FOLDER}/{FOLDER}.json"
 _SHOWN = 6  # columns of the table that a terminal has room for
@@ -137,16 +137,14 @@ def audit_table(audit: Mapping[str, Any], run: Run, name: str) -> Table:
         name=name,
         title=f"{run.name}: membership inference",
         columns=HEADINGS,
-        rows=tuple(
-            tuple(map(Cell, cells)) for cells in table_rows(audit["methods"], methods_of([run]))
-        ),
+        rows=table_rows(audit["methods"], methods_of([run])),
         num_settings=2,
         caption=(
             "AUC of the strongest attack on what a method sends: 0.5 is a guess. Messages of round "
             f"{rounds}; {audit['shadows']} shadow models."
             + "".join(f" {line}" for line in which_accuracy(audit["methods"]))
         ),
-        records=tuple(map(_in_columns, audit["methods"])),
+        records=map(_in_columns, audit["methods"]),
     )
 
 

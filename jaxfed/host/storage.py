@@ -63,10 +63,11 @@ def write_csv(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, An
     with whole_file(path) as stream:
         writer = csv.DictWriter(stream, list(columns), lineterminator="\n")
         writer.writeheader()
-        writer.writerows({key: _inert(value) for key, value in row.items()} for row in rows)
+        writer.writerows({key: inert(value) for key, value in row.items()} for row in rows)
 
 
-def _inert(value: Any) -> Any:
+def inert(value: Any) -> Any:
+    """Return the value, a text that a spreadsheet would run with a leading apostrophe (`write_csv`)."""
     is_formula = isinstance(value, str) and _FORMULA.match(value)
     return f"'{value}" if is_formula and not _NUMBERS.fullmatch(value) else value
 

@@ -6,16 +6,18 @@ replacement, as many as there are, and the ends are the 2.5th and 97.5th percent
 them together.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas
+from sklearn.metrics import precision_recall_fscore_support, roc_auc_score
 
 from jaxfed.experiment.store.records import Run, read_json
-from jaxfed.federation.evaluate import auroc, expected_calibration_error
+from jaxfed.federation.evaluate import expected_calibration_error
 from jaxfed.reports.comparison import Rows, judged_rows
 from jaxfed.reports.names import methods_of
-from jaxfed.reports.tables import Cell, Table
+from jaxfed.reports.tables import Table
 
 _DRAWS, _BLOCK = 1000, 50
 _MOST_CLIENTS = 25  # with a row in the report; the CSV has all
@@ -39,66 +41,88 @@ _OF_CLIENTS = (
 )
 
 
-def measures_of(counts: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the measures of confusion counts [..., C, C + 1]: truth, and label with a last column for none.
+def point_measures(rows: Rows, num_classes: int, group: np.ndarray | int = 0) -> pandas.DataFrame:
+    """Return support and measures of each group of rows; NaN where a class that a measure needs is absent.
 
-    They are scikit-learn's `accuracy_score`, `balanced_accuracy_score`, `f1_score(average="macro")` over the
-    classes with rows, and for two classes `recall_score` of the second and of the first.
+    Of two classes the area is that of confidences with a sign. These order rows as the second class's
+    probability does, also where a confidence is no probability.
     """
-    hits, support = np.diagonal(counts, axis1=-2, axis2=-1), counts.sum(axis=-1)
-    predicted, present = counts.sum(axis=-2)[..., :-1], support > 0
-    recall = np.divide(hits, support, out=np.zeros_like(hits, float), where=present)
-    f1 = np.divide(
-        2 * hits, support + predicted, out=np.zeros_like(recall), where=support + predicted > 0
+    names, of = np.unique(np.broadcast_to(group, len(rows.row)), return_inverse=True)
+    measures = _measures(rows, np.ones(len(of)), of, len(names), num_classes)
+    parts = [rows.of(of == number) for number in range(len(names))]
+    if num_classes == 2:
+        measures["auroc"] = [_area(part) for part in parts]
+    measures["calibration_error"] = [
+        expected_calibration_error(part.confidence, part.label == part.truth) for part in parts
+    ]
+    return measures.assign(support=np.bincount(of)).set_axis(names)
+
+
+def _area(rows: Rows) -> float:
+    sign = np.select([rows.label == 1, rows.label == 0], [1, -1], 0)
+    signed = sign * np.nan_to_num(rows.confidence)
+    return roc_auc_score(rows.truth, signed) if len(np.unique(rows.truth)) == 2 else np.nan
+
+
+def _measures(
+    rows: Rows, weight: np.ndarray, group: np.ndarray, num_groups: int, num_classes: int
+) -> pandas.DataFrame:
+    """Return a line for each group of weighted rows.
+
+    A class has a number of its own in each group, so that one call of scikit-learn serves all groups: 0.1 to
+    0.8 s for 1,000 draws of 500 to 10,000 rows, and 3 to 11 s with a call for each draw.
+    """
+    size = num_groups, num_classes
+    numbers = np.arange(num_groups * (num_classes + 1)).reshape(
+        num_groups, -1
+    )  # the last: no label
+    _, recall, f1, support = precision_recall_fscore_support(
+        numbers[group, rows.truth],
+        numbers[group, rows.label],
+        labels=numbers[:, :-1].ravel(),
+        sample_weight=weight,
+        zero_division=np.nan,
     )
-    number = present.sum(axis=-1)
-    measures = {
-        "accuracy": hits.sum(axis=-1) / support.sum(axis=-1),
-        "balanced_accuracy": recall.sum(axis=-1) / number,
-        "macro_f1": np.where(present, f1, 0).sum(axis=-1) / number,
-    }
-    if counts.shape[-2] == 2:
-        measures |= {"sensitivity": recall[..., 1], "specificity": recall[..., 0]}
-    return measures
+    recall, f1, support = (each.reshape(size) for each in (recall, f1, support))
+    present, hits = support > 0, weight * (rows.truth == rows.label)
+    with np.errstate(invalid="ignore"):  # a group without rows
+        measures = {
+            "accuracy": np.bincount(group, hits, num_groups) / support.sum(axis=1),
+            "balanced_accuracy": np.nansum(recall, axis=1) / present.sum(axis=1),
+            "macro_f1": np.where(present, f1, 0).sum(axis=1) / present.sum(axis=1),
+        }
+    if num_classes == 2:
+        measures |= {"sensitivity": recall[:, 1], "specificity": recall[:, 0]}
+    return pandas.DataFrame(measures)
 
 
-def _counts(rows: Rows, num_classes: int, weights: np.ndarray) -> np.ndarray:
-    """Return the confusion counts of weighted rows, weights [B, n] -> [B, C, C + 1]."""
-    place = rows.truth * (num_classes + 1) + np.where(rows.label < 0, num_classes, rows.label)
-    size = num_classes * (num_classes + 1)
-    sums = [np.bincount(place, weight, minlength=size) for weight in weights]
-    return np.reshape(sums, (-1, num_classes, num_classes + 1))
-
-
-def point_measures(rows: Rows, num_classes: int) -> dict[str, float]:
-    """Return all measures of some rows; of two classes the area, by confidences with a sign.
-
-    These order rows as the second class's probability does, also where a confidence is no probability.
-    """
-    counts = _counts(rows, num_classes, np.ones((1, len(rows.row))))
-    measures = {name: float(values[0]) for name, values in measures_of(counts).items()}
-    if num_classes == 2 and len(np.unique(rows.truth)) == 2:
-        signed = rows.confidence * np.select([rows.label == 1, rows.label == 0], [1, -1], 0)
-        measures["auroc"] = auroc(np.stack([-signed, signed], axis=1), rows.truth)
-    is_right = rows.label == rows.truth
-    measures["calibration_error"] = expected_calibration_error(rows.confidence, is_right)
-    return measures
-
-
-def intervals(repeats: list[Rows], num_classes: int) -> dict[str, tuple[float, float]]:
-    """Return measure -> ends of its 95 % interval over test rows."""
+def intervals(repeats: Sequence[Rows], num_classes: int) -> pandas.DataFrame:
+    """Return the ends, `low` and `high`, of each measure's 95 % interval over test rows."""
     every = np.unique(np.concatenate([rows.row for rows in repeats]))
-    rng, drawn = np.random.default_rng(0), dict[str, list[np.ndarray]]()
+    rng, drawn = np.random.default_rng(0), []
     for _ in range(_DRAWS // _BLOCK):
         weights = rng.multinomial(len(every), np.full(len(every), 1 / len(every)), size=_BLOCK)
-        blocks = [
-            measures_of(_counts(each, num_classes, weights[:, np.searchsorted(every, each.row)]))
-            for each in repeats
-        ]
-        for name in blocks[0]:
-            drawn.setdefault(name, []).append(np.mean([block[name] for block in blocks], axis=0))
-    ends = {name: np.nanpercentile(np.concatenate(v), (2.5, 97.5)) for name, v in drawn.items()}
-    return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
+        blocks = []
+        for rows in repeats:
+            pair = rows.truth * (num_classes + 1) + rows.label  # rows of equal pairs count together
+            _, first, place = np.unique(pair, return_index=True, return_inverse=True)
+            of_row = weights[:, np.searchsorted(every, rows.row)]
+            counts = np.array([np.bincount(place, of) for of in of_row])
+            draw, kind = np.nonzero(counts)
+            some = rows.of(first[kind]), counts[draw, kind]
+            blocks.append(_measures(*some, draw, _BLOCK, num_classes))
+        drawn.append(pandas.DataFrame(np.mean(blocks, axis=0), columns=blocks[0].columns))
+    return pandas.concat(drawn).quantile([0.025, 0.975]).set_axis(["low", "high"])
+
+
+def _means(
+    repeats: Sequence[Rows], num_classes: int, by_client: bool = False
+) -> dict[int, dict[str, float]]:
+    """Return client (0: all) -> measure -> mean over the repeats with rows, unless one lacks it."""
+    groups = [rows.client if by_client else 0 for rows in repeats]
+    points = [point_measures(r, num_classes, of) for r, of in zip(repeats, groups, strict=True)]
+    means = pandas.concat(points).groupby(level=0).agg(lambda values: values.mean(skipna=False))
+    return {client: row.dropna().to_dict() for client, row in means.iterrows()}
 
 
 def quality_tables(run: Run, names: tuple[str, str]) -> Iterator[Table]:
@@ -116,26 +140,25 @@ def quality_tables(run: Run, names: tuple[str, str]) -> Iterator[Table]:
     num_classes, methods = max(len(classes), size), methods_of([run])
     records, lines = list[dict[str, Any]](), []
     for method, repeats in of.items():
-        ends, means = intervals(repeats, num_classes), _means(repeats, num_classes)
-        support = _support(repeats)
-        texts = {name: f"{100 * mean:.2f}" for name, mean in means.items()}
+        ends, means = intervals(repeats, num_classes), _means(repeats, num_classes)[0]
+        support, texts = int(means.pop("support")), {}
         for name, mean in means.items():
-            interval = dict(zip(("low", "high"), ends.get(name, ()), strict=False))
             record = {"algorithm": method, "metric": name, "support": support, "mean": mean}
+            interval = ends[name].dropna().to_dict() if name in ends else {}
             records.append(record | interval)
+            texts[name] = f"{100 * mean:.2f}"
             if interval:
-                low_and_high = (100 * end for end in interval.values())
-                texts[name] += " ({:.1f} to {:.1f})".format(*low_and_high)
+                texts[name] += " ({low:.1f} to {high:.1f})".format(**100 * ends[name])
         if "auroc" not in texts and (area := run.results[method].get("test_auroc")):
             texts["auroc"] = f"{100 * area.mean:.2f}"
         lines.append((methods.name(method), f"{support:,}", texts))
     shown = [name for name in _MEASURES if any(name in texts for *_, texts in lines)]
-    rows = [[Cell(a), Cell(b), *(Cell(t.get(m, "–")) for m in shown)] for a, b, t in lines]
-    columns = ("method", "test rows", *(_MEASURES[name] for name in shown))
     two = "Sensitivity is the recall of the second class, specificity of the first. "
+    rows = [[*first, *(texts.get(m, "–") for m in shown)] for *first, texts in lines]
+    columns = ("method", "test rows", *(_MEASURES[name] for name in shown))
     caption = _CAPTION.format(two=two * (num_classes == 2))
     title = f"{run.name}: measures on test rows"
-    yield Table(names[0], title, columns, rows, 2, caption.strip(), records)
+    yield Table(names[0], title, columns, rows, 2, caption, records)
     clients = np.unique(np.concatenate([r.client for rows in of.values() for r in rows]))
     if (clients >= 0).any():
         called = partition.get("client_names") if partition.get("every", 1) == 1 else None
@@ -145,34 +168,24 @@ def quality_tables(run: Run, names: tuple[str, str]) -> Iterator[Table]:
         yield _clients_table(run, names[1], of, num_classes, known)
 
 
-def _means(repeats: list[Rows], num_classes: int) -> dict[str, float]:
-    """Return the mean of each measure over the repeats that have rows."""
-    points = [point_measures(rows, num_classes) for rows in repeats if len(rows.row)]
-    names = points[0] if points else ()
-    return {name: float(np.mean([p.get(name, np.nan) for p in points])) for name in names}
-
-
-def _support(repeats: list[Rows]) -> int:
-    return int(np.mean([len(rows.row) for rows in repeats]))
-
-
 def _clients_table(
-    run: Run, name: str, of: dict[str, list[Rows]], num_classes: int, known: dict[int, str]
+    run: Run, name: str, of: Mapping[str, Sequence[Rows]], num_classes: int, known: dict[int, str]
 ) -> Table:
     """Return the accuracies of clients; `known` has their names."""
+    means_of = {m: _means(repeats, num_classes, by_client=True) for m, repeats in of.items()}
     records, lines = list[dict[str, Any]](), []
     for client, called in known.items():
         cells, support = [], 0
-        for method, repeats in of.items():
-            of_client = [rows.of(rows.client == client) for rows in repeats]
-            means, support = _means(of_client, num_classes), _support(of_client) or support
+        for method, means in means_of.items():
+            measures = means.get(client, {})
+            support = int(measures.pop("support", support))
             records += [
                 {"algorithm": method, "metric": metric, "support": support}
                 | {"client": called, "mean": mean}
-                for metric, mean in means.items()
+                for metric, mean in measures.items()
             ]
-            cells.append(Cell(f"{100 * means['accuracy']:.2f}" if means else "–"))
-        lines.append([Cell(called), Cell(f"{support:,}"), *cells])
+            cells.append(f"{100 * measures['accuracy']:.2f}" if measures else "–")
+        lines.append([called, f"{support:,}", *cells])
     columns = ("client", "test rows", *map(methods_of([run]).name, of))
     title = f"{run.name}: clients' accuracy [%]"
     return Table(name, title, columns, lines[:_MOST_CLIENTS], 2, _OF_CLIENTS, records)

@@ -86,7 +86,7 @@ def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:
         if point.run is not None and point.run.finished:
             at = repr([sweep.value(point, key) for key in problem])
             groups.setdefault(at, []).append((point, point.run))
-    lines: list[list[Cell]] = []
+    lines: list[list[str | Cell]] = []
     numbers: list[dict[str, Any]] = []
     for group in groups.values():
         settings = {key: sweep.value(group[0][0], key) for key in problem}
@@ -112,12 +112,12 @@ def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:
             cells = [setting_text(value, key, methods) for key, value in settings.items()]
             lines.append(
                 [
-                    *map(Cell, (*cells, methods_of([run]).name(method))),
+                    *(*cells, methods_of([run]).name(method)),
                     result_cell(before, method, metric, methods),
-                    Cell(", ".join(texts)),
-                    Cell(measurement_text(validation, after[method][validation])),
+                    ", ".join(texts),
+                    measurement_text(validation, after[method][validation]),
                     result_cell(after, method, metric, methods),
-                    Cell(difference_text(paired_difference(pair_of, "after", "before", metric))),
+                    difference_text(paired_difference(pair_of, "after", "before", metric)),
                 ]
             )
             at_point = {key: setting_text(value) for key, value in {**settings, **chosen}.items()}

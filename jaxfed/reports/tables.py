@@ -1,14 +1,14 @@
 """Tables of results: methods against metrics and settings, differences paired by seed, papers' numbers."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas
+
 from jaxfed.experiment.store.records import Measurement, Run, ordered_methods, own_measures
 from jaxfed.host import storage
-from jaxfed.host.storage import write_csv
 from jaxfed.paper_numbers import PAPER_TABLES, PaperCell, PaperTable
 from jaxfed.reports.comparison import (
     LEAST_REPEATS,
@@ -68,11 +68,7 @@ _TIME = "Time has compilation in it, where that was not cached. "
 _EPSILONS = "Epsilons are of different promises (for a label, a record, a client): see docs/threat-model.md. "
 
 
-class Cell(NamedTuple):
-    """Cell of a table; `best` is printed in bold."""
-
-    text: str
-    best: bool = False
+Cell = tuple[str, bool]  # a text, and True if it is printed in bold
 
 
 class Row(NamedTuple):
@@ -82,57 +78,73 @@ class Row(NamedTuple):
     run: Run | None
 
 
-@dataclass(frozen=True)
 class Table:
-    """A table ready to print.
+    """A table ready to print, as data frames.
 
     Attributes:
         name: of its files, without extension.
         title: heading above the table.
-        columns: headings.
-        rows: cells, one for each column.
+        texts: as they are printed; the columns are the headings.
+        best: True where a text is in bold.
         num_settings: number of leading columns with settings instead of results.
         caption: explanation below the table.
-        records: the numbers of the CSV, one for each setting, method and metric.
+        records: the numbers of the CSV, a row for each setting, method and metric.
     """
 
-    name: str
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    num_settings: int
-    caption: str
-    records: Sequence[Mapping[str, Any]] = field(repr=False, default=())
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        columns: Iterable[str],
+        rows: Iterable[Iterable[str | Cell]],
+        num_settings: int,
+        caption: str,
+        records: Iterable[Mapping[str, Any]],
+    ) -> None:
+        self.name, self.title, self.caption = name, title, caption.strip()
+        self.num_settings, headings = num_settings, [*map(_utf8, columns)]
+        cells = [[(each, False) if isinstance(each, str) else each for each in row] for row in rows]
+        texts, best = ([[_utf8(cell[part]) for cell in row] for row in cells] for part in (0, 1))
+        self.texts = pandas.DataFrame(texts, columns=headings, dtype=object)
+        self.best = pandas.DataFrame(best, columns=headings, dtype=bool)
+        numbers = [{key: _utf8(value) for key, value in record.items()} for record in records]
+        self.records = pandas.DataFrame(numbers, dtype=object)  # 3 stays 3 in a column with gaps
 
     def to_markdown(self) -> str:
         """Return the table and its caption in Markdown."""
-        aligned = [":--"] * self.num_settings + ["--:"] * (len(self.columns) - self.num_settings)
-        bold = [[f"**{c.text}**" if c.best else c.text for c in row] for row in self.rows]
-        grid = (map(markdown_text, cells) for cells in (self.columns, aligned, *bold))
+        aligned = [":--"] * self.num_settings + ["--:"] * (self.texts.shape[1] - self.num_settings)
+        texts = self._printed(markdown_text, "**{}**")
+        grid = (texts.columns, aligned, *texts.to_numpy())
         lines = [f"| {' | '.join(cells)} |" for cells in grid]
         title, caption = markdown_text(self.title), markdown_text(self.caption)
         return "\n".join([f"### {title}", "", *lines, "", caption, ""])
 
     def to_latex(self) -> str:
         """Return the table, without its caption, as a LaTeX tabular with booktabs' rules."""
-        aligned = "l" * self.num_settings + "r" * (len(self.columns) - self.num_settings)
-        lines = [[latex_text(heading) for heading in self.columns]]
-        for row in self.rows:
-            texts = [(latex_text(text), best) for text, best in row]
-            lines.append([rf"\textbf{{{text}}}" if best else text for text, best in texts])
-        head, *body = (" & ".join(cells) + r" \\" for cells in lines)
+        aligned = "l" * self.num_settings + "r" * (self.texts.shape[1] - self.num_settings)
+        texts = self._printed(latex_text, r"\textbf{{{}}}")
+        head, *body = (" & ".join(cells) + r" \\" for cells in (texts.columns, *texts.to_numpy()))
         ends = rf"\begin{{tabular}}{{{aligned}}}", r"\end{tabular}"
         return "\n".join(
             [ends[0], r"\toprule", head, r"\midrule", *body, r"\bottomrule", ends[1], ""]
         )
 
+    def _printed(self, escape: Callable[[str], str], bold: str) -> pandas.DataFrame:
+        texts = self.texts.rename(columns=escape).map(escape)
+        return texts.mask(self.best.to_numpy(), texts.map(bold.format))
+
     def write(self, folder: Path) -> None:
         """Write NAME.tex, and NAME.csv with the unrounded numbers: a row for each record."""
         folder.mkdir(parents=True, exist_ok=True)
-        columns = dict.fromkeys(key for record in self.records for key in record)
-        write_csv(folder / f"{self.name}.csv", columns, self.records)
+        with storage.whole_file(folder / f"{self.name}.csv") as stream:
+            self.records.map(storage.inert).to_csv(stream, index=False, lineterminator="\n")
         with storage.whole_file(folder / f"{self.name}.tex") as stream:
             stream.write(self.to_latex())
+
+
+def _utf8(value: Any) -> Any:
+    # Half of a surrogate pair, of a folder's name or a JSON file, is none: pandas refuses it.
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def run_table(run: Run, name: str) -> Table:
@@ -140,11 +152,11 @@ def run_table(run: Run, name: str) -> Table:
     results, methods = run.results, methods_of([run])
     measured = dict.fromkeys(m for measurements in results.values() for m in measurements)
     metrics = [m for m in (*own_measures(measured), *_RUN_METRICS) if m in measured]
-    rows = [
-        (
-            Cell(methods.name(method) + mark(run, method)),
+    rows: list[list[str | Cell]] = [
+        [
+            methods.name(method) + mark(run, method),
             *(result_cell(results, method, metric, methods) for metric in metrics),
-        )
+        ]
         for method in results
     ]
     main = run.algorithm
@@ -154,7 +166,7 @@ def run_table(run: Run, name: str) -> Table:
             texts = ["" if gain is None else difference_text(gain) for gain in gains]
             both = map(methods.name, (str(main), other))
             title = " − ".join(f"({each})" if " + " in each else each for each in both)
-            rows.append((Cell(title), *map(Cell, texts)))
+            rows.append([title, *texts])
     return Table(
         name=name,
         title=f"{run.name}: all methods",
@@ -168,7 +180,7 @@ def run_table(run: Run, name: str) -> Table:
             + _remarks([run], methods)
             + _EPSILONS * any("epsilon" in metric for metric in metrics)
             + _TIME * ("seconds" in metrics)
-        ).strip(),
+        ),
         records=records({}, run),
     )
 
@@ -185,9 +197,9 @@ def settings_table(
         results = row.run.results if row.run else {}
         of = methods_of([row.run] if row.run else [])
         for method in ordered:
-            cell = result_cell(results, method, metric, of)
+            text, is_best = result_cell(results, method, metric, of)
             marks = REUSED * bool(row.run and method in row.run.reused) + mark(row.run, method)
-            cells.append(cell._replace(text=cell.text + marks))
+            cells.append((text + marks, is_best))
         lines.append(cells)
     return Table(
         name=name,
@@ -197,7 +209,7 @@ def settings_table(
         num_settings=len(keys),
         caption=(
             STATISTICS + BEST + ONCE * any(run.reused for run in runs) + _remarks(runs, methods)
-        ).strip(),
+        ),
         records=[r for row in rows if row.run for r in records(_settings(keys, row), row.run)],
     )
 
@@ -226,8 +238,8 @@ def gains_table(
     ]
     for word, sign in (("ahead", 1), ("behind", -1)):
         signs = [[_sign(gain) for gain in gained[other] if gain] for other in others]
-        counts = [Cell(f"{each.count(sign)} of {len(each)}") for each in signs]
-        lines.append([Cell(word), *[Cell("")] * (len(keys) - 1), *counts])
+        counts = [f"{each.count(sign)} of {len(each)}" for each in signs]
+        lines.append([word, *[""] * (len(keys) - 1), *counts])
     return Table(
         name=name,
         title=f"{title}: what {methods.name(main)} gains in {lower(metric_label(metric))}",
@@ -253,20 +265,20 @@ def _sign(gain: Measurement) -> int:
 
 def _gain_cell(gain: Measurement | None, run: Run, compared: tuple[str, str, str]) -> Cell:
     if gain is None:
-        return Cell("–")
+        return "–", False
     *pair, metric = compared
     first, second = (run.results[method][metric] for method in pair)
     is_ahead = len(gain.values) >= LEAST_REPEATS and _sign(gain) > 0
     text = difference_text(gain._replace(std=gain.std and standard_error(gain)))
-    return Cell(text, is_ahead and is_ahead_on_other_rows(first, second, metric))
+    return text, is_ahead and is_ahead_on_other_rows(first, second, metric)
 
 
 def _settings(keys: Sequence[str], row: Row) -> dict[str, Any]:
     return dict(zip(keys, map(setting_text, row.values), strict=True))
 
 
-def _setting_cells(keys: Sequence[str], row: Row, methods: Methods) -> list[Cell]:
-    return [Cell(setting_text(v, key, methods)) for key, v in zip(keys, row.values, strict=True)]
+def _setting_cells(keys: Sequence[str], row: Row, methods: Methods) -> list[str | Cell]:
+    return [setting_text(v, key, methods) for key, v in zip(keys, row.values, strict=True)]
 
 
 def paper_orientation(table: PaperTable, name: str) -> Table:
@@ -282,7 +294,7 @@ def paper_orientation(table: PaperTable, name: str) -> Table:
         title=f"For orientation: {table.place} of the paper, on {table.data}",
         columns=(table.setting, *table.columns),
         rows=[
-            [Cell(setting), *(Cell(_printed(table, *cell)) for cell in cells)]
+            [setting, *(_paper_text(table, *cell) for cell in cells)]
             for setting, cells in rows.items()
         ],
         num_settings=1,
@@ -302,7 +314,7 @@ def paper_orientation(table: PaperTable, name: str) -> Table:
     )
 
 
-def _printed(table: PaperTable, column: str, cell: PaperCell) -> str:
+def _paper_text(table: PaperTable, column: str, cell: PaperCell) -> str:
     """Return a paper's number with the digits printed there."""
     if cell is None:
         return "–"
@@ -371,7 +383,7 @@ def result_cell(
 ) -> Cell:
     """Return a method's metric, in bold if it is among the best of these results (`best_methods`)."""
     text = measurement_text(metric, results.get(method, {}).get(metric))
-    return Cell(text, method in best_methods(results, metric, methods.algorithms))
+    return text, method in best_methods(results, metric, methods.algorithms)
 
 
 def _remarks(runs: Sequence[Run], methods: Methods) -> str:

@@ -26,15 +26,16 @@ def test_by_hand(sweep):
     accuracies, gains = section.tables
     assert accuracies.title.endswith("test accuracy [%]")
     assert gains.title.endswith("what XCLP gains in test accuracy [%]")
-    assert gains.columns == ("labeled fraction", "over Per-client LP", "over LP on pooled data")
-    rows = {row[0].text: row[1:] for row in gains.rows}
+    assert [*gains.texts] == ["labeled fraction", "over Per-client LP", "over LP on pooled data"]
+    texts, best = gains.texts.set_index("labeled fraction"), gains.best.to_numpy()[:, 1:]
     # Seed by seed 0.10, 0.08, 0.12 and -0.10, -0.06, -0.02: deviations 0.02 and 0.04 over sqrt(3).
-    assert tuple(rows["0.1"]) == (("+10.00 ± 1.15", True), ("−6.00 ± 2.31", False))
-    assert rows["0.2"][0] == ("0.00 ± 0.00", False)
-    assert rows["0.5"][0] == ("−10.00 ± 1.15", False)
-    assert [cell.text for cell in rows["ahead"]] == ["1 of 3", "0 of 3"]
-    assert [cell.text for cell in rows["behind"]] == ["1 of 3", "3 of 3"]
-    assert "0.7" not in rows
+    assert [*texts.loc["0.1"]] == ["+10.00 ± 1.15", "−6.00 ± 2.31"]
+    assert [*texts.iloc[:, 0]] == [
+        *("+10.00 ± 1.15", "0.00 ± 0.00", "−10.00 ± 1.15", "1 of 3", "1 of 3")
+    ]
+    assert [*zip(*best.nonzero(), strict=True)] == [(0, 0)]
+    assert [*texts.iloc[-2:, 1]] == ["0 of 3", "3 of 3"]
+    assert [*texts.index] == ["0.1", "0.2", "0.5", "ahead", "behind"]
 
 
 @pytest.mark.parametrize(("step", "is_ahead"), [(0.01, False), (0.005, True)])
@@ -44,8 +45,8 @@ def test_ahead_is_by_two_errors(tmp_path, step, is_ahead):
     points = [(f"{f}", {KEY: f}, {**ACCURACIES, "per_client_lp": other}) for f in (0.1, 0.2)]
     (section,) = build([make_sweep(tmp_path / "s", points, {KEY: 0.1})])
     gains = section.tables[1]
-    assert gains.rows[0][1].best == is_ahead
-    assert gains.rows[-2][1].text == ("2 of 2" if is_ahead else "0 of 2")
+    assert gains.best.iloc[0, 1] == is_ahead
+    assert gains.texts.iloc[-2, 1] == ("2 of 2" if is_ahead else "0 of 2")
 
 
 @pytest.mark.parametrize(("apart", "number"), [(0.015, 2), (0.025, 4)])

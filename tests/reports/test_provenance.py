@@ -119,11 +119,10 @@ def test_remarks_of_a_run_are_marked_in_its_tables(tmp_path):
     file.write_text(json.dumps(json.loads(file.read_text()) | {"remarks": remarks}))
     table = tables.run_table(read_run(file.parent), "r")
     rows = ["XCLP", "FedAvg + XCLP ‡", "FedSem ‡"]
-    assert [row[0].text for row in table.rows[:3]] == rows
+    assert [*table.texts.iloc[:3, 0]] == rows
     assert f"‡ FedAvg + XCLP in repeats 1, 2; FedSem in repeat 2: {reason}." in table.caption
     swept = build([tmp_path / "s"])[0].tables[0]
-    column = swept.columns.index("FedAvg + XCLP")
-    assert [row[column].text for row in swept.rows] == ["55.00 ± 7.07 ‡", "55.00 ± 7.07"]
+    assert [*swept.texts["FedAvg + XCLP"]] == ["55.00 ± 7.07 ‡", "55.00 ± 7.07"]
     assert f"‡ FedAvg + XCLP; FedSem: {reason}." in swept.caption
 
 
@@ -137,12 +136,11 @@ def test_rows_that_another_point_ran_are_marked(tmp_path):
     file.write_text(json.dumps(content))
     (section,) = build([tmp_path / "s"])
     table = section.tables[0]
-    column = table.columns.index("Client kNN")
-    assert [row[column].text for row in table.rows] == ["45.00 ± 7.07", "45.00 ± 7.07 †"]
+    assert [*table.texts["Client kNN"]] == ["45.00 ± 7.07", "45.00 ± 7.07 †"]
     assert "† Run once, at another point" in table.caption
     # Seed by seed: 0.5 - 0.4, 0.7 - 0.5
-    assert section.tables[1].rows[1][-1].text == "+15.00 ± 5.00"
-    workdirs = [r["workdir"] for r in table.records if r["algorithm"] == "client_knn"]
+    assert section.tables[1].texts.iloc[1, -1] == "+15.00 ± 5.00"
+    workdirs = table.records.query("algorithm == 'client_knn'")["workdir"]
     assert set(workdirs) == {str(tmp_path / "s" / "a")}
     # Until the other point has finished there is nothing to stand for it.
     (tmp_path / "s" / "a" / "summary.json").unlink()

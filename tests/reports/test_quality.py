@@ -30,7 +30,7 @@ def test_measures_are_scikit_learns(num_classes):
     rows = drawn(200, num_classes)
     if num_classes == 4:
         rows = rows.of(rows.truth != 3)  # a class without test rows, which labels may name
-    found = point_measures(rows, num_classes)
+    found = point_measures(rows, num_classes).loc[0]
     there = np.unique(rows.truth)
     expected = {
         "accuracy": sk.accuracy_score(rows.truth, rows.label),
@@ -43,7 +43,7 @@ def test_measures_are_scikit_learns(num_classes):
         second[rows.label < 0] = 0.5
         expected |= dict(zip(("specificity", "sensitivity"), recalls, strict=True))
         expected["auroc"] = sk.roc_auc_score(rows.truth, second)
-    assert found.keys() == {*expected, "calibration_error"}
+    assert {*found.index} == {*expected, "calibration_error", "support"}
     for name, value in expected.items():
         assert found[name] == pytest.approx(value), name
 
@@ -51,12 +51,12 @@ def test_measures_are_scikit_learns(num_classes):
 def test_intervals_are_over_rows_that_repeats_share():
     """Of a share p of n rows 1.96 sqrt(p (1 - p) / n) to each side, however often they are tested on."""
     rows = drawn(800, 2)
-    p = point_measures(rows, 2)["accuracy"]
+    p = point_measures(rows, 2).at[0, "accuracy"]
     low, high = intervals([rows], 2)["accuracy"]
     width = 2 * 1.96 * np.sqrt(p * (1 - p) / 800)
     assert high - low == pytest.approx(width, rel=0.1)
     assert low < p < high
-    assert intervals([rows] * 3, 2)["accuracy"] == pytest.approx((low, high))
+    assert [*intervals([rows] * 3, 2)["accuracy"]] == pytest.approx([low, high])
     apart = [rows, rows._replace(row=rows.row + 800)]
     low, high = intervals(apart, 2)["accuracy"]
     assert high - low == pytest.approx(width / np.sqrt(2), rel=0.1)
@@ -78,17 +78,17 @@ def with_predictions(path, num_clients):
 
 def test_tables_have_methods_and_clients_with_their_support(tmp_path):
     methods, clients = quality_tables(with_predictions(tmp_path / "r", 3), ("a", "b"))
-    assert methods.columns[:3] == ("method", "test rows", "Accuracy [%]")
-    assert {"Sensitivity [%]", "AUROC [%]"} <= {*methods.columns}
-    ((name, support, accuracy, *_),) = methods.rows
-    assert (name.text, support.text) == ("XCLP", "60")
-    assert " to " in accuracy.text
-    record = next(r for r in methods.records if r["metric"] == "accuracy")
+    assert [*methods.texts][:3] == ["method", "test rows", "Accuracy [%]"]
+    assert {"Sensitivity [%]", "AUROC [%]"} <= {*methods.texts}
+    name, support, accuracy, *_ = methods.texts.iloc[0]
+    assert (name, support) == ("XCLP", "60")
+    assert " to " in accuracy
+    record = methods.records.set_index("metric").loc["accuracy"]
     assert record["low"] < record["mean"] < record["high"]
-    assert [row[0].text for row in clients.rows] == ["0", "1", "2"]
-    of_first = {r["metric"]: r for r in clients.records if r["client"] == "0"}
-    assert {"balanced_accuracy", "sensitivity", "calibration_error"} <= of_first.keys()
-    assert of_first["accuracy"]["support"] == int(clients.rows[0][1].text)
+    assert [*clients.texts["client"]] == ["0", "1", "2"]
+    of_first = clients.records.query("client == '0'").set_index("metric")
+    assert {"balanced_accuracy", "sensitivity", "calibration_error"} <= {*of_first.index}
+    assert of_first.at["accuracy", "support"] == int(clients.texts["test rows"][0])
     (alone,) = quality_tables(with_predictions(tmp_path / "s", 1), ("a", "b"))
-    assert len(alone.rows) == 1
+    assert len(alone.texts) == 1
     assert not [*quality_tables(read_run(make_run(tmp_path / "t")), ("a", "b"))]

@@ -75,7 +75,7 @@ def test_points_without_results_are_named(tmp_path):
     (section,) = build([sweep])
     assert [path.rpartition("/")[2] for path in section.missing] == ["bad", "left"]
     table, gains = section.tables
-    assert [row[-1].text for row in table.rows[1:]] == ["–", "–"]
-    assert [row[0].text for row in gains.rows] == ["64", "ahead", "behind"]
+    assert [*table.texts.iloc[1:, -1]] == ["–", "–"]
+    assert [*gains.texts.iloc[:, 0]] == ["64", "ahead", "behind"]
     page = write_report([sweep]).read_text()
     assert re.search(r"<li>no results yet: <code>.*left</code></li>", page)

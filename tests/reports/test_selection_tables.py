@@ -56,7 +56,7 @@ def sweep(tmp_path):
 
 def test_validation_chooses_each_methods_point_and_the_test_set_does_not(sweep):
     table = validated_settings(read_sweep(sweep), "test_accuracy", "t")
-    shown = {(row[0].text, row[1].text): [cell.text for cell in row[2:]] for row in table.rows}
+    shown = {(a, b): row for a, b, *row in table.texts.itertuples(index=False)}
     at, gained = "propagation alpha {}".format, "{} ± 0.00".format
     xclp, other = "FedAvg + XCLP", "FedAvg + per-client LP"
     expected = {
@@ -71,14 +71,11 @@ def test_validation_chooses_each_methods_point_and_the_test_set_does_not(sweep):
         key: [f"{a}.00 ± 1.00", alpha, f"{v}.00 ± 0.00", f"{b}.00 ± 1.00", gained(gain)]
         for key, (a, alpha, v, b, gain) in expected.items()
     }
-    bold = {(row[0].text, row[1].text): (row[2].best, row[5].best) for row in table.rows}
+    bold = dict(zip(shown, table.best.iloc[:, [2, 5]].itertuples(index=False), strict=True))
     assert bold["100", "FedAvg + XCLP"] == (True, True)
     assert bold["20", "FedAvg + XCLP"] == (True, False)
     assert "no test label takes part" in table.caption
-    assert {record["algorithm"] for record in table.records} == {
-        "fedavg_xclp",
-        "fedavg_per_client_lp",
-    }
+    assert {*table.records["algorithm"]} == {"fedavg_xclp", "fedavg_per_client_lp"}
     page = write_report([sweep]).read_text()
     assert "chosen by validation" in page
 
@@ -104,7 +101,7 @@ def test_nothing_is_chosen_for_a_method_whose_learners_do_not_read_the_key(
         validated = {"selected_validation_accuracy": metric([0.5] * 3)}
         measured(path / str(value), fedavg=validated, local_learning=validated)
     table = validated_settings(read_sweep(path), "test_accuracy", "t")
-    assert {row[0].text for row in table.rows} == choosing
+    assert {*table.texts["method"]} == choosing
 
 
 def test_there_is_no_table_where_nothing_is_chosen(sweep, tmp_path):

@@ -78,20 +78,26 @@ def test_no_two_columns_are_named_alike(tmp_path):
         keys = {"rounds": number, "preprocessing__rounds": 3 - number}
         make_run(tmp_path / str(number), **keys, learner__name=f"tree{number}")
     overview, *_ = build([tmp_path])[0].tables
-    assert overview.columns[:4] == ("run", "rounds", "rounds (preprocessing)", "learner")
+    assert [*overview.texts][:4] == ["run", "rounds", "rounds (preprocessing)", "learner"]
 
 
 def test_run_table_by_hand(tmp_path):
     table = tables.run_table(read_run(make_run(tmp_path / "r")), "r")
-    cells = {row[0].text: row[1] for row in table.rows}
+    cells = dict(
+        zip(
+            table.texts["method"],
+            zip(table.texts.iloc[:, 1], table.best.iloc[:, 1], strict=True),
+            strict=True,
+        )
+    )
     # 0.80, 0.84, 0.88: mean 0.84, sample deviation 0.04; 0.70, 0.76, 0.76: 0.74 and sqrt(0.0012)
     assert cells["XCLP"] == ("84.00 ± 4.00", True)
     assert cells["Per-client LP"] == ("74.00 ± 3.46", False)
     # Pooled data are no federated method: never bold, however good.
     assert cells["LP on pooled data"] == ("90.00 ± 0.00", False)
     # Seed by seed: 0.10, 0.08, 0.12
-    assert cells["XCLP − Per-client LP"].text == "+10.00 ± 2.00"
-    assert cells["XCLP − LP on pooled data"].text == "−6.00 ± 4.00"
+    assert cells["XCLP − Per-client LP"][0] == "+10.00 ± 2.00"
+    assert cells["XCLP − LP on pooled data"][0] == "−6.00 ± 4.00"
     facts = dict(build([tmp_path / "r"])[0].origin)
     assert facts["seeds"] == "7, 8, 9"
     assert facts["commit"] == "0123456789ab with uncommitted changes"
@@ -119,10 +125,9 @@ def test_a_gain_within_noise_is_not_bold_alone(tmp_path, xclp, per_client, bold)
     accuracies = {"xclp": xclp, "per_client_lp": per_client, "pooled_lp": xclp}
     run = read_run(make_run(tmp_path / "r", accuracies))
     table = tables.run_table(run, "r")
-    assert {row[0].text for row in table.rows if row[1].best} == bold
+    assert {*table.texts["method"][table.best.iloc[:, 1]]} == bold
     rows = tables.settings_table("s", "s", ["seed"], [tables.Row([7], run)], "test_accuracy")
-    heads = zip(rows.columns, rows.rows[0], strict=True)
-    assert {head for head, cell in heads if cell.best} == bold
+    assert {*rows.texts.columns[rows.best.iloc[0]]} == bold
     assert "by a two-sided t test at 5 %, paired by seed" in table.caption
     assert "by a two-sided t test at 5 %, paired by seed" in rows.caption
 
@@ -136,7 +141,7 @@ def test_no_worse_mean_is_bold_where_a_better_one_is_not(tmp_path):
     }
     run = read_run(make_run(tmp_path / "r", accuracies))
     table = tables.run_table(run, "r")
-    assert {row[0].text for row in table.rows if row[1].best} == {"XCLP"}
+    assert {*table.texts["method"][table.best.iloc[:, 1]]} == {"XCLP"}
 
 
 def test_csv_has_the_numbers_unrounded(tmp_path):
@@ -156,13 +161,13 @@ def test_overview_says_what_differs_and_what_is_unfinished(tmp_path):
     make_run(tmp_path / "b", federation__labeled_fraction=0.05, finished=False)
     (section, *_) = build([tmp_path])
     (table,) = section.tables
-    assert table.columns[:2] == ("run", "labeled fraction")
-    assert [row[1].text for row in table.rows] == ["0.1", "0.05"]
-    assert [row[2].text for row in table.rows] == ["84.00 ± 4.00", "–"]
+    assert [*table.texts][:2] == ["run", "labeled fraction"]
+    assert [*table.texts["labeled fraction"]] == ["0.1", "0.05"]
+    assert [*table.texts.iloc[:, 2]] == ["84.00 ± 4.00", "–"]
 
 
 def test_a_setting_of_all_runs_stands_before_one_of_a_single_run(tmp_path):
     make_run(tmp_path / "a", k0=50, k1=1)
     make_run(tmp_path / "b", k1=2)
     table, *_ = build([tmp_path])[0].tables
-    assert table.columns[1:3] == ("k1", "k0")
+    assert [*table.texts][1:3] == ["k1", "k0"]

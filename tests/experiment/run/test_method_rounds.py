@@ -86,5 +86,5 @@ def test_a_run_selects_by_it(measure, capsys, tmp_path, monkeypatch):
     assert lines["selected_round"].dropna().item() == lines["round"][int(np.argmax(values))]
     console, table = capsys.readouterr().out, run_table(read_run(tmp_path / "w"), "w")
     assert "test_right_and_sure" in console
-    assert table.columns[1] == "Test right and sure"
+    assert table.texts.columns[1] == "Test right and sure"
     assert ("validation right and sure" in console) == (measure == "right_and_sure")
