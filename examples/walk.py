@@ -35,9 +35,8 @@ for method in result.methods:
 
 # %% Every point that XCLP labeled: where is it unsure, and rightly so?
 table = result.predictions("xclp")
-if hasattr(table, "query"):  # pandas is installed
-    new = table.query("role == 'new'")
-    print(new.groupby(new.label == new.truth).confidence.mean())
+new = table.query("role == 'new'")
+print(new.groupby(new.label == new.truth).confidence.mean())
 
 # %% The plots that every run draws are in its workdir.
 print(sorted(path.name for path in (result.workdir / "plots").iterdir()))

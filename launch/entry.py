@@ -26,7 +26,7 @@ _NUM_DEVICES = "JAX_NUM_CPU_DEVICES"
 # Packages that the core of the wheel lacks (setup.py).
 _OPTIONAL = (
     *("PIL", "tensorflow_datasets", "pyarrow", "array_record", "sklearn"),
-    *("cryptography", "nacl", "phe", "gmpy2", "matplotlib", "markdown_it"),
+    *("cryptography", "nacl", "phe", "gmpy2", "matplotlib", "markdown_it", "pandas"),
 )
 
 flags.disclaim_key_flags()  # those defined here belong to the entries that ask for them

@@ -73,6 +73,11 @@ def make_run(path, accuracies=None, *, finished=True, rounds=1, rmse=None, **set
     return path
 
 
+def bold(table, column=1):
+    """Rows, by their first column, that are bold in another one."""
+    return {*table.texts.iloc[:, 0][table.best.iloc[:, column]]}
+
+
 def make_sweep(path, points, base):
     """A sweep's workdir: (name, overrides, accuracies or None if not started)."""
     path.mkdir(parents=True)

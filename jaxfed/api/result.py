@@ -24,8 +24,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.safe_files import guarded
 
-# A pandas.DataFrame where pandas is installed, else a list of one dict a row.
-ResultTable = Any
+ResultTable = Any  # pandas.DataFrame, which is imported on use
 
 
 class Result:
@@ -179,10 +178,13 @@ class Result:
 
 
 def table(rows: Iterable[dict[str, Any]]) -> ResultTable:
-    """The rows as a data frame, or as they are where pandas is not installed."""
-    rows = list(rows)
+    """The rows as a data frame.
+
+    Raises:
+        UsageError: pandas is missing, which the core of the wheel does not bring.
+    """
     try:
         import pandas
-    except ImportError:
-        return rows
-    return pandas.DataFrame(rows)
+    except ImportError as error:
+        raise UsageError("pandas is not installed; pip install pandas, or jaxfed[lab]") from error
+    return pandas.DataFrame(list(rows))

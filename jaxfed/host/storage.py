@@ -67,9 +67,11 @@ def write_csv(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, An
 
 
 def inert(value: Any) -> Any:
-    """Return the value, a text that a spreadsheet would run with a leading apostrophe (`write_csv`)."""
-    is_formula = isinstance(value, str) and _FORMULA.match(value)
-    return f"'{value}" if is_formula and not _NUMBERS.fullmatch(value) else value
+    """Return the value; a text as `write_csv` writes it."""
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\r", "\n")  # which csv quotes, and not \r before Python 3.13
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBERS.fullmatch(text) else text
 
 
 def append(file: Path, text: str) -> None:

@@ -184,23 +184,28 @@ _JOINTS = re.compile(
     r"|(?<=[\d)]) (?=(?:[kMG]?B|s|%|points?|[†‡])(?!\w))"
 )
 _OF_MARKDOWN = str.maketrans(
-    {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": r"\|", "`": r"\`", "\n": " "}
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": r"\|", "`": r"\`", "*": r"\*", "\\": r"\\"}
+    | dict.fromkeys("\r\n", " ")
 )
+_EDGE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")  # an underscore that would make a text slanted
 _OF_LATEX = str.maketrans(
-    {"−": "$-$", "±": r"$\pm$", "†": r"\dag", "‡": r"\ddag", "–": "--", "√": r"$\surd$"}
+    {"−": "$-$", "±": r"$\pm$", "†": r"\dag{}", "‡": r"\ddag{}", "–": "--", "√": r"$\surd$"}
     | {"\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
     | {letter: rf"\{letter}" for letter in "&%$#_{}"}
+    | dict.fromkeys("\r\n", " ")
 )
 
 
 def markdown_text(text: str) -> str:
-    """Escape a text for Markdown: no HTML, no links, no table cells, no line that ends before a unit."""
-    return _JOINTS.sub("\xa0", text).translate(_OF_MARKDOWN).replace("](", r"]\(")
+    """Escape a text for Markdown: no HTML, emphasis, link or cell, and no line that ends before a unit."""
+    escaped = _JOINTS.sub("\xa0", text).translate(_OF_MARKDOWN).replace("](", r"]\(")
+    return _EDGE.sub(r"\_", escaped)
 
 
 def latex_text(text: str) -> str:
-    """Escape a text for LaTeX."""
-    return text.translate(_OF_LATEX)
+    """Escape a text for LaTeX; at the end of a table's row, [ and * of the next one are arguments."""
+    return "{}" * text.startswith(("[", "*")) + text.translate(_OF_LATEX)
 
 
 def slug(text: str) -> str:

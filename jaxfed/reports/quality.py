@@ -41,27 +41,23 @@ _OF_CLIENTS = (
 )
 
 
-def point_measures(rows: Rows, num_classes: int, group: np.ndarray | int = 0) -> pandas.DataFrame:
+def point_measures(rows: Rows, group: np.ndarray, num_classes: int) -> pandas.DataFrame:
     """Return support and measures of each group of rows; NaN where a class that a measure needs is absent.
 
     Of two classes the area is that of confidences with a sign. These order rows as the second class's
     probability does, also where a confidence is no probability.
     """
-    names, of = np.unique(np.broadcast_to(group, len(rows.row)), return_inverse=True)
-    measures = _measures(rows, np.ones(len(of)), of, len(names), num_classes)
-    parts = [rows.of(of == number) for number in range(len(names))]
-    if num_classes == 2:
-        measures["auroc"] = [_area(part) for part in parts]
-    measures["calibration_error"] = [
-        expected_calibration_error(part.confidence, part.label == part.truth) for part in parts
-    ]
-    return measures.assign(support=np.bincount(of)).set_axis(names)
-
-
-def _area(rows: Rows) -> float:
-    sign = np.select([rows.label == 1, rows.label == 0], [1, -1], 0)
-    signed = sign * np.nan_to_num(rows.confidence)
-    return roc_auc_score(rows.truth, signed) if len(np.unique(rows.truth)) == 2 else np.nan
+    names, of = np.unique(group, return_inverse=True)
+    measures = _measures(rows, np.ones(len(of)), of, len(names), num_classes).set_axis(names)
+    for name in names:
+        part = rows.of(group == name)
+        if num_classes == 2 and len(np.unique(part.truth)) == 2:
+            sign = np.select([part.label == 1, part.label == 0], [1, -1], 0)
+            area = roc_auc_score(part.truth, sign * np.nan_to_num(part.confidence))
+            measures.loc[name, "auroc"] = area
+        error = expected_calibration_error(part.confidence, part.label == part.truth)
+        measures.loc[name, "calibration_error"] = error
+    return measures.assign(support=np.bincount(of))
 
 
 def _measures(
@@ -107,11 +103,11 @@ def intervals(repeats: Sequence[Rows], num_classes: int) -> pandas.DataFrame:
             pair = rows.truth * (num_classes + 1) + rows.label  # rows of equal pairs count together
             _, first, place = np.unique(pair, return_index=True, return_inverse=True)
             of_row = weights[:, np.searchsorted(every, rows.row)]
-            counts = np.array([np.bincount(place, of) for of in of_row])
+            counts = np.array([np.bincount(place, each) for each in of_row])
             draw, kind = np.nonzero(counts)
-            some = rows.of(first[kind]), counts[draw, kind]
-            blocks.append(_measures(*some, draw, _BLOCK, num_classes))
-        drawn.append(pandas.DataFrame(np.mean(blocks, axis=0), columns=blocks[0].columns))
+            of = rows.of(first[kind])
+            blocks.append(_measures(of, counts[draw, kind], draw, _BLOCK, num_classes))
+        drawn.append(sum(blocks) / len(blocks))
     return pandas.concat(drawn).quantile([0.025, 0.975]).set_axis(["low", "high"])
 
 
@@ -119,8 +115,8 @@ def _means(
     repeats: Sequence[Rows], num_classes: int, by_client: bool = False
 ) -> dict[int, dict[str, float]]:
     """Return client (0: all) -> measure -> mean over the repeats with rows, unless one lacks it."""
-    groups = [rows.client if by_client else 0 for rows in repeats]
-    points = [point_measures(r, num_classes, of) for r, of in zip(repeats, groups, strict=True)]
+    groups = [rows.client * by_client for rows in repeats]
+    points = [point_measures(*each, num_classes) for each in zip(repeats, groups, strict=True)]
     means = pandas.concat(points).groupby(level=0).agg(lambda values: values.mean(skipna=False))
     return {client: row.dropna().to_dict() for client, row in means.iterrows()}
 
@@ -144,11 +140,10 @@ def quality_tables(run: Run, names: tuple[str, str]) -> Iterator[Table]:
         support, texts = int(means.pop("support")), {}
         for name, mean in means.items():
             record = {"algorithm": method, "metric": name, "support": support, "mean": mean}
-            interval = ends[name].dropna().to_dict() if name in ends else {}
-            records.append(record | interval)
-            texts[name] = f"{100 * mean:.2f}"
-            if interval:
-                texts[name] += " ({low:.1f} to {high:.1f})".format(**100 * ends[name])
+            interval = ends.get(name, pandas.Series()).dropna()
+            records.append(record | interval.to_dict())
+            text = "" if interval.empty else " ({low:.1f} to {high:.1f})".format(**100 * interval)
+            texts[name] = f"{100 * mean:.2f}{text}"
         if "auroc" not in texts and (area := run.results[method].get("test_auroc")):
             texts["auroc"] = f"{100 * area.mean:.2f}"
         lines.append((methods.name(method), f"{support:,}", texts))
@@ -159,23 +154,19 @@ def quality_tables(run: Run, names: tuple[str, str]) -> Iterator[Table]:
     caption = _CAPTION.format(two=two * (num_classes == 2))
     title = f"{run.name}: measures on test rows"
     yield Table(names[0], title, columns, rows, 2, caption, records)
-    clients = np.unique(np.concatenate([r.client for rows in of.values() for r in rows]))
-    if (clients >= 0).any():
+    if any((rows.client >= 0).any() for repeats in of.values() for rows in repeats):
         called = partition.get("client_names") if partition.get("every", 1) == 1 else None
-        known = {
-            client: called[client] if called else str(client) for client in clients[clients >= 0]
-        }
-        yield _clients_table(run, names[1], of, num_classes, known)
+        yield _clients_table(run, names[1], of, num_classes, called)
 
 
 def _clients_table(
-    run: Run, name: str, of: Mapping[str, Sequence[Rows]], num_classes: int, known: dict[int, str]
+    run: Run, name: str, of: Mapping[str, Sequence[Rows]], num_classes: int, names: Any
 ) -> Table:
-    """Return the accuracies of clients; `known` has their names."""
+    """Return the accuracies of clients, which have these names, or numbers for None."""
     means_of = {m: _means(repeats, num_classes, by_client=True) for m, repeats in of.items()}
     records, lines = list[dict[str, Any]](), []
-    for client, called in known.items():
-        cells, support = [], 0
+    for client in sorted({c for means in means_of.values() for c in means if c >= 0}):
+        cells, support, called = [], 0, names[client] if names else str(client)
         for method, means in means_of.items():
             measures = means.get(client, {})
             support = int(measures.pop("support", support))

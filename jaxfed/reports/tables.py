@@ -86,7 +86,7 @@ class Table:
         title: heading above the table.
         texts: as they are printed; the columns are the headings.
         best: True where a text is in bold.
-        num_settings: number of leading columns with settings instead of results.
+        aligned: a letter for each column, l or r.
         caption: explanation below the table.
         records: the numbers of the CSV, a row for each setting, method and metric.
     """
@@ -102,17 +102,18 @@ class Table:
         records: Iterable[Mapping[str, Any]],
     ) -> None:
         self.name, self.title, self.caption = name, title, caption.strip()
-        self.num_settings, headings = num_settings, [*map(_utf8, columns)]
+        headings = [*map(_utf8, columns)]
+        self.aligned = "l" * num_settings + "r" * (len(headings) - num_settings)
         cells = [[(each, False) if isinstance(each, str) else each for each in row] for row in rows]
         texts, best = ([[_utf8(cell[part]) for cell in row] for row in cells] for part in (0, 1))
         self.texts = pandas.DataFrame(texts, columns=headings, dtype=object)
         self.best = pandas.DataFrame(best, columns=headings, dtype=bool)
-        numbers = [{key: _utf8(value) for key, value in record.items()} for record in records]
+        numbers = [{key: storage.inert(_utf8(v)) for key, v in row.items()} for row in records]
         self.records = pandas.DataFrame(numbers, dtype=object)  # 3 stays 3 in a column with gaps
 
     def to_markdown(self) -> str:
         """Return the table and its caption in Markdown."""
-        aligned = [":--"] * self.num_settings + ["--:"] * (self.texts.shape[1] - self.num_settings)
+        aligned = [":--" if side == "l" else "--:" for side in self.aligned]
         texts = self._printed(markdown_text, "**{}**")
         grid = (texts.columns, aligned, *texts.to_numpy())
         lines = [f"| {' | '.join(cells)} |" for cells in grid]
@@ -121,10 +122,9 @@ class Table:
 
     def to_latex(self) -> str:
         """Return the table, without its caption, as a LaTeX tabular with booktabs' rules."""
-        aligned = "l" * self.num_settings + "r" * (self.texts.shape[1] - self.num_settings)
         texts = self._printed(latex_text, r"\textbf{{{}}}")
         head, *body = (" & ".join(cells) + r" \\" for cells in (texts.columns, *texts.to_numpy()))
-        ends = rf"\begin{{tabular}}{{{aligned}}}", r"\end{tabular}"
+        ends = rf"\begin{{tabular}}{{{self.aligned}}}", r"\end{tabular}"
         return "\n".join(
             [ends[0], r"\toprule", head, r"\midrule", *body, r"\bottomrule", ends[1], ""]
         )
@@ -137,7 +137,7 @@ class Table:
         """Write NAME.tex, and NAME.csv with the unrounded numbers: a row for each record."""
         folder.mkdir(parents=True, exist_ok=True)
         with storage.whole_file(folder / f"{self.name}.csv") as stream:
-            self.records.map(storage.inert).to_csv(stream, index=False, lineterminator="\n")
+            self.records.to_csv(stream, index=False, lineterminator="\n")
         with storage.whole_file(folder / f"{self.name}.tex") as stream:
             stream.write(self.to_latex())
 
@@ -283,10 +283,7 @@ def _setting_cells(keys: Sequence[str], row: Row, methods: Methods) -> list[str 
 
 def paper_orientation(table: PaperTable, name: str) -> Table:
     """Return a paper's own table, with a caption that its data differ from those of the results here."""
-    rows = {
-        setting: list(zip(table.columns, cells, strict=True))
-        for setting, cells in table.rows.items()
-    }
+    rows = {row: [*zip(table.columns, of, strict=True)] for row, of in table.rows.items()}
     others = dict.fromkeys(table.other_metrics.values())
     also = "".join(f", and {_OTHER_MEASURES[metric]}," for metric in others)
     return Table(
@@ -343,21 +340,17 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
     Keys that more runs have come first. Lists of methods, and sections of variants that some runs lack, are
     omitted: the results show them.
     """
-    key_of_pattern: dict[tuple[str, ...], str] = {}
-    variants = {
-        key.partition(".")[0] for run in runs for key in run.settings if key.endswith(".algorithm")
-    }
-    for key in dict.fromkeys(key for run in runs for key in run.settings):
-        pattern = tuple(repr(run.settings.get(key)) for run in runs)
-        is_method = key.partition(".")[0] in variants and any(
-            key not in run.settings for run in runs
-        )
-        is_seen = is_method or key in ("baselines", "paper_table") or key.startswith("execution.")
-        if len(set(pattern)) > 1 and not is_seen:
-            key_of_pattern.setdefault(pattern, key)
-    return sorted(
-        key_of_pattern.values(), key=lambda key: sum(key not in run.settings for run in runs)
-    )
+    settings = pandas.DataFrame([{k: repr(v) for k, v in run.settings.items()} for run in runs])
+    variants = {key.partition(".")[0] for key in settings if key.endswith(".algorithm")}
+    missing = settings.isna().sum()
+    keys = [
+        key
+        for key in settings
+        if not key.startswith(("execution.", "baselines", "paper_table"))
+        and not (missing[key] and key.partition(".")[0] in variants)
+    ]
+    texts = settings[keys].fillna("None")
+    return sorted(texts.loc[:, texts.nunique() > 1].T.drop_duplicates().index, key=missing.get)
 
 
 def records(settings: Mapping[str, Any], run: Run) -> list[dict[str, Any]]:

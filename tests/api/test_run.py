@@ -2,6 +2,7 @@
 
 import gc
 import json
+import sys
 
 import numpy as np
 import pandas
@@ -56,7 +57,7 @@ def test_it_is_the_launchers_path(trained, tmp_path):
         assert tables[0].read_bytes() == tables[1].read_bytes()
 
 
-def test_tables(trained):
+def test_tables(trained, monkeypatch):
     accuracy = trained.summary["algorithms"]["fedavg"]["test_accuracy"]["mean"]
     rows = trained.results
     found = rows[(rows.algorithm == "fedavg") & (rows.metric == "test_accuracy")]
@@ -70,6 +71,9 @@ def test_tables(trained):
     read = pandas.read_csv(trained.workdir / "predictions" / "fedavg-0.csv.gz")
     assert read.label.tolist() == told.label.tolist()
     assert f"fedavg {accuracy:.4f}" in repr(trained)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(jaxfed.UsageError, match=r"pip install pandas, or jaxfed\[lab\]"):
+        trained.results  # noqa: B018
 
 
 @pytest.mark.parametrize("last", [False, True])

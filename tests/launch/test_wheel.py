@@ -46,15 +46,20 @@ def test_the_core_and_extras_are_sections_of_one_list(given):
     )
 
 
-def test_a_package_of_an_extra_that_is_missing_is_one_line(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['sklearn'] = None")
-    command = [sys.executable, "-m", "launch.run", "--config=ml_collections_configs/xclp_digits.py"]
+DIGITS = "--config=ml_collections_configs/xclp_digits.py"
+
+
+@pytest.mark.parametrize(
+    ("package", "command"),
+    [("sklearn", ["launch.run", DIGITS, "--workdir=w"]), ("pandas", ["launch.report", "w"])],
+)
+def test_a_package_of_an_extra_that_is_missing_is_one_line(tmp_path, package, command):
+    (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.modules[{package!r}] = None")
     env = os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [*command, f"--workdir={tmp_path}/w"], env=env, cwd=ROOT, capture_output=True, text=True
-    )
+    given = [sys.executable, "-m", *command]
+    done = subprocess.run(given, env=env, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    said = "sklearn is not installed; pip install -r requirements.txt, or jaxfed[all]"
+    said = f"{package} is not installed; pip install -r requirements.txt, or jaxfed[all]"
     assert done.stderr == f"jaxfed: {said}\n"
 
 

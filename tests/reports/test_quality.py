@@ -30,7 +30,7 @@ def test_measures_are_scikit_learns(num_classes):
     rows = drawn(200, num_classes)
     if num_classes == 4:
         rows = rows.of(rows.truth != 3)  # a class without test rows, which labels may name
-    found = point_measures(rows, num_classes).loc[0]
+    found = point_measures(rows, rows.client * 0, num_classes).loc[0]
     there = np.unique(rows.truth)
     expected = {
         "accuracy": sk.accuracy_score(rows.truth, rows.label),
@@ -48,10 +48,21 @@ def test_measures_are_scikit_learns(num_classes):
         assert found[name] == pytest.approx(value), name
 
 
+def test_a_measure_of_a_class_that_is_absent_is_missing():
+    """Not 0, as a recall without rows would be; a client with rows of one class has the other measures."""
+    rows = drawn(40, 2, num_clients=4)
+    rows = rows.of((rows.client != 1) | (rows.truth == 1))
+    found = point_measures(rows._replace(confidence=rows.confidence * np.nan), rows.client, 2)
+    assert found.loc[1].isna().sum() == 3  # specificity, AUROC, calibration error
+    assert (found.support == np.bincount(rows.client)).all()
+    assert found.drop(1)[["sensitivity", "specificity", "auroc"]].notna().all(axis=None)
+    assert intervals([rows.of(rows.client == 1)], 2)["specificity"].isna().all()
+
+
 def test_intervals_are_over_rows_that_repeats_share():
     """Of a share p of n rows 1.96 sqrt(p (1 - p) / n) to each side, however often they are tested on."""
     rows = drawn(800, 2)
-    p = point_measures(rows, 2).at[0, "accuracy"]
+    p = point_measures(rows, rows.client * 0, 2).at[0, "accuracy"]
     low, high = intervals([rows], 2)["accuracy"]
     width = 2 * 1.96 * np.sqrt(p * (1 - p) / 800)
     assert high - low == pytest.approx(width, rel=0.1)

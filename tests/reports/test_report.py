@@ -112,17 +112,13 @@ def test_a_curve_without_results_has_no_picture(tmp_path):
     assert write_report([tmp_path / "s"]).is_file()
 
 
-def launch(*arguments):
-    return called(report.main, *arguments)
-
-
 def test_launch_report(tmp_path):
     make_run(tmp_path / "one")
-    done = launch(tmp_path / "one", f"--out={tmp_path / 'here'}")
+    done = called(report.main, tmp_path / "one", f"--out={tmp_path / 'here'}")
     assert (done.returncode, done.stderr) == (0, "")
     assert str(tmp_path / "here" / "report.html") in done.stdout
     assert (tmp_path / "here" / "report.html").is_file()
     assert not [*(tmp_path / "here" / "plots").glob("*.svg")]
-    done = launch(tmp_path / "one", f"--out={tmp_path / 'here'}", "--format=pdf,svg")
+    done = called(report.main, tmp_path / "one", f"--out={tmp_path / 'here'}", "--format=pdf,svg")
     plots = [path.name for path in (tmp_path / "here" / "plots").iterdir()]
     assert {f"one-algorithms.{kind}" for kind in ("png", "pdf", "svg")} <= {*plots}

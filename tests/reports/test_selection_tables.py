@@ -76,8 +76,7 @@ def test_validation_chooses_each_methods_point_and_the_test_set_does_not(sweep):
     assert bold["20", "FedAvg + XCLP"] == (True, False)
     assert "no test label takes part" in table.caption
     assert {*table.records["algorithm"]} == {"fedavg_xclp", "fedavg_per_client_lp"}
-    page = write_report([sweep]).read_text()
-    assert "chosen by validation" in page
+    assert "chosen by validation" in write_report([sweep]).read_text()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from small_workdirs import make_run, metric
+from small_workdirs import bold, make_run, metric
 
 from jaxfed.experiment.store.records import PREDICTED, read_run
 from jaxfed.reports import tables
@@ -43,9 +43,8 @@ def workdir(place, truth, wrong, *, rows=None):
     return place
 
 
-def bold(place, column=1):
-    table = tables.run_table(read_run(place), "r")
-    return {*table.texts["method"][table.best.iloc[:, column]]}
+def bold_in(place, column=1):
+    return bold(tables.run_table(read_run(place), "r"), column)
 
 
 @pytest.mark.parametrize("column", [1, 2])
@@ -54,19 +53,19 @@ def test_bold_survives_the_choice_of_test_rows(tmp_path, column):
     for size, alone in ((22, False), (2000, True)):
         wrong = {"xclp": size // 11, "fedavg": size // 11 + size // 22}
         place = workdir(tmp_path / str(size), np.arange(size) % 2, wrong)
-        assert bold(place, column) == ({"XCLP"} if alone else {"XCLP", "FedAvg"})
+        assert bold_in(place, column) == ({"XCLP"} if alone else {"XCLP", "FedAvg"})
 
 
 def test_without_predictions_the_t_test_decides(tmp_path):
     truth = np.arange(22) % 2
     place = workdir(tmp_path / "r", truth, {"xclp": 2, "fedavg": 3})
     (place / "predictions" / "fedavg-1.csv.gz").unlink()
-    assert bold(place) == {"XCLP"}
+    assert bold_in(place) == {"XCLP"}
     other = workdir(tmp_path / "s", truth, {"xclp": 2, "fedavg": 3})
     summary = json.loads((other / "summary.json").read_text())
     summary["algorithms"]["fedavg"]["test_accuracy"] = metric([0.8] * 3)  # not that of the rows
     (other / "summary.json").write_text(json.dumps(summary))
-    assert bold(other) == {"XCLP"}
+    assert bold_in(other) == {"XCLP"}
 
 
 @pytest.mark.parametrize("more", [2, 4, 16])

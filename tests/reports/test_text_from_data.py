@@ -1,36 +1,24 @@
 """Text that comes from data or paths is shown, never interpreted: mathematics, HTML, Markdown, formulas."""
 
 import csv
-import json
+import html
 import logging
+import re
 
 import pytest
 from small_workdirs import make_run
 
 from jaxfed.host.storage import write_csv
 from jaxfed.reports import figures as plots
-from jaxfed.reports import report
+from jaxfed.reports import page, report
 from jaxfed.reports.style import plain, text_width
+from jaxfed.reports.tables import Table
 
 HOSTILE = [
     *("$100#$200", "price_$_usd_$", "$10k-$20k", r"\frac{1}{0}", "a\nb", "tab\there", "nul\0"),
-    *(
-        "<img src=x onerror=alert(1)>",
-        "a|b",
-        "`code`",
-        "[link](http://x)",
-        "**bold**",
-        "=1+1",
-        "@SUM(A1)",
-    ),
-    *(
-        "n" * 300,
-        "\U0001f600",
-        "\u4e2d\u6587",
-        "\u05e9\u05dc\u05d5\u05dd",
-        "half \ud83d",
-        "../../etc",
-    ),
+    *("<img src=x onerror=alert(1)>", "a|b", "`code`", "[link](http://x)", "**bold**", "=1+1"),
+    *("@SUM(A1)", "n" * 300, "\U0001f600", "\u4e2d\u6587", "\u05e9\u05dc\u05d5\u05dd"),
+    *("half \ud83d", "../../etc"),
 ]
 
 
@@ -53,22 +41,24 @@ def test_every_name_can_be_drawn_and_is_no_mathematics(name):
     assert len(plain(name).replace("\\$", "$")) <= 60
 
 
-def test_markdown_and_html_show_names_as_text(tmp_path):
-    place = make_run(tmp_path / "r", {"xclp": (0.8, 0.9, 0.7), "client_knn": (0.5, 0.6, 0.4)})
-    hostile = "<script>alert(1)</script>|`x`[a](b)"
-    summary = json.loads((place / "summary.json").read_text())
-    summary["environment"] = {**summary.get("environment", {}), "device": hostile}
-    summary["algorithms"][hostile] = summary["algorithms"]["client_knn"]
-    (place / "summary.json").write_text(json.dumps(summary))
-    page = report.write_report([place])
-    markdown = (place / "report" / "report.md").read_text()
-    for text in (page.read_text(), markdown):
-        assert "<script>alert" not in text
-        assert "&lt;script&gt;alert(1)" in text
-    assert "](b)" not in markdown
-    cells = [line for line in markdown.splitlines() if line.startswith("|")]
-    widths = {line.replace("\\|", "").count("|") for line in cells[:4]}
-    assert len(widths) == 1
+@pytest.mark.parametrize("name", [*HOSTILE, r"a\|b", "__init__", "x_y%&<b>", "[z", "cr\rx", " "])
+def test_a_cell_is_its_text_in_every_format(name, tmp_path):
+    table = Table("t", name, [name, name], [[name, ("5 %", True)]], 1, name, [{"v": name}])
+    rendered = page.render(table.to_markdown(), tmp_path)
+    cells = [html.unescape(cell) for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", rendered)]
+    text = name.encode(errors="backslashreplace").decode()
+    shown = text.translate({0: "\ufffd", 10: " ", 13: " "})
+    assert cells == [*map(str.strip, (shown, shown, shown)), "<strong>5\xa0%</strong>"]
+    _, _, head, _, row, *end = table.to_latex().splitlines()
+    assert row == f"{head.partition(' & ')[0]} & \\textbf{{5 \\%}} \\\\"
+    assert not {*re.sub(r"\\.", "", head.partition(" & ")[0])} & {*"&#$%^_~<>|"}
+    assert head[:1] not in ("[", "*")
+    assert end == [r"\bottomrule", r"\end{tabular}"]
+    table.write(tmp_path)
+    with (tmp_path / "t.csv").open(newline="", encoding="utf-8") as file:
+        assert [*csv.reader(file)][1] in (
+            [f"{mark}{text}".replace("\r", "\n")] for mark in ("", "'")
+        )
 
 
 def test_cells_that_a_spreadsheet_would_run_are_made_inert(tmp_path):

@@ -1,7 +1,7 @@
 """An algorithm's second name: in reports a variant goes by its algorithm, and by its section's name."""
 
 import pytest
-from small_workdirs import make_run, make_sweep
+from small_workdirs import bold, make_run, make_sweep
 from whole_figures import assert_nothing_is_cut, run_figures
 
 from jaxfed.experiment.store.records import read_run, sort_algorithms
@@ -46,7 +46,7 @@ def test_a_run(tmp_path):
     assert names == list(NAMES.values())
     assert to_variant == "XCLP − XCLP (a_xclp)"
     assert to_pooled == "XCLP − LP on pooled data (a_pooled)"
-    assert [*table.texts["method"][table.best.iloc[:, 1]]] == ["XCLP"]
+    assert bold(table) == {"XCLP"}
 
 
 def test_figures_of_a_run(tmp_path):
