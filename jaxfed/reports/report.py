@@ -264,19 +264,12 @@ def _curve_picture(
     if not series:
         return None
     against = f"against {setting_label(curve.key)}{f' at {title}' * bool(title)}"
-    return Picture(
-        take("plots", sweep.name, curve.key, title),
-        f"{metric_label(metric)} {against}. Mean over repeats; error bars are one sample deviation.",
-        partial(
-            figures.curve_figure,
-            curve.key,
-            values,
-            series,
-            metric,
-            title=title,
-            methods=methods_of(present),
-        ),
+    caption = (
+        f"{metric_label(metric)} {against}. Mean over repeats; error bars are one sample deviation."
     )
+    draw = partial(figures.curve_figure, curve.key, values, series, metric, title=title)
+    name = take("plots", sweep.name, curve.key, title)
+    return Picture(name, caption, partial(draw, methods=methods_of(present)))
 
 
 def _papers(experiments: Found, take: Callable[..., str]) -> list[Section]:

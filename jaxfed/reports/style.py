@@ -97,15 +97,8 @@ def legend(figure: Figure, ax: Axes) -> None:
     more = max(0, math.ceil(len(labels) / columns) - 3)
     figure.set_figheight(figure.get_figheight() + 0.2 * more)
     where: dict[str, Any] = {"loc": "outside upper left", "ncols": columns, "columnspacing": 1.4}
-    figure.legend(
-        handles,
-        labels,
-        frameon=False,
-        fontsize=_LEGEND_SIZE,
-        labelcolor=INK,
-        handletextpad=0.5,
-        **where,
-    )
+    look = {"fontsize": _LEGEND_SIZE, "labelcolor": INK, "handletextpad": 0.5, **where}
+    figure.legend(handles, labels, frameon=False, **look)
 
 
 def text_width(text: str, size: float) -> float:

@@ -109,10 +109,10 @@ def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:
                 continue
             texts = [f"{setting_label(k)} {setting_text(v, k)}" for k, v in chosen.items()]
             pair_of = {"after": after[method], "before": before.get(method, {})}
-            cells = [setting_text(value, key, methods) for key, value in settings.items()]
             lines.append(
                 [
-                    *(*cells, methods_of([run]).name(method)),
+                    *(setting_text(value, key, methods) for key, value in settings.items()),
+                    methods_of([run]).name(method),
                     result_cell(before, method, metric, methods),
                     ", ".join(texts),
                     measurement_text(validation, after[method][validation]),

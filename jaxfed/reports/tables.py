@@ -193,7 +193,7 @@ def settings_table(
     ordered, methods = ordered_methods(runs), methods_of(runs)
     lines = []
     for row in rows:
-        cells = _setting_cells(keys, row, methods)
+        cells: list[str | Cell] = [*_settings(keys, row, methods).values()]
         results = row.run.results if row.run else {}
         of = methods_of([row.run] if row.run else [])
         for method in ordered:
@@ -231,7 +231,7 @@ def gains_table(
         return None
     lines = [
         [
-            *_setting_cells(keys, row, methods),
+            *_settings(keys, row, methods).values(),
             *(_gain_cell(gained[other][i], run, (main, other, metric)) for other in others),
         ]
         for i, (row, run) in enumerate(finished)
@@ -273,19 +273,17 @@ def _gain_cell(gain: Measurement | None, run: Run, compared: tuple[str, str, str
     return text, is_ahead and is_ahead_on_other_rows(first, second, metric)
 
 
-def _settings(keys: Sequence[str], row: Row) -> dict[str, Any]:
-    return dict(zip(keys, map(setting_text, row.values), strict=True))
-
-
-def _setting_cells(keys: Sequence[str], row: Row, methods: Methods) -> list[str | Cell]:
-    return [setting_text(v, key, methods) for key, v in zip(keys, row.values, strict=True)]
+def _settings(keys: Sequence[str], row: Row, methods: Methods | None = None) -> dict[str, Any]:
+    """Return key -> text of its value, for the CSV or, with `methods`, as it is printed."""
+    values = dict(zip(keys, row.values, strict=True))
+    return {k: setting_text(v, *((k, methods) if methods else ())) for k, v in values.items()}
 
 
 def paper_orientation(table: PaperTable, name: str) -> Table:
     """Return a paper's own table, with a caption that its data differ from those of the results here."""
     rows = {row: [*zip(table.columns, of, strict=True)] for row, of in table.rows.items()}
-    others = dict.fromkeys(table.other_metrics.values())
-    also = "".join(f", and {_OTHER_MEASURES[metric]}," for metric in others)
+    others = {_OTHER_MEASURES[metric]: None for metric in table.other_metrics.values()}
+    also = "".join(f", and {measure}," for measure in others)
     return Table(
         name=name,
         title=f"For orientation: {table.place} of the paper, on {table.data}",
