@@ -69,9 +69,7 @@ def _measures(
     0.8 s for 1,000 draws of 500 to 10,000 rows, and 3 to 11 s with a call for each draw.
     """
     size = num_groups, num_classes
-    numbers = np.arange(num_groups * (num_classes + 1)).reshape(
-        num_groups, -1
-    )  # the last: no label
+    numbers = np.arange(num_groups * (num_classes + 1)).reshape(num_groups, -1)  # last: no label
     _, recall, f1, support = precision_recall_fscore_support(
         numbers[group, rows.truth],
         numbers[group, rows.label],
