@@ -19,7 +19,7 @@ class UsageError(ValueError):
 
     Its text is one line, `KEY=VALUE: WRONG; ALLOWED`, without the parts that are not given. The command-line
     entries print that line and exit with status 2. `allowed` says what to write instead ("use 'a'"). `owner`
-    is the factory or dataclass that has the key, until a section of a config takes its place.
+    is the factory or dataclass that has the key, until a section of a config replaces it.
     """
 
     def __init__(

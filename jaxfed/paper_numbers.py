@@ -42,7 +42,7 @@ PaperCell = tuple[float, float | None] | None
 class PaperTable(NamedTuple):
     """A table of a paper: `rows` maps a setting to (mean, deviation), one per column.
 
-    `number` is the table's, or the place of numbers outside of tables, such as "Appendix C.4". An unprinted
+    `number` is the table's, or the section of numbers outside of tables, such as "Appendix C.4". An unprinted
     deviation is None, as is an empty cell. `metric` is the metric of the table, by its name in metrics.jsonl;
     `other_metrics` has the columns with other metrics. `statistics` names the printed statistics, `decimals`
     the decimal places of accuracies and of their deviations; None: two of each, one if no deviation is
@@ -62,7 +62,7 @@ class PaperTable(NamedTuple):
     decimals: tuple[int, ...] | None = None
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Location in the paper, such as "Table 3"."""
         return self.number if isinstance(self.number, str) else f"Table {self.number}"
 

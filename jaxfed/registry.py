@@ -23,8 +23,8 @@ from jaxfed.errors import UsageError
 Factory = TypeVar("Factory", bound=Callable)
 
 
-class Place(NamedTuple):
-    """Module and name of a factory, which is imported when it is first used; keywords already given."""
+class LazyFactory(NamedTuple):
+    """A factory that is imported when it is first used: its module and name, and keywords to bind."""
 
     module: str
     name: str
@@ -48,31 +48,31 @@ class Registry(UserDict[str, Factory]):
     def __init__(
         self,
         kind: str,
-        factories: Mapping[str, Factory] | Mapping[str, Place],
+        factories: Mapping[str, Factory] | Mapping[str, LazyFactory],
         *,
         reserved: Collection[str] = (),
         decorator: Callable[[Any, str], Any] | None = None,
     ) -> None:
         """A registry of objects of a kind, of which `reserved` names and those of `factories` are taken.
 
-        `decorator`: factory, name -> what takes its place, such as `jaxfed.settings.hinted`.
+        `decorator`: factory, name -> its replacement, such as `jaxfed.settings.hinted`.
         """
         self._kind, self._reserved = kind, frozenset([*factories, *reserved])
         self._decorator = decorator
         super().__init__(factories)  # type: ignore[arg-type]
 
     def __setitem__(self, name: str, factory: Factory) -> None:
-        """Add a factory, or the place of one."""
-        if self._decorator is not None and not isinstance(factory, Place):
+        """Add a factory, imported or not."""
+        if self._decorator is not None and not isinstance(factory, LazyFactory):
             factory = self._decorator(factory, name)
         super().__setitem__(name, factory)
 
     def __getitem__(self, name: str) -> Factory:
         """The factory of this name, imported if it has not been yet."""
         entry: Any = super().__getitem__(name)
-        if isinstance(entry, Place):
-            place, entry = entry, getattr(import_module(entry.module), entry.name)
-            entry = partial(entry, **place.keywords) if place.keywords else entry
+        if isinstance(entry, LazyFactory):
+            lazy, entry = entry, getattr(import_module(entry.module), entry.name)
+            entry = partial(entry, **lazy.keywords) if lazy.keywords else entry
             self[name] = entry
         factory: Factory = super().__getitem__(name)
         return factory

@@ -124,9 +124,9 @@ def start(main: Main) -> NoReturn:
             except OSError as error:
                 if not storage.is_full(error):
                     raise
-                place = error.filename or "the disk"
+                file = error.filename or "the disk"
                 _complain(
-                    f"{place}: {error.strerror or error}; with more room {interruption.continues} "
+                    f"{file}: {error.strerror or error}; with more room {interruption.continues} "
                     "continues"
                 )
                 return 1

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jaxfed.federation.method import Method, declared
-from jaxfed.registry import Place, Registry
+from jaxfed.registry import LazyFactory, Registry
 
 if TYPE_CHECKING:
     from jaxfed.federation.algorithm import FederatedAlgorithm
@@ -32,12 +32,14 @@ PRESETS = {  # second name of a method: the method, its `pseudo_label` there, ti
     "sage_xclp": ("sage", "xclp", "SAGE + XCLP"),
 }
 
-_OWN = {file.name: Place(f"{__name__}.{file.name}", file.name) for file in iter_modules(__path__)}
-_OWN |= {
-    name: _OWN[method]._replace(keywords={"pseudo_label": source})
+_BUILT_IN = {
+    file.name: LazyFactory(f"{__name__}.{file.name}", file.name) for file in iter_modules(__path__)
+}
+_BUILT_IN |= {
+    name: _BUILT_IN[method]._replace(keywords={"pseudo_label": source})
     for name, (method, source, _) in PRESETS.items()
 }
-ALGORITHMS: Registry[Callable[..., FederatedAlgorithm]] = Registry("method", _OWN)
+ALGORITHMS: Registry[Callable[..., FederatedAlgorithm]] = Registry("method", _BUILT_IN)
 
 
 def declaration_of(name: str) -> Method:
@@ -48,7 +50,7 @@ def declaration_of(name: str) -> Method:
 
 
 def __getattr__(name: str) -> Callable[..., FederatedAlgorithm]:
-    if name in _OWN:
+    if name in _BUILT_IN:
         return _named(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
@@ -70,7 +72,7 @@ class _Methods(ModuleType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Python sets each imported file as an attribute of its package.
-        if not (isinstance(value, ModuleType) and name in _OWN):
+        if not (isinstance(value, ModuleType) and name in _BUILT_IN):
             super().__setattr__(name, value)
 
 

@@ -170,9 +170,9 @@ def private_gradient(
                 return jnp.where(is_used, value, 0), factor, gradient
 
             def add(number: jax.Array, carry: tuple[jax.Array, nnx.State]) -> tuple:
-                place = number * chunk + jnp.arange(chunk)
-                row = jnp.minimum(place, len(index) - 1)
-                is_used = used[row] & (place == row)
+                position = number * chunk + jnp.arange(chunk)
+                row = jnp.minimum(position, len(index) - 1)
+                is_used = used[row] & (position == row)
                 values, factors, gradients = jax.vmap(one)(index[row], is_used)
                 total, summed = carry
                 # As a product: XLA's CPU backend takes seconds for scaled gradients that are then added up.

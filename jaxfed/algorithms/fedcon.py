@@ -65,7 +65,7 @@ from jaxfed.training.specification import Training
 _PREDICTOR_HIDDEN = 512  # hidden units of h_k
 
 
-class Own(NamedTuple):
+class ClientState(NamedTuple):
     """A client's state: h_k, the parameters of t_k, and the number of its steps, int32 scalar."""
 
     predictor: nnx.State
@@ -128,10 +128,10 @@ def fedcon(
     def body_bytes(state: nnx.State) -> int:
         return num_bytes_of(nnx.filter_state(split(state["online"])[1], nnx.Param))
 
-    def drawn(state: nnx.State, federation: Federation, key: jax.Array) -> Own:
+    def drawn(state: nnx.State, federation: Federation, key: jax.Array) -> ClientState:
         del federation
         start = nnx.filter_state(state["online"], nnx.Param)
-        return Own(predictor.init(key), start, jnp.int32(0))
+        return ClientState(predictor.init(key), start, jnp.int32(0))
 
     loss = contrast_loss(model, predictor, training.local.augment)
 
@@ -153,7 +153,7 @@ def fedcon(
         steps = client_state.steps + trained.num_steps
         return client.update(
             trained._replace(state=together(online=moved, target=received["target"])),
-            client_state=Own(online["predictor"], trained.state["target"], steps),
+            client_state=ClientState(online["predictor"], trained.state["target"], steps),
             sent={"parameters": jnp.int32(body_bytes(received))},
         )
 

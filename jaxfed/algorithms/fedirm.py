@@ -153,7 +153,7 @@ def client_relations(
     logits = client_logits(model, state, data, key, None)
     means = class_means(logits, data.label, usable(data) & data.is_labeled, logits.shape[-1])
     rows = jax.nn.softmax(means.center / temperature)
-    return Prototypes(jnp.where(means.is_there[:, None], rows, 0), means.is_there)
+    return Prototypes(jnp.where(means.is_present[:, None], rows, 0), means.is_present)
 
 
 def relation_loss(
@@ -201,13 +201,13 @@ def mismatch(client_means: Prototypes, shared: Prototypes, temperature: float) -
     log_means = jax.nn.log_softmax(client_means.center / temperature)
     log_shared = jnp.log(jnp.maximum(shared.center, 1e-12))
     both_ways = jnp.sum((shared.center - jnp.exp(log_means)) * (log_shared - log_means), axis=-1)
-    return losses.mean_where(both_ways, client_means.is_there & shared.is_there)
+    return losses.mean_where(both_ways, client_means.is_present & shared.is_present)
 
 
 @jax.jit
 def _renewed(kept: Prototypes, client_id: jax.Array, sent: Prototypes) -> Prototypes:
     """The mean of each class over the clients that sent it; a class that nobody sent stays."""
-    is_sent = sent.is_there & (client_id >= 0)[:, None]
-    mean = joint_means(sent._replace(is_there=is_sent))
-    center = jnp.where(mean.is_there[:, None], mean.center, kept.center)
-    return Prototypes(center, mean.is_there | kept.is_there)
+    is_sent = sent.is_present & (client_id >= 0)[:, None]
+    mean = joint_means(sent._replace(is_present=is_sent))
+    center = jnp.where(mean.is_present[:, None], mean.center, kept.center)
+    return Prototypes(center, mean.is_present | kept.is_present)

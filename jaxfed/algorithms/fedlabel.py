@@ -63,9 +63,9 @@ def surer(threshold: float, agreement_weight: float, pointwise: Pointwise) -> Te
     """FedLabel's term of an unlabeled example."""
 
     def term(views: Views) -> jax.Array:
-        own_wins = jnp.max(views.own, axis=-1) >= jnp.max(views.received, axis=-1)
-        winner = jnp.where(own_wins[:, None], views.own, views.received)
-        loser = jnp.where(own_wins[:, None], views.received, views.own)
+        current_wins = jnp.max(views.current, axis=-1) >= jnp.max(views.received, axis=-1)
+        winner = jnp.where(current_wins[:, None], views.current, views.received)
+        loser = jnp.where(current_wins[:, None], views.received, views.current)
         label = jnp.argmax(winner, axis=-1).astype(jnp.int32)
         agrees = label == jnp.argmax(loser, axis=-1)
         share = jnp.max(loser, axis=-1) / jnp.max(winner, axis=-1)

@@ -113,7 +113,7 @@ class Helpers(NamedTuple):
     """The H helpers of a client: psi [H, ...], and bool [H], False in slots without a helper."""
 
     psi: nnx.State
-    is_there: jax.Array
+    is_present: jax.Array
 
 
 @method(
@@ -248,9 +248,9 @@ def psi_loss(
         log_p_j = log_probabilities(model, anchor["sigma"], helpers.psi, batch.x)
         is_sure = jnp.max(log_p, axis=-1) >= jnp.log(weights.confidence)
         member = batch.used & ~batch.is_labeled & is_sure
-        label = majority(log_p_j, log_p, helpers.is_there)
+        label = majority(log_p_j, log_p, helpers.is_present)
         agreement = losses.mean_where(pointwise(strong_logits, label), member)
-        consistency = losses.mean_where(mean_divergence(log_p_j, log_p, helpers.is_there), member)
+        consistency = losses.mean_where(mean_divergence(log_p_j, log_p, helpers.is_present), member)
         nearness = weights.l2 * losses.squared_distance(sigma, psi)
         sparsity = weights.l1 * losses.absolute_size(psi)
         value = weights.consistency * (consistency + agreement) + (nearness + sparsity)
@@ -259,24 +259,24 @@ def psi_loss(
     return loss
 
 
-def mean_divergence(others: jax.Array, log_p: jax.Array, is_there: jax.Array) -> jax.Array:
+def mean_divergence(others: jax.Array, log_p: jax.Array, is_present: jax.Array) -> jax.Array:
     """1/H sum_j KL(p_j || p), float32 [B], of log p_j [H, B, C] and log p [B, C].
 
-    The mean is over the j with `is_there`, bool [H]; 0 without any.
+    The mean is over the j with `is_present`, bool [H]; 0 without any.
     """
-    count = jnp.maximum(jnp.sum(is_there), 1).astype(jnp.float32)
+    count = jnp.maximum(jnp.sum(is_present), 1).astype(jnp.float32)
     each = jnp.sum(jnp.exp(others) * (others - log_p[None]), axis=-1)
-    return weighted_sum(is_there.astype(jnp.float32), each) / count
+    return weighted_sum(is_present.astype(jnp.float32), each) / count
 
 
-def majority(others: jax.Array, log_p: jax.Array, is_there: jax.Array) -> jax.Array:
+def majority(others: jax.Array, log_p: jax.Array, is_present: jax.Array) -> jax.Array:
     """The class that most of p and p_j predict, int32 [B], ties to the smallest; see `mean_divergence`."""
     num_classes = log_p.shape[-1]
 
     def vote(log_probability: jax.Array) -> jax.Array:
         return jax.nn.one_hot(jnp.argmax(log_probability, axis=-1), num_classes)
 
-    votes = vote(log_p) + weighted_sum(is_there.astype(jnp.float32), vote(others))
+    votes = vote(log_p) + weighted_sum(is_present.astype(jnp.float32), vote(others))
     return jnp.argmax(votes, axis=-1).astype(jnp.int32)
 
 

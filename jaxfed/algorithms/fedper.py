@@ -46,7 +46,7 @@ from jaxfed.training.specification import Training
 Steps = Callable[[ClientRound, nnx.State], Trained]  # from a start model
 
 
-class Own(NamedTuple):
+class ClientHead(NamedTuple):
     """State of a client: its head, and whether it has trained, bool."""
 
     head: nnx.State
@@ -93,7 +93,7 @@ def with_own_heads(training: Training, name: str, steps: Steps) -> FederatedAlgo
         head, body = split(trained.state)
         return client.update(
             trained._replace(state=nnx.merge_state(body, received_head)),
-            client_state=Own(head, client.state.has_trained | (trained.num_steps > 0)),
+            client_state=ClientHead(head, client.state.has_trained | (trained.num_steps > 0)),
             sent={"parameters": jnp.int32(body_bytes(client.shared.model))},
         )
 
@@ -105,7 +105,7 @@ def with_own_heads(training: Training, name: str, steps: Steps) -> FederatedAlgo
         training,
         local_update,
         pseudo_label="none",
-        init_client=lambda model, federation, key: Own(split(model)[0], jnp.bool_(False)),
+        init_client=lambda model, federation, key: ClientHead(split(model)[0], jnp.bool_(False)),
         messages=Messages(download_bytes=body_bytes),
         classifier=Classifier(
             lambda state: with_head(state, mean_head(whole(state.clients))), plain.probabilities
@@ -127,7 +127,7 @@ def with_own_heads(training: Training, name: str, steps: Steps) -> FederatedAlgo
 
 
 @jax.jit
-def mean_head(heads: Own) -> nnx.State:
+def mean_head(heads: ClientHead) -> nnx.State:
     """Mean of the heads [M, ...] of clients that have trained; of all clients if none has."""
     trained = heads.has_trained | ~jnp.any(heads.has_trained)
     mean: nnx.State = weighted_mean(heads.head, trained.astype(jnp.float32))

@@ -71,7 +71,7 @@ from jaxfed.training.specification import Training
 UNREAD = ("aggregate", "batch_statistics")  # clients' changes are 0, and move nothing
 
 
-class Own(NamedTuple):
+class ClientNetwork(NamedTuple):
     """State of a client: its network, and whether it has trained, bool."""
 
     model: nnx.State
@@ -131,7 +131,7 @@ def with_means(memory: Memory, client_id: jax.Array, sent: Sent, key: jax.Array)
     mean /= jnp.where(is_new, total, 1)[:, None]
     before = memory.prototypes
     center = jnp.where(is_new[:, None], mean, before.center)
-    return memory._replace(prototypes=Prototypes(center, is_new | before.is_there))
+    return memory._replace(prototypes=Prototypes(center, is_new | before.is_present))
 
 
 def prototype_training(
@@ -170,14 +170,16 @@ def prototype_training(
     def local_update(client: ClientRound) -> ClientUpdate:
         loss = prototype_loss(training, client.received, prototype_weight)
         trained = client.steps(loss, start=client.state.model)
-        num_classes = len(client.received.is_there)
+        num_classes = len(client.received.is_present)
         sent = own_prototypes(training.model, trained.state, client.data, client.key, num_classes)
         num_bytes = message_bytes(sent.prototypes)
         if needs_counts:
-            num_bytes += 4 * jnp.sum(sent.prototypes.is_there, dtype=jnp.int32)
+            num_bytes += 4 * jnp.sum(sent.prototypes.is_present, dtype=jnp.int32)
         return client.update(
             trained._replace(state=client.shared.model),
-            client_state=Own(trained.state, client.state.has_trained | (trained.num_steps > 0)),
+            client_state=ClientNetwork(
+                trained.state, client.state.has_trained | (trained.num_steps > 0)
+            ),
             upload=sent,
             sent={"prototypes": num_bytes},
         )
@@ -186,7 +188,7 @@ def prototype_training(
         training,
         local_update,
         pseudo_label="none",
-        init_client=lambda model, federation, key: Own(model, jnp.bool_(False)),
+        init_client=lambda model, federation, key: ClientNetwork(model, jnp.bool_(False)),
         messages=Messages(send, shares_model=False),
         hooks=(UploadStore(create, update),),
     )
@@ -205,7 +207,7 @@ def prototype_loss(training: Training, prototypes: Prototypes, prototype_weight:
         value = local.pointwise(model.head(state, features), batch.label)
         difference = features.astype(jnp.float32) - prototypes.center[batch.label]
         distance = jnp.mean(jnp.square(difference), axis=-1)
-        value += prototype_weight * jnp.where(prototypes.is_there[batch.label], distance, 0)
+        value += prototype_weight * jnp.where(prototypes.is_present[batch.label], distance, 0)
         return mean_where(value, batch.used), moved
 
     return loss
@@ -235,7 +237,7 @@ def _judged_by_prototypes(training: Training) -> Evaluation:
         state, prototypes = classifier
         logits = -euclidean(model.features(state, x).astype(jnp.float32), prototypes.center)
         # Finite, as `answering` takes other logits for a network that has failed.
-        return jnp.where(prototypes.is_there, logits, jnp.finfo(jnp.float32).min)
+        return jnp.where(prototypes.is_present, logits, jnp.finfo(jnp.float32).min)
 
     using = Training(model._replace(apply=by_distance), execution=training.execution)
     learner = network(training=training)._replace(
@@ -249,6 +251,6 @@ def _judged_by_prototypes(training: Training) -> Evaluation:
         num_clients = len(clients.has_trained)
         networks = clients.model, stacked_for(num_clients, prototypes)
         models = _Networks(networks, jnp.asarray(clients.has_trained, jnp.int32))
-        return ClientModels(models, num_clients, len(prototypes.is_there))
+        return ClientModels(models, num_clients, len(prototypes.is_present))
 
     return judged_by(learner, read)

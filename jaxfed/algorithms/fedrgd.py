@@ -146,8 +146,8 @@ def group_means(num_groups: int) -> Aggregate:
         anyone = jnp.any(weights > 0, axis=0)
 
         def of_groups(old: jax.Array, start: jax.Array, change: jax.Array) -> jax.Array:
-            is_there = anyone.reshape(-1, *(1,) * start.ndim)
-            return jnp.where(is_there, start[None] + change, old)
+            has_clients = anyone.reshape(-1, *(1,) * start.ndim)
+            return jnp.where(has_clients, start[None] + change, old)
 
         groups = jax.tree.map(of_groups, state.model, model, moved)
         mean = weighted_mean(groups, anyone.astype(jnp.float32))
@@ -174,7 +174,7 @@ def gradient_diversity(deltas: nnx.State, counts: jax.Array) -> jax.Array:
 def group_mail(state: ServerState, cohort: Cohort, communication: Communication) -> Membership:
     """Each client's group and its model, [K, ...]; this model replaces the one that all receive."""
     del communication
-    has_examples = jnp.any(jnp.asarray(cohort.mask), axis=1)  # others take no place in a group
+    has_examples = jnp.any(jnp.asarray(cohort.mask), axis=1)  # others are in no group
     ids = jnp.where(has_examples, jnp.asarray(cohort.client_id), -1)
     return _memberships(state.optimizer, state.round, ids)
 

@@ -98,9 +98,9 @@ def fedtgp(
             rate=server_rate,
             batch_size=server_batch_size,
         )
-        is_there = memory.prototypes.is_there | jnp.any(shown.is_there, axis=0)
-        center = jnp.where(is_there[:, None], made(maker), 0)
-        return Memory(Prototypes(center, is_there), maker)
+        is_present = memory.prototypes.is_present | jnp.any(shown.is_present, axis=0)
+        center = jnp.where(is_present[:, None], made(maker), 0)
+        return Memory(Prototypes(center, is_present), maker)
 
     return prototype_training(
         training, "fedtgp", prototype_weight, renewed, first_maker, needs_counts=False
@@ -127,7 +127,7 @@ def _network(size: int) -> Model:
 def margin(shown: Prototypes, threshold: float) -> jax.Array:
     """delta, float32 scalar, of the prototypes [K, C, D] of a round; 0 with fewer than two classes."""
     mean = joint_means(shown)
-    both = mean.is_there[:, None] & mean.is_there[None]
+    both = mean.is_present[:, None] & mean.is_present[None]
     distance = jnp.where(both & ~jnp.eye(len(both), dtype=bool), euclidean(*2 * (mean.center,)), 0)
     return jnp.minimum(jnp.max(distance), threshold)
 
@@ -163,11 +163,11 @@ def trained(
         margin: delta.
         epochs, rate, batch_size: as the keywords of `fedtgp`.
     """
-    num_classes = shown.is_there.shape[1]
+    num_classes = shown.is_present.shape[1]
     center = shown.center.reshape(-1, shown.center.shape[-1])
-    label = jnp.tile(jnp.arange(num_classes), len(shown.is_there))
-    is_there = shown.is_there.reshape(-1)
-    number = jnp.sum(is_there, dtype=jnp.int32)
+    label = jnp.tile(jnp.arange(num_classes), len(shown.is_present))
+    is_present = shown.is_present.reshape(-1)
+    number = jnp.sum(is_present, dtype=jnp.int32)
 
     def loss(maker: Maker, rows: jax.Array, used: jax.Array) -> jax.Array:
         each = contrastive_loss(maker, center[rows], label[rows], margin)
@@ -179,12 +179,12 @@ def trained(
         draws = jax.vmap(lambda class_key: jax.random.uniform(class_key, (num_classes,)))(
             keys
         ).reshape(-1)
-        order = jnp.argsort(jnp.where(is_there, draws, jnp.inf))
+        order = jnp.argsort(jnp.where(is_present, draws, jnp.inf))
 
-        def step(place: jax.Array, maker: Maker) -> Maker:
-            places = place * batch_size + jnp.arange(batch_size)
-            rows = order[places]  # the last one again in place of those that there are not
-            slope = jax.grad(loss)(maker, rows, places < number)
+        def step(index: jax.Array, maker: Maker) -> Maker:
+            positions = index * batch_size + jnp.arange(batch_size)
+            rows = order[positions]  # the last one again in place of those that there are not
+            slope = jax.grad(loss)(maker, rows, positions < number)
             return jax.tree.map(lambda value, change: value - rate * change, maker, slope)
 
         return jax.lax.fori_loop(0, -(-number // batch_size), step, maker)

@@ -130,8 +130,8 @@ def mixed_up(
     for each row).
     """
     order_key, share_key = jax.random.split(key)
-    place = jax.random.uniform(order_key, member.shape)
-    order = jnp.argsort(jnp.where(member, place, jnp.inf))  # the members first
+    draw = jax.random.uniform(order_key, member.shape)
+    order = jnp.argsort(jnp.where(member, draw, jnp.inf))  # the members first
     partner = jnp.where(member, order[jnp.cumsum(member) - 1], jnp.arange(len(member)))
     share = jax.random.beta(share_key, alpha, alpha, member.shape)
     share = jnp.maximum(share, 1 - share)

@@ -199,7 +199,7 @@ def noisy_vote(
 
 
 def _without_examples(federation: Federation) -> Federation:
-    """A single client without examples: the student's place."""
+    """Return a federation of one client without examples, which stands for the student."""
     nothing = (np.zeros(0, np.int64),)
     return federation.with_partition(Partition(nothing, nothing, nothing))
 

@@ -173,8 +173,8 @@ def group(key: jax.Array, weights: jax.Array, size: int) -> jax.Array:
     Clients of weight 0 do not affect the draw, since they may be missing on a network.
     """
     is_in = weights > 0
-    place = jnp.maximum(jnp.cumsum(is_in) - 1, 0)
-    draw = jnp.where(is_in, jax.random.uniform(key, weights.shape)[place], jnp.inf)
+    rank = jnp.maximum(jnp.cumsum(is_in) - 1, 0)
+    draw = jnp.where(is_in, jax.random.uniform(key, weights.shape)[rank], jnp.inf)
     return (jnp.argsort(jnp.argsort(draw)) < size) & is_in
 
 

@@ -82,7 +82,7 @@ def corrected(threshold: float, kappa: float) -> Term:
     """SAGE's term of an unlabeled example."""
 
     def term(views: Views) -> jax.Array:
-        target, counts = correction(views.own, views.received, threshold, kappa)
+        target, counts = correction(views.current, views.received, threshold, kappa)
         return counts * divergence(views.strong, target)
 
     return term

@@ -37,7 +37,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, ServerState, on_netw
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.evaluate import evaluated_by
 from jaxfed.host import safe_files, storage
-from jaxfed.host.checkpoint import Checkpoints, named_arrays, with_arrays
+from jaxfed.host.checkpoint import Checkpoints, current_name, named_arrays, with_arrays
 from jaxfed.host.location import folder_to_write, location
 from jaxfed.kernels.devices import in_batches, rows_at_once
 
@@ -150,23 +150,23 @@ class Predictor:
             UsageError: no saved predictor, one that has changed since it was saved, or of a method that has
                 another state in this version of jaxfed.
         """
-        place = location(folder, "folder")
-        file = place / _DESCRIBED
+        path = location(folder, "folder")
+        file = path / _DESCRIBED
         described = safe_files.json_object(safe_files.content_of(file), file)
-        content = safe_files.content_of(place / _ARRAYS)
-        with safe_files.guarded(place):
+        content = safe_files.content_of(path / _ARRAYS)
+        with safe_files.guarded(path):
             config, form = restored(without_gone(described["config"])), form_from(described["form"])
             method, repeat = str(described["method"]), int(described["repeat"])
             if described["sha256"] != hashlib.sha256(content).hexdigest():
-                raise safe_files.Damaged(
-                    f"{place / _ARRAYS} has changed since it was saved; restore it"
-                )
-            arrays = safetensors.numpy.load(content)
+                wrong = f"{path / _ARRAYS} has changed since it was saved; restore it"
+                raise safe_files.Damaged(wrong)
+            stored = safetensors.numpy.load(content)
+            arrays = {current_name(name): value for name, value in stored.items()}
         check(config)
         federation = form.federation()
         algorithm, alike = method_and_form(config, method, repeat, federation)
         if _forms(named_arrays(alike)) != _forms(arrays):
-            raise UsageError(f"{place}: {method!r} has another state in this version of jaxfed")
+            raise UsageError(f"{path}: {method!r} has another state in this version of jaxfed")
         state = with_arrays(alike, arrays)
         return cls(config, method, repeat, form, state, (step_of(algorithm, state),))
 
@@ -177,10 +177,10 @@ class Predictor:
             UsageError: the folder is not empty; a network computes the features of the rows; the method
                 cannot be made without the data of its run.
         """
-        place = folder_to_write(folder, "folder")
-        if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        path = folder_to_write(folder, "folder")
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UsageError(
-                "is not empty", key="folder", value=str(place), allowed="give a new one"
+                "is not empty", key="folder", value=str(path), allowed="give a new one"
             )
         config, method, form = self.config, self.method, self.form
         arrays, wrong = named_arrays(self.state), f"{self.method!r} needs its workdir: "
@@ -193,16 +193,16 @@ class Predictor:
         if _forms(named_arrays(alike)) != _forms(arrays):
             raise UsageError(f"{wrong}its state depends on the clients' examples")
         content = safetensors.numpy.save(arrays)
-        place.mkdir(parents=True, exist_ok=True)
-        with storage.whole_file(place / _ARRAYS, "wb") as stream:
+        path.mkdir(parents=True, exist_ok=True)
+        with storage.whole_file(path / _ARRAYS, "wb") as stream:
             stream.write(content)
         described = {
             "config": config.to_dict(),
             **{"method": method, "repeat": self.repeat, "form": form.described()},
             "sha256": hashlib.sha256(content).hexdigest(),
         }
-        write_json(place / _DESCRIBED, described)
-        return place
+        write_json(path / _DESCRIBED, described)
+        return path
 
 
 def _forms(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -51,7 +51,7 @@ _TEMPORARY = ", a temporary folder that is deleted with the result; workdir=FOLD
 
 def execute(
     config: ConfigDict,
-    place: Path,
+    workdir: Path,
     progress: RunProgress,
     interruption: Interruption,
     make: Make,
@@ -67,11 +67,11 @@ def execute(
 
     Args:
         config: resolved and checked.
-        place: the workdir.
+        workdir: folder of the run's files.
         progress: entered; receives all that happens.
         interruption: signals, or the lack of them.
         make: makes a method's algorithm: `jaxfed.config.assembly.make_algorithm`.
-        overwrite: delete what an earlier experiment left in `place`.
+        overwrite: delete what an earlier experiment left in `workdir`.
         attach: the audit (`jaxfed.audit.audit.Audit`), which observes rounds and adds its results.
         trackers: receivers of each round's numbers (`jaxfed.experiment.tracking.chosen`).
 
@@ -87,7 +87,7 @@ def execute(
             progress.working_on(f"loading {config.dataset.name}")
             simulation = Simulation(config)
             simulation.warn()
-            files, attached = Workdir(place), None
+            files, attached = Workdir(workdir), None
             if attach is not None:
                 attached = attach(config, simulation, files, progress)
                 attached.check()
@@ -105,7 +105,7 @@ def execute(
                 experiment.first.update(
                     first_repeat(config, simulation, experiment.make_shown, progress.prepared)
                 )
-        directory = stack.enter_context(open_for_all(place, settings, overwrite=overwrite))
+        directory = stack.enter_context(open_for_all(workdir, settings, overwrite=overwrite))
         track = stack.enter_context(tracked(trackers, settings, directory.path, progress.note))
         if overwrite:  # what is there from now on is this command's own
             interruption.continues = "the same command without --overwrite"
@@ -130,15 +130,15 @@ def execute(
     return summary
 
 
-def present(progress: RunProgress, place: Path, *, is_temporary: bool = False) -> Run:
+def present(progress: RunProgress, workdir: Path, *, is_temporary: bool = False) -> Run:
     """Print and return the results of a finished run; say so if the folder is a result's own."""
     # Here, because a mistake need not wait for what reports import.
     from jaxfed.reports.names import REMARK, marked
 
-    run = read_run(place)
+    run = read_run(workdir)
     summary = run.summary or {}
     lines = [f"{REMARK[1:]} {line}" for line in summary.get("remarks", ())]
-    where = f"{place}{_TEMPORARY * is_temporary}"
+    where = f"{workdir}{_TEMPORARY * is_temporary}"
     progress.show_results(summary["algorithms"], where, marked(run), remarks=lines)
     return run
 
@@ -187,31 +187,31 @@ def run(
         raise UsageError("jaxfed.run: runs in one process only; several processes run launch.run")
     devices.one_device_a_core()
     is_temporary = workdir is None
-    place = Path(mkdtemp(prefix="jaxfed-")) if workdir is None else location(workdir, "workdir")
-    if overwrite or not workdirs.is_finished(place, settings.to_dict()):
+    path = Path(mkdtemp(prefix="jaxfed-")) if workdir is None else location(workdir, "workdir")
+    if overwrite or not workdirs.is_finished(path, settings.to_dict()):
         try:
             console = None if progress else Console(quiet=True)
             with RunProgress(settings.to_dict(), console) as shown:
                 execute(
-                    *(settings, place, shown, Interruption(), make_algorithm),
+                    *(settings, path, shown, Interruption(), make_algorithm),
                     overwrite=overwrite,
                     trackers=receivers,
                 )
             if progress:
-                present(shown, place, is_temporary=is_temporary)
+                present(shown, path, is_temporary=is_temporary)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 call = "call without overwrite=True" if overwrite else "call"
-                kept = f"the same {call} goes on in {place}"
+                kept = f"the same {call} goes on in {path}"
                 if is_temporary:
                     kept = "nothing is kept: with workdir=FOLDER a run can go on"
                 error = Stopped(f"stopped; {kept}")
             if is_temporary:
-                shutil.rmtree(place, ignore_errors=True)
+                shutil.rmtree(path, ignore_errors=True)
             raise error from None
-    result = Result(place, settings, read_json(place, "summary.json"))
+    result = Result(path, settings, read_json(path, "summary.json"))
     if is_temporary:
-        weakref.finalize(result, shutil.rmtree, place, ignore_errors=True)
+        weakref.finalize(result, shutil.rmtree, path, ignore_errors=True)
     return result
 
 
@@ -227,9 +227,9 @@ def open(workdir: str | os.PathLike[str]) -> Result:
     Raises:
         UsageError: one line: no such folder, no workdir, a run that has not finished, a damaged file.
     """
-    place = location(workdir, "workdir")
+    path = location(workdir, "workdir")
     try:
-        config = finished_config(place)
+        config = finished_config(path)
     except UsageError as error:
         raise UsageError(f"jaxfed.open({os.fspath(workdir)!r}): {error}") from error
-    return Result(place, restored(config), read_json(place, "summary.json"))
+    return Result(path, restored(config), read_json(path, "summary.json"))

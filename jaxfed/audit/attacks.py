@@ -52,7 +52,7 @@ from jaxfed.random_streams import Stream
 
 # Training of the shadow models: on their own labels alone; by the method itself.
 SHADOWS = ("own_labels", "played")
-OVER_ROUNDS = 0  # in the place of a round's number: means over all
+OVER_ROUNDS = 0  # instead of a round's number: means over all
 _SUMMABLE = ("loss", "lira_offline", "lira_online", "gradient_norm")
 _TUNED_ON = 16  # reference models; each is attacked with the others for each value of a
 _TINY = 1e-45
@@ -225,7 +225,7 @@ def _over_rounds(results: list[Attacked]) -> list[Attacked]:
 
 
 def _mean_of_known(scores: list[np.ndarray]) -> np.ndarray:
-    """Mean of [n] arrays over those that are no nan at a place; nan where all are."""
+    """Mean of [n] arrays, entry by entry, without nan; nan where all are."""
     known = (~np.isnan(scores)).sum(axis=0)
     total = np.nansum(scores, axis=0)
     return np.divide(total, known, out=np.full(total.shape, np.nan), where=known > 0)

@@ -160,15 +160,15 @@ class Audit:
         write_audit(self.results(run.summary["algorithms"]), run)
 
     @staticmethod
-    def check_finished(place: Path) -> None:
+    def check_finished(workdir: Path) -> None:
         """Check that the finished run in a directory was audited, and print where.
 
         Raises:
             UsageError: it was not.
         """
-        if read_audit(place) is None:
-            raise Unresumable(f"--workdir={place}: {_NO_AUDIT}")
-        print(f"the audit is in {place / FOLDER}")
+        if read_audit(workdir) is None:
+            raise Unresumable(f"--workdir={workdir}: {_NO_AUDIT}")
+        print(f"the audit is in {workdir / FOLDER}")
 
     @staticmethod
     def present(progress: RunProgress, run: Run) -> None:

@@ -217,7 +217,7 @@ class Shadows(NamedTuple):
     answers: np.ndarray
 
 
-Place = tuple[str, int, int]  # method, repeat, round
+RoundKey = tuple[str, int, int]  # method, repeat, round
 _One = TypeVar("_One", Observation, Shadows)
 
 
@@ -227,9 +227,9 @@ class AuditFiles:
 
     folder: Path
 
-    def save_observations(self, place: Place, seen: Sequence[Observation]) -> None:
+    def save_observations(self, round_key: RoundKey, seen: Sequence[Observation]) -> None:
         """Save the observations of a round."""
-        _save(self._of("observations", *place), dict(enumerate(seen)))
+        _save(self._of("observations", *round_key), dict(enumerate(seen)))
 
     def observations(self, name: str, repeat: int) -> dict[int, list[Observation]]:
         """Return round -> observations; empty if the method reveals nothing or has diverged."""
@@ -247,8 +247,8 @@ class AuditFiles:
         path = self._of("shadows", name)
         return _read(path, Shadows) if path.exists() else {}
 
-    def _of(self, kind: str, *place: str | int) -> Path:
-        return self.folder / kind / f"{'-'.join(map(str, place))}.npz"
+    def _of(self, kind: str, *key: str | int) -> Path:
+        return self.folder / kind / f"{'-'.join(map(str, key))}.npz"
 
 
 def _save(path: Path, each: Mapping[int, NamedTuple]) -> None:

@@ -65,9 +65,9 @@ HEADINGS = (
 )
 
 
-def read_audit(place: Path) -> dict[str, Any] | None:
+def read_audit(workdir: Path) -> dict[str, Any] | None:
     """Read audit.json of the run in a directory; None if it has no audit."""
-    return read_json(place, _RESULTS) if (place / _RESULTS).exists() else None
+    return read_json(workdir, _RESULTS) if (workdir / _RESULTS).exists() else None
 
 
 def write_audit(audit: Mapping[str, Any], run: Run) -> None:

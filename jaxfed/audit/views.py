@@ -56,7 +56,7 @@ OF_ALL = np.asarray([-1], np.int32)  # the sender of a message that is made of a
 _GRADIENTS = 20  # at a time; each is as large as the message
 _TINY = 1e-37  # below it a probability has gradient 0
 
-# Labels int32 [n] of a client, and its number -> the numbers [n, C] that it sends in their place.
+# Labels int32 [n] of a client, and its number -> the numbers [n, C] that it sends instead of them.
 Released = Callable[[np.ndarray, int], np.ndarray]
 
 

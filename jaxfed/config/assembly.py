@@ -314,7 +314,7 @@ def view_rows(config: ConfigDict) -> dict[str, range]:
 
 
 def change_of(config: ConfigDict, key: str) -> losses.Augment | None:
-    """Return the change of a batch that `training.KEY` describes, or the draw of a view in its place."""
+    """Return the change of a batch that `training.KEY` describes, or the draw of a view instead."""
     rows = view_rows(config).get(key)
     if rows is None:
         return augmentation.compose(config.training[key])

@@ -110,7 +110,7 @@ def _check_method(config: ConfigDict, name: str) -> None:
         with methods.naming(config, name):
             section_of(seen, "training")
             saved_models(seen)
-    _check_place_of_labels(config, name, needed)
+    _check_label_holder(config, name, needed)
     if "public" in needed.takes and not config.federation.public_size:
         wrong = f"{name!r} has clients learn labels of public examples"
         raise refused(config, "federation.public_size", wrong, "use 1 or more")
@@ -129,14 +129,14 @@ def _check_method(config: ConfigDict, name: str) -> None:
         _check_labels(config, name, needed)
 
 
-def _check_place_of_labels(config: ConfigDict, name: str, needed: Method) -> None:
-    place, wrong, allowed = config.federation.labels_at, "", "use 'clients'"
-    if (needed.trains or needed.one_shot) and place not in needed.labels_at:
+def _check_label_holder(config: ConfigDict, name: str, needed: Method) -> None:
+    holder, wrong, allowed = config.federation.labels_at, "", "use 'clients'"
+    if (needed.trains or needed.one_shot) and holder not in needed.labels_at:
         key = "config.federation.labels_at"
-        raise labels_elsewhere(needed.labels_at[0], repr(name), key=key, value=place)
-    if place == "server" and needed.pseudo_label in BY_OWN_LABELS:
+        raise labels_elsewhere(needed.labels_at[0], repr(name), key=key, value=holder)
+    if holder == "server" and needed.pseudo_label in BY_OWN_LABELS:
         wrong = f"{name!r} labels by what each client makes of its own labels"
-    elif place == "server" and needed.pseudo_label in ("xclp", "xclp_head"):
+    elif holder == "server" and needed.pseudo_label in ("xclp", "xclp_head"):
         parameters, _ = methods.label_settings(config, **_ANY)
         has_head = needed.pseudo_label == "xclp_head"
         if has_head or not is_one_program(parameters) or parameters.compared_clients:

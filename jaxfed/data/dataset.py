@@ -14,7 +14,7 @@ from jaxfed.errors import UsageError
 
 
 class Gaps(NamedTuple):
-    """Columns with missing values, and the values that take their place.
+    """Columns with missing values, and the values that replace them.
 
     Fields:
         columns: numbers of the columns in which a value was missing, ascending.
@@ -254,7 +254,7 @@ def dataset_of(
         name: of the data set.
         splits: x [n, ...] and labels [n] of the training and the test split; labels are numbers, texts, bytes
             or objects, masked or not.
-        where: place of the labels, for messages; by default the name.
+        where: source of the labels, as messages name it; by default the name.
         class_names: C names, if the source has them; integers are then numbers of these classes.
         clients: [n] of the two splits, names or numbers of natural clients, which are numbered from 0 in the
             order of their sorted names over both; None where the source has no such column. A test split

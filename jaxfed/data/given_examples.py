@@ -132,7 +132,7 @@ def examples_of(
 def _check_finite(
     x: np.ndarray, where: str, names: Sequence[str] = (), *, allows_nan: bool = False
 ) -> None:
-    """Refuse values that are nan or infinite in float32, with the place of the first."""
+    """Refuse values that are nan or infinite in float32; the error names the first one's row and feature."""
 
     def is_bad(x: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):  # to inf
@@ -143,10 +143,10 @@ def _check_finite(
         bad = is_bad(x).reshape(len(x), -1)
         is_row = bad.any(axis=1)
         row = int(is_row.argmax())
-        place = int(bad[row].argmax())
+        column = int(bad[row].argmax())
         raise UsageError(
             f"{where}: {np.count_nonzero(is_row)} of {len(x)} examples have values that are nan or infinite "
-            f"in float32 (the first: row {row}, feature {names[place] if len(names) else place!r}); every "
+            f"in float32 (the first: row {row}, feature {names[column] if len(names) else column!r}); every "
             "value must be a finite number"
         )
 
@@ -216,7 +216,7 @@ def read_labels(
         values int64 [n] or str [n], arbitrary where there is no label; and bool [n], True where there is one.
     """
     plain = _plain(np.ma.getdata(y), where)
-    kinds, places = np.unique(plain, return_inverse=True)
+    kinds, inverse = np.unique(plain, return_inverse=True)
     names = [plain_text(str(kind)) for kind in kinds.tolist()]
     is_label = np.array([not is_nothing(name) for name in names], bool)
     labels = [name for name, is_one in zip(names, is_label, strict=True) if is_one]
@@ -238,7 +238,7 @@ def read_labels(
     words = [repr(kind) for kind in kinds[~is_label].tolist() if str(kind).strip()]
     if words and plain.dtype.kind == "U":
         logging.warning("%s: rows whose label is %s are unlabeled", where, " or ".join(words[:8]))
-    values, is_labeled = values[places], is_label[places] & ~np.ma.getmaskarray(np.ma.asarray(y))
+    values, is_labeled = values[inverse], is_label[inverse] & ~np.ma.getmaskarray(np.ma.asarray(y))
     known = values[is_labeled]
     number = len(np.unique(known))
     if not are_known and are_integers and number > max(_FEW, len(known) / 2):

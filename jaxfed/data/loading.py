@@ -69,7 +69,7 @@ def load(
         `Dataset`. TensorFlow is never imported.
 
     Raises:
-        UsageError: one line that names the set, the place searched, and how to get it.
+        UsageError: one line that names the set, the folder searched, and how to get it.
     """
     arguments = {
         "label_key": label_key,
@@ -95,12 +95,12 @@ def _load(name: str, root: str | Path | None, arguments: dict[str, Any]) -> Data
     if name in EMBEDDED:
         only()
         return EMBEDDED[name]()
-    place, path = _root(root), location(name, "name_or_path")
-    location(place / path, "root")
+    base, path = _root(root), location(name, "name_or_path")
+    location(base / path, "root")
     published, ending = NAMED.get(name), Path(name).name.lower()
-    folder = path if path.is_dir() or not (place / path).is_dir() else place / path
+    folder = path if path.is_dir() or not (base / path).is_dir() else base / path
     if ending.endswith((".npz", *tables.ENDINGS)) and not folder.is_dir():
-        pattern = path if matching(path) else place / path
+        pattern = path if matching(path) else base / path
         if not (files := matching(pattern)):
             raise UsageError(f"data set {name!r}: no such file ({path.absolute()})")
         if ending.endswith(".npz"):
@@ -110,7 +110,7 @@ def _load(name: str, root: str | Path | None, arguments: dict[str, Any]) -> Data
         shown = path if "*" in name else files[0]
         return tables.read(shown, splits, *only(*_TABLE_OPTIONS))
     if published is not None and not folder.is_dir():
-        beside = (place.parent / kind / name for kind in ("uci", "images"))
+        beside = (base.parent / kind / name for kind in ("uci", "images"))
         folder = next(filter(Path.is_dir, beside), folder)
     if packing.recognizes(folder):
         only()
@@ -119,17 +119,17 @@ def _load(name: str, root: str | Path | None, arguments: dict[str, Any]) -> Data
         return arrays.read_beside_table(folder, files, **arguments)
     if files := matching(folder / "*.parquet") or matching(folder / "*/*.parquet"):
         return tables.read(folder, splits_by_name(files, folder), *only(*_TABLE_OPTIONS))
-    if name and (prepared := tfds_source.version_directory(place, name)):
+    if name and (prepared := tfds_source.version_directory(base, name)):
         return tfds_source.read(name, prepared, *only("label_key"))
     if not name or not folder.is_dir():
         only("label_key", "image_size")
-        raise _not_found(name, path, place, root)
+        raise _not_found(name, path, base, root)
     if published is not None and published.read is not None:
         return published.read(folder, *only(*published.options))
     return images.read(folder, *only("image_size"))
 
 
-def _not_found(name: str, path: Path, place: Path, root: str | Path | None) -> UsageError:
+def _not_found(name: str, path: Path, base: Path, root: str | Path | None) -> UsageError:
     if not name or path.is_file() or name.startswith((".", "/", "~")):
         return UsageError(
             f"data set {name!r}: no such folder ({path.absolute()}), and a file must end in .npz, "
@@ -137,17 +137,17 @@ def _not_found(name: str, path: Path, place: Path, root: str | Path | None) -> U
         )
     if name in NAMED:
         return UsageError(
-            f"data set {name!r}: no such folder ({place / name}, nor in ../uci or ../images); put there "
-            f"{NAMED[name].origin} (the place is --config.dataset.root or $JAXFED_DATA)"
+            f"data set {name!r}: no such folder ({base / name}, nor in ../uci or ../images); put there "
+            f"{NAMED[name].origin} (the folder is --config.dataset.root or $JAXFED_DATA)"
         )
-    if not place.is_dir() and (key := _key_of_root(root)):
+    if not base.is_dir() and (key := _key_of_root(root)):
         wrong = f"no such folder; data set {name!r} is looked for there"
-        return UsageError(wrong, key=key, value=str(place))
+        return UsageError(wrong, key=key, value=str(base))
     return UsageError(
         f"data set {name!r} not found{did_you_mean(nearest(name, [*EMBEDDED, *NAMED]))}; looked for "
-        f"{place / name}/VERSION/dataset_info.json (the place is --config.dataset.root or $JAXFED_DATA). "
+        f"{base / name}/VERSION/dataset_info.json (the folder is --config.dataset.root or $JAXFED_DATA). "
         "Prepare it where TensorFlow is installed, tfds.builder("
-        f"{name!r}, data_dir={str(place)!r}, file_format='array_record').download_and_prepare(); without "
+        f"{name!r}, data_dir={str(base)!r}, file_format='array_record').download_and_prepare(); without "
         f"any data use {', '.join(EMBEDDED)}"
     )
 
@@ -164,8 +164,8 @@ def _only(name: str, values: Mapping[str, Any], *options: str) -> list[Any]:
 def _root(root: str | Path | None) -> Path:
     """Folder in which TFDS sets are searched."""
     key = _key_of_root(root)
-    place = root or (os.environ[key[1:]] if key else "~/tensorflow_datasets")
-    return location(place, key or "root")
+    base = root or (os.environ[key[1:]] if key else "~/tensorflow_datasets")
+    return location(base, key or "root")
 
 
 def _key_of_root(root: str | Path | None) -> str:

@@ -67,32 +67,32 @@ def gathered(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
     order = np.argsort(wanted, kind="stable")
     starts = np.flatnonzero(np.diff(wanted[order], prepend=-2) != 1)
     into, size = copied.reshape(-1).view(np.uint8).data, copied[:1].nbytes
-    places = x.ctypes.data - origin + size * wanted[order[starts]]
+    offsets = x.ctypes.data - origin + size * wanted[order[starts]]
     ends = [*starts.tolist(), len(wanted)][1:]
-    for start, end, place in zip(starts.tolist(), ends, places.tolist(), strict=True):
+    for start, end, offset in zip(starts.tolist(), ends, offsets.tolist(), strict=True):
         part = into[start * size : end * size]
         while len(part):
-            count = os.preadv(descriptor, [part], place)
+            count = os.preadv(descriptor, [part], offset)
             if not count:
                 wrong = "a file of examples has become shorter since it was opened"
                 raise OSError(errno.EIO, wrong)
-            part, place = part[count:], place + count
+            part, offset = part[count:], offset + count
     if (np.diff(order) != 1).any():
         copied[order] = copied.copy()
     return copied.reshape(*np.shape(rows), *x.shape[1:])
 
 
-def copy_rows(x: np.ndarray, rows: np.ndarray, target: np.ndarray, places: np.ndarray) -> None:
-    """Copy x[rows] to target[places], some megabytes at a time; int [n] both.
+def copy_rows(x: np.ndarray, rows: np.ndarray, target: np.ndarray, indices: np.ndarray) -> None:
+    """Copy x[rows] to target[indices], some megabytes at a time; int [n] both.
 
-    The target has any leading axes, whose `places` are counted together.
+    The target may have several leading axes; `indices` count along them together.
     """
     leading = target.shape[: target.ndim - x.ndim + 1]
     target = target.reshape(math.prod(leading), *x.shape[1:])
     step = max(1, _AT_ONCE // max(1, target[:1].nbytes))
     for start in range(0, len(rows), step):
         end = start + step
-        target[places[start:end]] = gathered(x, rows[start:end])
+        target[indices[start:end]] = gathered(x, rows[start:end])
 
 
 def adjoined(arrays: Sequence[Any]) -> np.ndarray:

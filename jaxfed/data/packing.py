@@ -66,12 +66,12 @@ def pack(
             does not convert to that of the first client's.
         OSError: for example, the disk is full; nothing is left behind.
     """
-    place = location(folder, "folder")
-    if place.exists():
-        raise UsageError(f"{place}: it exists; give a new folder, or delete it first")
+    path = location(folder, "folder")
+    if path.exists():
+        raise UsageError(f"{path}: it exists; give a new folder, or delete it first")
     examples = GivenExamples("pack", num_classes)
     others = {"validation": validation, "test": test}
-    with storage.begun_folder(place.absolute()) as begun:
+    with storage.begun_folder(path.absolute()) as begun:
         made = begun / "made"
         made.mkdir()  # with the mode that the user's umask gives
         y, counts = _written(made / _EXAMPLES, _blocks(examples, clients, others))
@@ -85,8 +85,8 @@ def pack(
         }
         with storage.whole_file(made / _HEADER) as file:
             json.dump(header | {"checksum": _checksum(header)}, file, indent=1)
-        made.rename(place)
-    return place
+        made.rename(path)
+    return path
 
 
 def _blocks(
@@ -164,28 +164,28 @@ def opened(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
     A folder that is damaged, half copied or of another version is refused.
     """
-    place = location(folder, "folder")
-    if not recognizes(place):
-        raise UsageError(f"{place}: no {_HEADER} in it; give a folder that jaxfed.data.pack wrote")
-    with guarded(str(place)):
-        header = json_object(content_of(place / _HEADER), place / _HEADER)
+    path = location(folder, "folder")
+    if not recognizes(path):
+        raise UsageError(f"{path}: no {_HEADER} in it; give a folder that jaxfed.data.pack wrote")
+    with guarded(str(path)):
+        header = json_object(content_of(path / _HEADER), path / _HEADER)
         if (version := header.get("format")) != _FORMAT:
             wrong = f"format {version}, and this version of jaxfed reads {_FORMAT}"
-            raise UsageError(f"{place}: {wrong}; pack the clients again")
+            raise UsageError(f"{path}: {wrong}; pack the clients again")
         checksum = header.pop("checksum")
-        x = mapped(place / _EXAMPLES)
-        y, counts = (array(content_of(place / f"{name}.npy")) for name in ("y", "counts"))
+        x = mapped(path / _EXAMPLES)
+        y, counts = (array(content_of(path / f"{name}.npy")) for name in ("y", "counts"))
         labeled, unlabeled = counts
         clients = ClientRows.contiguous(labeled + unlabeled)
         num_own, classes = int(clients.sizes.sum()), header["num_classes"]
         end = num_own + header["validation"]
         if (
             checksum != _checksum(header)
-            or header["files"] != _checksums(place)
+            or header["files"] != _checksums(path)
             or not len(x) == len(y) == end + header["test"]
         ):
             wrong = "its files do not fit together, it is damaged or half copied"
-            raise UsageError(f"{place}: {wrong}; copy it again, or pack the clients again")
+            raise UsageError(f"{path}: {wrong}; copy it again, or pack the clients again")
     held = ClientRows(clients.start, labeled), ClientRows(clients.start + labeled, unlabeled)
     return {
         **{"x": x, "y": y, "num_classes": classes},

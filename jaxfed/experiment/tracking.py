@@ -219,8 +219,8 @@ class WeightsAndBiases:
         }
         self._run = wandb.init(**{**usual, **self._init})
         offline = "in ./wandb, until `wandb login` and `wandb sync`"
-        place = offline if self._run.offline else f"at {self._run.project_url}"
-        run.tell(f"Weights & Biases has config and metrics {place}")
+        where = offline if self._run.offline else f"at {self._run.project_url}"
+        run.tell(f"Weights & Biases has config and metrics {where}")
 
     def log(self, round_number: int, metrics: dict[str, float]) -> None:
         """Log a step."""
@@ -235,9 +235,9 @@ class WeightsAndBiases:
 TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
 
 
-def chosen(given: Sequence[Any], key: str) -> list[Tracker]:
+def chosen(trackers: Sequence[Any], key: str) -> list[Tracker]:
     """Return trackers by their libraries' names (`TRACKERS`), or as objects; a UsageError names `key`."""
-    for each in given:
+    for each in trackers:
         if not isinstance(each, str):
             if not isinstance(each, Tracker):
                 raise UsageError("lacks a method: start, log or finish", key=key, value=each)
@@ -246,4 +246,4 @@ def chosen(given: Sequence[Any], key: str) -> list[Tracker]:
         elif getattr(find_spec(each), "origin", None) is None:  # also a folder, as ./wandb of wandb
             allowed = f"pip install {each}"
             raise UsageError("is not installed", key=key, value=each, allowed=allowed)
-    return [TRACKERS[each]() if isinstance(each, str) else each for each in given]
+    return [TRACKERS[each]() if isinstance(each, str) else each for each in trackers]

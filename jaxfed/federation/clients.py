@@ -268,7 +268,7 @@ class Federation:
         all padding of tens to hundreds of rounds, measured with clients as unequal as 50 and 2,000 examples.
         If the K largest clients together would fill less than half of the padded array, examples are
         concatenated (`Ragged`) in as many rows as these K clients have; `ragged` decides that otherwise.
-        Labels, weights and the mask stay padded, 9 bytes for each of K x capacity places.
+        Labels, weights and the mask stay padded, 9 bytes for each of K x capacity entries.
         """
         chosen = np.arange(self.num_clients) if clients is None else np.asarray(clients, np.int64)
         labeled, *others = (ClientRows.of(rows)[chosen] for rows in self.partition)
@@ -282,11 +282,11 @@ class Federation:
         if ragged and len(chosen):
             # One client may occur twice; then there may be more examples than the largest clients have.
             count = max(1, most, int(points.sizes.sum()))
-            shape, places = (length_for(count, count),), np.arange(points.sizes.sum())
+            shape, positions = (length_for(count, count),), np.arange(points.sizes.sum())
         else:
-            ragged, shape, places = False, mask.shape, np.flatnonzero(mask)
+            ragged, shape, positions = False, mask.shape, np.flatnonzero(mask)
         x: Any = np.zeros((*shape, *self.x.shape[1:]), self.x.dtype)
-        copy_rows(self.x, points.joined, x, places)
+        copy_rows(self.x, points.joined, x, positions)
         if ragged:
             x = Ragged(x, points.start.astype(np.int32), points.sizes.astype(np.int32), capacity)
         return Cohort(chosen.astype(np.int32), x, y, mask)

@@ -73,8 +73,8 @@ class Ragged:
             if isinstance(index, int | np.integer):
                 return np.asarray(self.of(np.array([index])))[0]
             return np.asarray(self)[index]
-        places = jnp.arange(self.capacity)[index] if isinstance(index, slice) else index
-        return self.rows[jnp.clip(self.start + places, 0, len(self.rows) - 1)]
+        positions = jnp.arange(self.capacity)[index] if isinstance(index, slice) else index
+        return self.rows[jnp.clip(self.start + positions, 0, len(self.rows) - 1)]
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         """The padded array, with zeros as padding."""
@@ -99,8 +99,8 @@ class Ragged:
         """Number of rows that are examples: sum_k n_k, on the host."""
         return int(np.sum(self.size))
 
-    def places(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Client of each of the first rows, and the example's number there: int32 [length], 0 as padding."""
+    def coordinates(self, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Client of each of the first rows, and the example's index in it: int32 [length], 0 as padding."""
         sizes = np.asarray(self.size)
         client = np.repeat(np.arange(len(sizes)), sizes)
         number = np.arange(len(client)) - np.asarray(self.start)[client]
@@ -109,11 +109,11 @@ class Ragged:
 
     def padded(self, values: Array, fill: Any) -> jax.Array:
         """Pad values of rows, [T', ...] with T' at least the number of examples, to [K, N, ...]; traced."""
-        place = jnp.arange(self.capacity).reshape(*(1,) * np.ndim(self.start), self.capacity)
+        column = jnp.arange(self.capacity).reshape(*(1,) * np.ndim(self.start), self.capacity)
         start, size = (jnp.asarray(part)[..., None] for part in (self.start, self.size))
-        taken = jnp.asarray(values)[jnp.clip(start + place, 0, len(values) - 1)]
-        is_there = (place < size).reshape(*start.shape[:-1], -1, *(1,) * (values.ndim - 1))
-        return jnp.where(is_there, taken, jnp.asarray(fill, taken.dtype))
+        taken = jnp.asarray(values)[jnp.clip(start + column, 0, len(values) - 1)]
+        is_example = (column < size).reshape(*start.shape[:-1], -1, *(1,) * (values.ndim - 1))
+        return jnp.where(is_example, taken, jnp.asarray(fill, taken.dtype))
 
     def of(self, clients: np.ndarray) -> Ragged:
         """Select clients, in this order, in the same number of rows if they fit; on the host."""
@@ -233,11 +233,11 @@ def without_labels(cohort: Cohort) -> Cohort:
     return cohort._replace(y=np.full_like(np.asarray(cohort.y), UNLABELED))
 
 
-def chosen(cohort: Cohort, places: np.ndarray) -> Cohort:
-    """Select the cohort's clients at these places, in this order; on the host."""
+def chosen(cohort: Cohort, indices: np.ndarray) -> Cohort:
+    """Select the cohort's clients at these indices, in this order; on the host."""
     x = cohort.x
-    ids, y, mask = (np.asarray(part)[places] for part in (cohort.client_id, cohort.y, cohort.mask))
-    return Cohort(ids, x.of(places) if isinstance(x, Ragged) else np.asarray(x)[places], y, mask)
+    ids, y, mask = (np.asarray(part)[indices] for part in (cohort.client_id, cohort.y, cohort.mask))
+    return Cohort(ids, x.of(indices) if isinstance(x, Ragged) else np.asarray(x)[indices], y, mask)
 
 
 def arranged(cohort: Cohort, multiple: int = 1) -> Cohort:

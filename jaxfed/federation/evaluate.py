@@ -71,8 +71,8 @@ def auroc(probability: np.ndarray, truth: np.ndarray) -> float:
     probability, truth = np.nan_to_num(probability[truth >= 0]), truth[truth >= 0]
     areas = []
     for c in [1] if probability.shape[1] == 2 else np.unique(truth):
-        _, place, count = np.unique(probability[:, c], return_inverse=True, return_counts=True)
-        rank, is_it = (np.cumsum(count) - (count - 1) / 2)[place], truth == c
+        _, group, count = np.unique(probability[:, c], return_inverse=True, return_counts=True)
+        rank, is_it = (np.cumsum(count) - (count - 1) / 2)[group], truth == c
         ours, others = np.count_nonzero(is_it), np.count_nonzero(~is_it)
         if not ours * others:
             return float("nan")

@@ -24,9 +24,9 @@ from jaxfed.errors import UsageError
 from jaxfed.settings import REQUIRED, OneOf, Setting, check, check_each, settings_of, unwrapped
 
 R = TypeVar("R")
-Place = Literal["clients", "server"]
+LabelHolder = Literal["clients", "server"]
 
-EVERYWHERE: tuple[Place, ...] = ("clients", "server")
+EVERYWHERE: tuple[LabelHolder, ...] = ("clients", "server")
 _EXAMPLES = "ml_collections_configs/labels_at_server.py has methods for both"
 INGREDIENTS = {
     "training": "a network",
@@ -43,10 +43,10 @@ INGREDIENTS = {
 """Ingredient -> what a method that takes it needs, for `docs/methods.md`; "" if nothing."""
 
 
-def labels_elsewhere(place: Place, name: str = "this method", **parts: Any) -> UsageError:
-    """Return the error of a method that needs labels at `place`, where nobody has any."""
-    allowed = f"use federation.labels_at={place!r}; {_EXAMPLES}"
-    return UsageError(f"{name} needs labels at the {place}", allowed=allowed, **parts)
+def labels_elsewhere(holder: LabelHolder, name: str = "this method", **parts: Any) -> UsageError:
+    """Return the error of a method that needs labels at `holder`, where nobody has any."""
+    allowed = f"use federation.labels_at={holder!r}; {_EXAMPLES}"
+    return UsageError(f"{name} needs labels at the {holder}", allowed=allowed, **parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class Method:
     without: tuple[str, ...] = ()
     together: Callable[[SimpleNamespace], None] | None = None
     pseudo_label: str | Callable[[SimpleNamespace], str] | None = None
-    labels_at: tuple[Place, ...] = ("clients",)
+    labels_at: tuple[LabelHolder, ...] = ("clients",)
     two_views: bool = False
     private: bool = False
     unread: tuple[str, ...] = ()

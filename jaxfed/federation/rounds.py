@@ -37,7 +37,7 @@ SAMPLINGS = ("uniform", "proportional", "groups")
 
 
 class Sampling(NamedTuple):
-    """Settings of cohort sampling; a config with keys of these names can take its place."""
+    """Settings of cohort sampling; a config with keys of these names can replace it."""
 
     cohort_size: int = 0
     sampling: str = "uniform"

@@ -3,7 +3,7 @@
     STEP.npz    state/PATH.npy, a leaf under its path in the tree (`params.dense.kernel`);
                 record.npy, JSON: the record of progress, and every leaf's dtype
                 of a table (`jaxfed.host.row_table`) the rows that have changed are in state/PATH.npy, their
-                places in state/PATH@places.npy, and the row of all others in state/PATH@first.npy
+                indices in state/PATH@places.npy, and the row of all others in state/PATH@first.npy
 
 A state is any pytree of arrays, typed PRNG keys and Python numbers. A checkpoint is readable with
 `numpy.load`; the state's structure comes back from a template, the state that `init` makes. A zip
@@ -47,7 +47,9 @@ from jaxfed.host import safe_files, storage
 from jaxfed.host.row_table import RowTable, rows_at_once
 
 _RECORD, _STATE = "record", "state/"
-_PLACES, _FIRST = "@places", "@first"  # of a table
+_INDICES, _FIRST = "@places", "@first"  # of a table
+# Parts of leaves' paths in checkpoints of earlier versions -> the same today.
+_RENAMED = {"lesson.own": "data.labeled", "lesson.": "data.", "is_there": "is_present"}
 _KEPT = 2  # newest checkpoints of a run
 
 LARGEST_SHARE = 0.03  # of the time spent waiting for saves
@@ -69,9 +71,9 @@ class Checkpoint:
                 raise ValueError(f"{broken} is not as it was written")
             record = safe_files.json_object(_array(members, _RECORD).tobytes(), file)
             self.progress: RunRecord = dict(record["progress"])
-            self._dtypes = {
-                str(name): np.dtype(jnp.dtype(each)) for name, each in record["dtypes"].items()
-            }
+            dtypes = {name: np.dtype(jnp.dtype(each)) for name, each in record["dtypes"].items()}
+            self._stored = {current_name(name): name for name in dtypes}
+            self._dtypes = {name: dtypes[stored] for name, stored in self._stored.items()}
 
     def state(self, template: Any, *, part: str = "") -> Any:
         """The state, with the structure and leaf types of `template`, shapes as saved.
@@ -93,18 +95,18 @@ class Checkpoint:
 
     def _leaf(self, archive: zipfile.ZipFile, name: str, form: Any) -> Any:
         """Return a leaf in the form of the template's, whether a table or an array was saved."""
-        if name + _PLACES not in self._dtypes:
+        if name + _INDICES not in self._dtypes:
             return _like(form, self._value(archive, name))
-        places, first = (self._value(archive, name + part) for part in (_PLACES, _FIRST))
+        indices, first = (self._value(archive, name + part) for part in (_INDICES, _FIRST))
         is_table = isinstance(form, RowTable)
         table = form.anew(first) if is_table else RowTable(form.shape[0], first)
-        with archive.open(f"{_STATE}{name}.npy") as member:
-            for part, rows in _rows_in(member, places, first):
+        with archive.open(f"{_STATE}{self._stored[name]}.npy") as member:
+            for part, rows in _rows_in(member, indices, first):
                 table = table.replaced(part, table.from_words(rows))
         return table if is_table else _like(form, np.asarray(table))
 
     def _value(self, archive: zipfile.ZipFile, name: str) -> np.ndarray:
-        value, dtype = _array(archive, _STATE + name), self._dtypes[name]
+        value, dtype = _array(archive, _STATE + self._stored[name]), self._dtypes[name]
         return value if value.dtype == dtype else value.view(dtype)  # bfloat16 is bytes to NumPy
 
 
@@ -266,6 +268,13 @@ def copied_leaves(state: Any) -> Leaves:
     ]
 
 
+def current_name(path: str) -> str:
+    """Return today's path of a leaf that an earlier version may have stored."""
+    for old, new in _RENAMED.items():
+        path = path.replace(old, new)
+    return path
+
+
 def named_arrays(state: Any) -> dict[str, np.ndarray]:
     """Return the leaves of a state by their paths; of keys and tables of keys, their words."""
     return {name: np.asarray(value) for name, value in _leaves(state)}
@@ -288,31 +297,31 @@ def _leaves(state: Any) -> Iterator[tuple[str, np.ndarray | RowTable]]:
 
 def _write_table(archive: zipfile.ZipFile, name: str, table: RowTable) -> dict[str, str]:
     """Write the rows that have changed, some MB at a time; return the members' dtypes."""
-    places, first = table.changed(), table.first
+    indices, first = table.changed(), table.first
     header = {
         "descr": np.lib.format.dtype_to_descr(first.dtype),
         "fortran_order": False,
-        "shape": (len(places), *first.shape),
+        "shape": (len(indices), *first.shape),
     }
     with archive.open(f"{_STATE}{name}.npy", "w", force_zip64=True) as member:
         np.lib.format.write_array_header_2_0(member, header)
-        for _, rows in table.blocks(places):
+        for _, rows in table.blocks(indices):
             member.write(np.ascontiguousarray(rows).tobytes())
-    _write(archive, _STATE + name + _PLACES, places)
+    _write(archive, _STATE + name + _INDICES, indices)
     _write(archive, _STATE + name + _FIRST, first)
     of_rows = first.dtype.name
-    return {name: of_rows, name + _PLACES: places.dtype.name, name + _FIRST: of_rows}
+    return {name: of_rows, name + _INDICES: indices.dtype.name, name + _FIRST: of_rows}
 
 
 def _rows_in(
-    member: IO[bytes], places: np.ndarray, first: np.ndarray
+    member: IO[bytes], indices: np.ndarray, first: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Read the rows that `_write_table` wrote: places and rows, some MB at a time."""
+    """Read the rows that `_write_table` wrote: indices and rows, some MB at a time."""
     np.lib.format.read_magic(member)
     np.lib.format.read_array_header_2_0(member)
     size = rows_at_once(first)
-    for start in range(0, len(places), size):
-        part = places[start : start + size]
+    for start in range(0, len(indices), size):
+        part = indices[start : start + size]
         rows = np.frombuffer(member.read(len(part) * first.nbytes), first.dtype)
         yield part, rows.reshape(len(part), *first.shape)
 

@@ -62,9 +62,9 @@ def file_to_write(file: str | os.PathLike[str], key: str) -> Path:
 
 
 def _check(folder: Path, value: str | os.PathLike[str], key: str) -> None:
-    place = next(place for place in (folder, *folder.parents) if place.exists())
+    existing = next(existing for existing in (folder, *folder.parents) if existing.exists())
     try:
-        tempfile.TemporaryFile(dir=place).close()
+        tempfile.TemporaryFile(dir=existing).close()
     except OSError as error:
-        wrong = f"cannot write in {place}: {error.strerror}"
+        wrong = f"cannot write in {existing}: {error.strerror}"
         raise UsageError(wrong, key=key, value=os.fspath(value)) from error

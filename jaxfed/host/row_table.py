@@ -1,14 +1,14 @@
 """A versioned array [M, ...]: updates write a few rows in place, and older versions stay readable.
 
     table = RowTable(num_rows, first)            every row is `first`
-    rows = table[places]                         NumPy rows [K, ...], a copy
-    after = table.replaced(places, rows)         a new version; `table` still reads as before
+    rows = table[indices]                        NumPy rows [K, ...], a copy
+    after = table.replaced(indices, rows)        a new version; `table` still reads as before
 
 All versions of a table share one array. The newest version is the array itself; an older one stores only the
 old values of rows that have changed since. A version without references costs nothing. A state that contains
 tables is immutable like any other, but a round copies the rows of its cohort, not those of all clients.
 
-Rows of the array are in the order in which places are first written, so those of a cohort are adjacent, and
+Rows of the array are in the order in which they are first written, so those of a cohort are adjacent, and
 memory is allocated only for rows that have been written. A table of typed PRNG keys stores their words.
 
 Cost: `replaced` copies K old rows and writes K new ones, for any M. Reading an old version searches the rows
@@ -31,7 +31,7 @@ import numpy as np
 _MERGED_FROM = 4096  # rows of patches that are merged at least
 _BLOCK = 2**24  # bytes of rows that are read at a time
 
-_Patch = tuple[np.ndarray, np.ndarray]  # places int64 [K], rows [K, ...]
+_Patch = tuple[np.ndarray, np.ndarray]  # indices int64 [K], rows [K, ...]
 
 
 class RowTable:
@@ -59,17 +59,17 @@ class RowTable:
 
     @property
     def first(self) -> np.ndarray:
-        """The row in all places that have not been written; for keys, its words."""
+        """The value of all rows that have not been written; for keys, its words."""
         return self._array.first
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, places: Any) -> Any:
+    def __getitem__(self, indices: Any) -> Any:
         """Return the rows of an integer or of an array of integers, as indexing an array does."""
-        places = np.asarray(places)
-        rows = self.words(places.reshape(-1))
-        rows = rows.reshape(*places.shape, *rows.shape[1:])
+        indices = np.asarray(indices)
+        rows = self.words(indices.reshape(-1))
+        rows = rows.reshape(*indices.shape, *rows.shape[1:])
         return self.from_words(rows)
 
     def from_words(self, words: np.ndarray) -> Any:
@@ -83,55 +83,55 @@ class RowTable:
         del copy
         return self.words(np.arange(len(self))).astype(dtype or self.first.dtype, copy=False)
 
-    def words(self, places: np.ndarray) -> np.ndarray:
-        """Return the rows at places [K]; for keys, their words."""
+    def words(self, indices: np.ndarray) -> np.ndarray:
+        """Return the rows at indices [K]; for keys, their words."""
         with self._array.lock:
-            rows = self._array.read(places)
+            rows = self._array.read(indices)
             for patched, old in reversed(self._patches):
                 order = np.argsort(patched, kind="stable")
                 position = np.minimum(
-                    np.searchsorted(patched, places, sorter=order), len(patched) - 1
+                    np.searchsorted(patched, indices, sorter=order), len(patched) - 1
                 )
-                is_there = patched[order[position]] == places
-                rows[is_there] = old[order[position[is_there]]]
+                is_patched = patched[order[position]] == indices
+                rows[is_patched] = old[order[position[is_patched]]]
         return rows
 
-    def replaced(self, places: Any, rows: Any) -> RowTable:
-        """Return the version with other rows [K, ...] in these places, int [K]."""
-        places = np.asarray(places, np.int64)
+    def replaced(self, indices: Any, rows: Any) -> RowTable:
+        """Return the version with other rows [K, ...] at these indices, int [K]."""
+        indices = np.asarray(indices, np.int64)
         rows = np.asarray(jax.random.key_data(rows) if self.is_keys else rows)
         after = object.__new__(RowTable)
         after.__dict__ |= self.__dict__
         array = self._array
-        if not len(places):
+        if not len(indices):
             return self
         with array.lock:
             if self._version == array.version:
                 after._patches, after._merged = [], _MERGED_FROM
-                before = places, array.read(places)
+                before = indices, array.read(indices)
                 array.older.add(self)
                 for version in array.older:
                     version._add(before)
-                array.write(places, rows)
+                array.write(indices, rows)
                 after._version = array.version
             else:  # a second future of the same state
-                after._version, after._patches = -1, [(places, rows), *self._patches]
+                after._version, after._patches = -1, [(indices, rows), *self._patches]
                 after._merge()
                 array.older.add(after)
         return after
 
     def changed(self) -> np.ndarray:
-        """Return the places that may differ from `first`, ascending, int64 [W]."""
+        """Return the indices of rows that may differ from `first`, ascending, int64 [W]."""
         with self._array.lock:
             return np.unique(
-                np.concatenate([*self._array.written, *(places for places, _ in self._patches)])
+                np.concatenate([*self._array.written, *(indices for indices, _ in self._patches)])
             )
 
-    def blocks(self, places: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield places and rows in blocks of 16 MiB; the table may be written meanwhile."""
+    def blocks(self, indices: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield indices and rows in blocks of 16 MiB; the table may be written meanwhile."""
         size = rows_at_once(self.first)
-        for start in range(0, len(places), size):
-            part = places[start : start + size]
+        for start in range(0, len(indices), size):
+            part = indices[start : start + size]
             yield part, self.words(part)
 
     def anew(self, first: np.ndarray) -> RowTable:
@@ -143,14 +143,14 @@ class RowTable:
         self._merge()
 
     def _merge(self) -> None:
-        """Merge patches, keeping the first row of each place, if they have doubled since the last merge."""
-        size = sum(len(places) for places, _ in self._patches)
+        """Merge patches, keeping the first row of each index, if they have doubled since the last merge."""
+        size = sum(len(indices) for indices, _ in self._patches)
         if len(self._patches) == 1 or size < self._merged:
             return
-        places, rows = (np.concatenate(part) for part in zip(*self._patches, strict=True))
-        places, index = np.unique(places, return_index=True)
-        self._patches = [(places, rows[index])]
-        self._merged = max(_MERGED_FROM, 2 * len(places))
+        indices, rows = (np.concatenate(part) for part in zip(*self._patches, strict=True))
+        indices, index = np.unique(indices, return_index=True)
+        self._patches = [(indices, rows[index])]
+        self._merged = max(_MERGED_FROM, 2 * len(indices))
 
 
 def rows_at_once(row: np.ndarray) -> int:
@@ -164,33 +164,33 @@ class _Array:
     def __init__(self, num_rows: int, first: np.ndarray) -> None:
         self.shape, self.first = (num_rows, *first.shape), first
         self.rows: np.ndarray | None = None
-        self.slots = np.zeros(0, np.int32)  # of each place one more than its row's, 0 = not written
+        self.slots = np.zeros(0, np.int32)  # of each index one more than its row's, 0 = not written
         self.num_written, self.written = 0, [np.zeros(0, np.int64)]
         self.version = 0
         self.older: weakref.WeakSet[RowTable] = weakref.WeakSet()
         self.lock = threading.Lock()
 
-    def read(self, places: np.ndarray) -> np.ndarray:
-        rows = np.repeat(self.first[None], len(places), axis=0)
+    def read(self, indices: np.ndarray) -> np.ndarray:
+        rows = np.repeat(self.first[None], len(indices), axis=0)
         if self.rows is not None:
-            slots = self.slots[places]
-            is_there = slots > 0
-            rows[is_there] = self.rows[slots[is_there] - 1]
+            slots = self.slots[indices]
+            is_written = slots > 0
+            rows[is_written] = self.rows[slots[is_written] - 1]
         return rows
 
-    def write(self, places: np.ndarray, rows: np.ndarray) -> None:
+    def write(self, indices: np.ndarray, rows: np.ndarray) -> None:
         if self.rows is None:
             self.rows = _allocated(self.shape, self.first.dtype)
             self.slots = np.zeros(self.shape[0], np.int32)
-        new = places[self.slots[places] == 0]
+        new = indices[self.slots[indices] == 0]
         if len(new):
             order = np.arange(len(new))
             self.slots[new] = order
-            new = new[self.slots[new] == order]  # a place may occur twice
+            new = new[self.slots[new] == order]  # an index may occur twice
             self.slots[new] = self.num_written + 1 + np.arange(len(new))
             self.num_written += len(new)
             self.written.append(new)
-        self.rows[self.slots[places] - 1] = rows
+        self.rows[self.slots[indices] - 1] = rows
         self.version += 1
 
 

@@ -22,15 +22,15 @@ def as_float32(name: str, values: ArrayLike) -> jax.Array:
     return jnp.asarray(values, jnp.float32)
 
 
-def gather_unchecked(x: jax.Array, places: jax.Array) -> jax.Array:
-    """Gather rows without bounds checks: x[places], [n, ...], [...] -> [..., ...].
+def gather_unchecked(x: jax.Array, indices: jax.Array) -> jax.Array:
+    """Gather rows without bounds checks: x[indices], [n, ...], [...] -> [..., ...].
 
     The indices must be valid: integers in [0, len(x)).
 
-    Plain indexing first maps negative numbers, which count from the end, in a separate pass over `places`. A
+    Plain indexing first maps negative numbers, which count from the end, in a separate pass over `indices`. A
     compiled loop stores the result for every slice of them.
     """
-    return x.at[places].get(mode="promise_in_bounds", wrap_negative_indices=False)
+    return x.at[indices].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def narrow_product(
@@ -99,9 +99,9 @@ def _folded_in(key: jax.Array, number: jax.Array) -> jax.Array:
     x = jnp.full_like(number, 0, jnp.uint32) + keys[0]
     y = number.astype(jnp.uint32) + keys[1]
     for group in range(5):
-        for places in _ROTATIONS[group % 2]:
+        for shift in _ROTATIONS[group % 2]:
             x = x + y
-            y = (y << places) | (y >> (32 - places))
+            y = (y << shift) | (y >> (32 - shift))
             y = x ^ y
         x = x + keys[(group + 1) % 3]
         y = y + keys[(group + 2) % 3] + jnp.uint32(group + 1)

@@ -67,14 +67,14 @@ def first(distances: jax.Array, k: int) -> Nearest:
         return _first_of_few(distances, k)
     groups = distances.reshape(-1, _GROUP, num_queries)
     least = jnp.full_like(groups[:, 0], jnp.inf)
-    for place in range(_GROUP):
-        least = jnp.where(groups[:, place] < least, groups[:, place], least)
+    for offset in range(_GROUP):
+        least = jnp.where(groups[:, offset] < least, groups[:, offset], least)
     # Sorted by group number, so that rows are sorted as well.
     chosen = ascending(_first_of_few(lax.optimization_barrier(least), k)[1])
-    places = jnp.arange(_GROUP, dtype=jnp.int32)[None, :, None]
+    offsets = jnp.arange(_GROUP, dtype=jnp.int32)[None, :, None]
     queries = jnp.arange(num_queries, dtype=jnp.int32)[None, None, :]
     at = jnp.minimum(chosen, len(groups) - 1)[:, None]
-    candidates = groups.at[at, places, queries].get(mode="promise_in_bounds")
+    candidates = groups.at[at, offsets, queries].get(mode="promise_in_bounds")
     candidates = jnp.where((chosen < LARGEST)[:, None], candidates, jnp.inf)
     least, number = _first_of_few(candidates.reshape(-1, num_queries), k)
     rank = jnp.arange(k, dtype=jnp.int32)[:, None, None]

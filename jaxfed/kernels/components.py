@@ -57,12 +57,12 @@ def _components(graph: Graph, mesh: Mesh | None) -> Components:
 def _components_by(graph: Graph, rows: SpreadRows) -> Components:
     num_rows = graph.neighbors.shape[0]
     n = num_rows * rows.num_parts
-    overflow_rows = rows.here(graph.overflow_rows, num_rows)
+    overflow_rows = rows.local_index(graph.overflow_rows, num_rows)
 
     def smaller(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         _, root = carry
         nearby = gather_unchecked(root, graph.neighbors).min(axis=1)
-        least = jnp.minimum(rows.own(root), nearby)
+        least = jnp.minimum(rows.local(root), nearby)
         if graph.overflow_rows.size:
             over = gather_unchecked(root, graph.overflow_neighbors).min(axis=1)
             least = least.at[overflow_rows].min(over)
@@ -74,7 +74,7 @@ def _components_by(graph: Graph, rows: SpreadRows) -> Components:
 
     start = (jnp.bool_(True), jnp.arange(n, dtype=jnp.int32))
     _, root = lax.while_loop(lambda carry: carry[0], smaller, start)
-    root = rows.own(root)
+    root = rows.local(root)
     return Components(root, component_sums(root, graph.root_degrees[:, None] ** 2, rows)[:, 0])
 
 
@@ -85,7 +85,7 @@ def reachable(graph: Graph, start: Array, rows: SpreadRows = ALL) -> Array:
 
     Cost: 2 n k lookups for every edge on the path from the starting points to the farthest point.
     """
-    overflow_rows = rows.here(graph.overflow_rows, start.shape[0])
+    overflow_rows = rows.local_index(graph.overflow_rows, start.shape[0])
 
     def further(state: tuple[Array, Array]) -> tuple[Array, Array]:
         _, reached = state

@@ -42,7 +42,7 @@ wider groups up to twice as long, because XLA's product of [n, C]^T and [n, C] t
 
 Tried for steps and their products at n = 100,000, k = 10, C = 10 on the same cores, and rejected:
 
-* Points in another order. In the given order, neighbors are 33,000 places apart; by reverse Cuthill-McKee
+* Points in another order. In the given order, neighbors are 33,000 rows apart; by reverse Cuthill-McKee
   21,000, and a product takes 0.92 of its time (0.78 at C = 32); by their classes, which are unknown, 7,400
   and 0.95 (0.70). The order takes SciPy 28 ms, a fifth of a solve, before the graph is built again.
 * bfloat16 copies of gathered rows, sums in float32, for the preconditioner, which needs no more: half the

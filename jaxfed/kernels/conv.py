@@ -133,7 +133,7 @@ def _backward(
     def of_images(cotangent: jax.Array) -> jax.Array:
         # Tap by tap: the sum stays in the cache, where columns would be nine times as large.
         total = jnp.zeros((len(cotangent), *images.shape[1:]), sums)
-        for (i, j), rows, columns in _places(images, window, strides):
+        for (i, j), rows, columns in _window_slices(images, window, strides):
             part = jnp.matmul(cotangent, kernel[i, j].T, precision=precision)
             total = total.at[:, rows, columns].add(part.astype(sums))
         return total.astype(images.dtype)
@@ -188,10 +188,12 @@ def _pad(
 
 def _taps(images: jax.Array, window: Sequence[int], strides: Sequence[int]) -> list[jax.Array]:
     """Pixels under each entry of the window, row by row: h w arrays [n, y, x, c]."""
-    return [images[:, rows, columns] for _, rows, columns in _places(images, window, strides)]
+    return [
+        images[:, rows, columns] for _, rows, columns in _window_slices(images, window, strides)
+    ]
 
 
-def _places(
+def _window_slices(
     images: jax.Array, window: Sequence[int], strides: Sequence[int]
 ) -> list[tuple[tuple[int, int], slice, slice]]:
     """For each entry of the window: (entry, rows, columns of the pixels under it)."""

@@ -182,10 +182,12 @@ def spread(array: jax.Array | np.ndarray, mesh: Mesh, *, fill: float = 0) -> jax
     sharding = NamedSharding(mesh, ROWS)
     if jax.process_count() == 1 and not missing:
         return jax.device_put(array, sharding)
-    here = np.asarray(array)
+    local_index = np.asarray(array)
     if missing:
-        here = np.concatenate([here, np.full((missing, *here.shape[1:]), fill, here.dtype)])
-    return jax.make_array_from_callback(here.shape, sharding, lambda rows: here[rows])
+        local_index = np.concatenate(
+            [local_index, np.full((missing, *local_index.shape[1:]), fill, local_index.dtype)]
+        )
+    return jax.make_array_from_callback(local_index.shape, sharding, lambda rows: local_index[rows])
 
 
 def mesh_of(array: Any) -> Mesh | None:
@@ -226,26 +228,26 @@ class SpreadRows:
     num_parts: int = 1
 
     def first(self, num_rows: int, *, back: jax.Array | int = 0) -> jax.Array:
-        """Number of this device's first row, int32, of `num_rows`; or of the device `back` places before."""
+        """Number of this device's first row, int32, of `num_rows`; or of the device `back` steps before."""
         if self.num_parts == 1:
             return jnp.int32(0)
         device = (lax.axis_index(AXIS) - back) % self.num_parts
         return (device * num_rows).astype(jnp.int32)
 
-    def here(self, ids: jax.Array, num_rows: int) -> jax.Array:
-        """Places of these row numbers among this device's `num_rows`; those of others are out of range."""
+    def local_index(self, ids: jax.Array, num_rows: int) -> jax.Array:
+        """Indices of these row numbers among this device's `num_rows`; those of others are out of range."""
         return ids if self.num_parts == 1 else ids - self.first(num_rows)
 
-    def own(self, x: jax.Array) -> jax.Array:
+    def local(self, x: jax.Array) -> jax.Array:
         """This device's rows of all, [n, ...] -> [n / p, ...]."""
         if self.num_parts == 1:
             return x
         num_rows = x.shape[0] // self.num_parts
         return lax.dynamic_slice_in_dim(x, self.first(num_rows), num_rows)
 
-    def handed_on(self, arrays: _T, places: int = 1) -> _T:
-        """The arrays of the device `places` before this one in the ring."""
-        ring = [(device, (device + places) % self.num_parts) for device in range(self.num_parts)]
+    def handed_on(self, arrays: _T, steps: int = 1) -> _T:
+        """The arrays of the device `steps` before this one in the ring."""
+        ring = [(device, (device + steps) % self.num_parts) for device in range(self.num_parts)]
         return jax.tree.map(lambda x: lax.ppermute(x, AXIS, ring), arrays)
 
     def of_all(self, x: jax.Array) -> jax.Array:

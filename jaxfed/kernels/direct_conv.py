@@ -149,8 +149,8 @@ def _side_by_side(images: jax.Array, kernel: jax.Array, pads: Pads, precision: A
     )
     wide = jnp.stack(
         [
-            jnp.pad(kernel, ((0, 0), (place, together - 1 - place), (0, 0), (0, 0)))
-            for place in range(together)
+            jnp.pad(kernel, ((0, 0), (offset, together - 1 - offset), (0, 0), (0, 0)))
+            for offset in range(together)
         ],
         axis=3,
     ).reshape(height, width + together - 1, in_channels, together * out_channels)

@@ -106,7 +106,7 @@ _SLOTS_AT_ONCE = 32
 
 
 class Edges(NamedTuple):
-    """Edges of B with the places of their two entries of B + B^T, in m of n rows."""
+    """Edges of B in m of n rows, arranged for the two entries that each has in B + B^T."""
 
     targets: Array  # int32 [m, k], valid everywhere: the point itself where there is no edge
     weights: Array  # float32 [m, k], B_ij + B_ji if i is also a neighbor of j, else B_ij
@@ -119,7 +119,7 @@ def match(indices: Array, weights: Array, rows: SpreadRows) -> Edges:
     """Merge mutual edges, and find the rows to which the others must be added."""
     num_rows = len(indices)
     n = num_rows * rows.num_parts
-    row_numbers = rows.own(jnp.arange(n, dtype=jnp.int32))[:, None]
+    row_numbers = rows.local(jnp.arange(n, dtype=jnp.int32))[:, None]
     # An index out of range raises an error outside jit; under jit it must at least not reach other rows.
     is_edge = (weights > 0) & (indices >= 0) & (indices < n)
     weights = jnp.where(is_edge, weights, 0.0)
@@ -127,19 +127,19 @@ def match(indices: Array, weights: Array, rows: SpreadRows) -> Edges:
     listed = jnp.where(is_edge, indices, -1)
     # A point that lists j twice shares the weight of the reverse edge between the two. (The barrier makes XLA
     # compute the sums once, not for each reader.)
-    weight_there, num_there = lax.optimization_barrier(_sums_of_equals(listed, weights))
-    all_listed, all_there = rows.of_all(listed), rows.of_all(weight_there).reshape(-1)
-    back = _places_back(all_listed, targets, row_numbers)
+    weight_sums, num_equal = lax.optimization_barrier(_sums_of_equals(listed, weights))
+    all_listed, all_sums = rows.of_all(listed), rows.of_all(weight_sums).reshape(-1)
+    back = _reverse_positions(all_listed, targets, row_numbers)
     is_back = is_edge & (back >= 0)
-    weight_back = gather_unchecked(all_there, jnp.maximum(back, 0))
-    weights = weights + jnp.where(is_back, weight_back, 0.0) / num_there
-    under = rows.here(rows.of_all(jnp.where(is_edge & ~is_back, targets, n)), num_rows)
+    weight_back = gather_unchecked(all_sums, jnp.maximum(back, 0))
+    weights = weights + jnp.where(is_back, weight_back, 0.0) / num_equal
+    under = rows.local_index(rows.of_all(jnp.where(is_edge & ~is_back, targets, n)), num_rows)
     under = jnp.where((under >= 0) & (under < num_rows), under, num_rows)
     return Edges(targets, weights, under.reshape(-1), rows.of_all(weights))
 
 
-def _places_back(listed: Array, targets: Array, row_numbers: Array) -> Array:
-    """Place of the reverse edge of each entry (i, j): that of i in row j of `listed`, or -1; int32 [m, k].
+def _reverse_positions(listed: Array, targets: Array, row_numbers: Array) -> Array:
+    """Position of the reverse edge of each entry (i, j): that of i in row j of `listed`, or -1; int32 [m, k].
 
     Whole rows are fetched, for as many entries at a time as stay in the cache.
     """

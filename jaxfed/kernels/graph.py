@@ -132,7 +132,7 @@ def normalized_graph(indices: ArrayLike, weights: ArrayLike) -> Graph:
 
     if isinstance(indices, jax.core.Tracer) or isinstance(weights, jax.core.Tracer):
         edges = match(indices, weights, ALL)
-        return _place(edges, by_target(edges.under, n), n)
+        return _laid_out(edges, by_target(edges.under, n), n)
 
     edges, listed, num_invalid, num_needed = _matched_and_checked(indices, weights, mesh)
     if num_invalid:
@@ -141,7 +141,7 @@ def normalized_graph(indices: ArrayLike, weights: ArrayLike) -> Graph:
             "or a weight that is not finite"
         )
     capacity = _capacity(n if mesh is None else n // mesh.size, num_needed)
-    return _place(edges, listed, capacity, mesh)
+    return _laid_out(edges, listed, capacity, mesh)
 
 
 def _capacity(num_rows: int, num_needed: int) -> int:
@@ -197,9 +197,9 @@ def _accumulated(
         nothing = jnp.zeros((graph.overflow_rows.shape[0], x.shape[1]), x.dtype)
         sums = _put_slots(jnp.add, nothing, graph.overflow_neighbors, graph.overflow_weights, x)
         parts = sums if apart else put(nothing, sums)
-        places = rows.here(graph.overflow_rows, num_rows)
+        positions = rows.local_index(graph.overflow_rows, num_rows)
         start = jnp.zeros_like(y) if apart else y
-        over = start.at[places].add(parts, indices_are_sorted=True, mode="promise_in_bounds")
+        over = start.at[positions].add(parts, indices_are_sorted=True, mode="promise_in_bounds")
         # Without the barrier, XLA would turn zeros plus sums into a sum that starts from Y.
         y = put(y, lax.optimization_barrier(over)) if apart else over
     return y
@@ -277,32 +277,32 @@ def _overflow_rows_needed(counts: _Numbers, k: int) -> _Numbers:
 
 
 @partial(jax.jit, static_argnames=("capacity", "mesh"))
-def _place(edges: Edges, listed: ByTarget, capacity: int, mesh: Mesh | None = None) -> Graph:
+def _laid_out(edges: Edges, listed: ByTarget, capacity: int, mesh: Mesh | None = None) -> Graph:
     """Write the edges into a table and overflow rows, and normalize."""
 
-    def placed(rows: SpreadRows) -> Callable[[Edges, ByTarget], Graph]:
-        return lambda edges, listed: _place_rows(edges, listed, capacity, rows)
+    def on_rows(rows: SpreadRows) -> Callable[[Edges, ByTarget], Graph]:
+        return lambda edges, listed: _laid_out_rows(edges, listed, capacity, rows)
 
-    return by_rows(placed, mesh, gives=GRAPH_ROWS)(edges, listed)
+    return by_rows(on_rows, mesh, gives=GRAPH_ROWS)(edges, listed)
 
 
-def _place_rows(edges: Edges, listed: ByTarget, capacity: int, here: SpreadRows) -> Graph:
+def _laid_out_rows(edges: Edges, listed: ByTarget, capacity: int, here: SpreadRows) -> Graph:
     n, k = edges.all_weights.shape
     num_rows = edges.targets.shape[0]
     all_weights = edges.all_weights.reshape(-1)
     slots = jnp.arange(k, dtype=jnp.int32)
 
     def reverse(first: Array, count: Array, unused: Array) -> tuple[Array, Array]:
-        """Neighbors and weights [r, k] of `count` edges, beginning at place `first` of their order."""
+        """Neighbors and weights [r, k] of `count` edges, beginning at position `first` of their order."""
         is_edge = slots[None, :] < count[:, None]
-        place = jnp.where(is_edge, first[:, None] + slots[None, :], 0)
-        edge = gather_unchecked(listed.order, place)
+        position = jnp.where(is_edge, first[:, None] + slots[None, :], 0)
+        edge = gather_unchecked(listed.order, position)
         weight = gather_unchecked(all_weights, edge)
         return jnp.where(is_edge, edge // k, unused[:, None]), jnp.where(is_edge, weight, 0.0)
 
     starts = listed.starts[:-1]
     counts = jnp.diff(listed.starts)
-    row_numbers = here.own(jnp.arange(n, dtype=jnp.int32))
+    row_numbers = here.local(jnp.arange(n, dtype=jnp.int32))
     reverse_neighbors, reverse_weights = reverse(starts, jnp.minimum(counts, k), row_numbers)
     neighbors = jnp.concatenate([edges.targets, reverse_neighbors], axis=1)
     weights = jnp.concatenate([edges.weights, reverse_weights], axis=1)

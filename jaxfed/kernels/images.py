@@ -106,11 +106,11 @@ def resized_grid(grid: jax.Array, height: int, width: int, *, antialias: bool) -
 
 def _cubic(old: int, new: int, a: float = -0.75) -> np.ndarray:
     """PyTorch's bicubic weights [new, old]; the border is repeated."""
-    place = (np.arange(new) + 0.5) * old / new - 0.5
+    center = (np.arange(new) + 0.5) * old / new - 0.5
     weights = np.zeros((new, old))
     for tap in range(-1, 3):
-        index = np.floor(place).astype(int) + tap
-        t = np.abs(place - index)
+        index = np.floor(center).astype(int) + tap
+        t = np.abs(center - index)
         near, far = ((a + 2) * t - (a + 3)) * t * t + 1, ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
         np.add.at(weights, (np.arange(new), index.clip(0, old - 1)), np.where(t <= 1, near, far))
     return weights.astype(np.float32)
@@ -118,11 +118,11 @@ def _cubic(old: int, new: int, a: float = -0.75) -> np.ndarray:
 
 def rotary_angles(height: int, width: int, size: int, base: float) -> tuple[np.ndarray, np.ndarray]:
     """Cosines and sines [1, patches, 1, size] of DINOv3's rotary positions."""
-    places = np.meshgrid(
+    positions = np.meshgrid(
         *((np.arange(n) + 0.5) / n * 2 - 1 for n in (height, width)), indexing="ij"
     )
     rates = 1 / base ** np.arange(0, 1, 4 / size)
-    angles = 2 * np.pi * np.stack(places, axis=-1).reshape(-1, 2, 1) * rates
+    angles = 2 * np.pi * np.stack(positions, axis=-1).reshape(-1, 2, 1) * rates
     angles = np.tile(angles.reshape(1, height * width, 1, -1), 2)
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 

@@ -174,7 +174,7 @@ def _hamming_knn(
     missing, dtype = no_distance(num_words), hamming.distance_dtype(num_words)
     k = nearest.num_searched(num_neighbors, bits.shape[0])
 
-    def found_by(rows: SpreadRows) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+    def searcher(rows: SpreadRows) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
         def by(kernel: hamming.TileKernel, bits: jax.Array, valid: jax.Array) -> Nearest:
             if (
                 kernel.pairs_once
@@ -193,7 +193,7 @@ def _hamming_knn(
 
         return search
 
-    return by_rows(found_by, mesh)(bits, valid)
+    return by_rows(searcher, mesh)(bits, valid)
 
 
 @functools.partial(jax.jit, static_argnames="num_neighbors")
@@ -221,7 +221,7 @@ def _cosine_knn(
 ) -> tuple[jax.Array, jax.Array]:
     k = nearest.num_searched(num_neighbors, vectors.shape[0])
 
-    def found_by(rows: SpreadRows) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+    def searcher(rows: SpreadRows) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
         def once(points: jax.Array, valid: jax.Array) -> Nearest:
             return symmetric_knn.neighbors(COSINES, points, valid, k, rows)
 
@@ -239,7 +239,7 @@ def _cosine_knn(
 
         return search
 
-    indices, distances = by_rows(found_by, mesh)(directions(vectors), valid)
+    indices, distances = by_rows(searcher, mesh)(directions(vectors), valid)
     return indices, -distances
 
 

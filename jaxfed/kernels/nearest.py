@@ -183,10 +183,10 @@ def nearest_in_strips(distances: jax.Array, minima: jax.Array, k: int) -> Neares
     strip_ids = jnp.arange(num_strips, dtype=jnp.int32)[:, None]
     _, nearest_strips = smallest(minima, jnp.broadcast_to(strip_ids, minima.shape), k)
     strips = nearest_strips[:, None, :]
-    place = jnp.arange(strip, dtype=jnp.int32)[None, :, None]
+    offset = jnp.arange(strip, dtype=jnp.int32)[None, :, None]
     query = jnp.arange(num_queries, dtype=jnp.int32)[None, None, :]
-    candidates = distances.at[strips, place, query].get(mode="promise_in_bounds")
-    columns = strips * strip + place
+    candidates = distances.at[strips, offset, query].get(mode="promise_in_bounds")
+    columns = strips * strip + offset
     return smallest(candidates.reshape(-1, num_queries), columns.reshape(-1, num_queries), k)
 
 

@@ -7,9 +7,9 @@ points of the other tile. Its k first strips by (least distance, strip) hold its
 distances to the 16 k points of these strips are then counted again. (A strip that holds one of the first k is
 one of the first k strips: the points that attain the minima of the strips before it precede that point.)
 
-The layout of a tile lets vector instructions form strips on both sides. Point `lane * 16 + place` of a tile
-of 16 x `lanes` points is at position `place * lanes + lane`. For the points along the columns, the minimum
-over `place` is one of whole rows; for those along the rows, one of equal parts of a row. A strip's points
+The layout of a tile lets vector instructions form strips on both sides. Point `lane * 16 + offset` of a tile
+of 16 x `lanes` points is at position `offset * lanes + lane`. For the points along the columns, the minimum
+over `offset` is one of whole rows; for those along the rows, one of equal parts of a row. A strip's points
 still have consecutive numbers.
 
 Over the p devices of a mesh codes go half way round the ring, together with the best neighbors that their
@@ -42,7 +42,7 @@ from jaxfed.kernels.distances import Distances, Tile
 from jaxfed.kernels.nearest import Nearest
 
 _STRIP = 16  # consecutive points, and vector lanes of 32 bits
-_PLACES_PER_PASS = 4  # points of every strip that one vectorized loop scans
+_POINTS_PER_PASS = 4  # points of every strip that one vectorized loop scans
 
 
 class _Part(NamedTuple):
@@ -126,7 +126,7 @@ def _half_way_round(
     start = best, (points, valid), search.nothing()
     turns = jnp.arange(1, half_way + 1, dtype=jnp.int32)
     (best, _, theirs), _ = lax.scan(turn, start, turns)
-    return search.merged(best, rows.handed_on(theirs, places=-half_way))
+    return search.merged(best, rows.handed_on(theirs, steps=-half_way))
 
 
 def _search(between: Distances, num_points: int, k: int) -> _Search:
@@ -288,10 +288,10 @@ class _Search:
 
         # A loop, because it writes its results before they are used. XLA would compute minima one by one if
         # it fused them with the transposition, or with the update of an array.
-        def look_at_places(number: jax.Array, least: Nearest) -> Nearest:
+        def scan_points(number: jax.Array, least: Nearest) -> Nearest:
             of_i, of_j = least
-            for offset in range(_PLACES_PER_PASS):
-                at = (number * _PLACES_PER_PASS + offset) * self.lanes
+            for offset in range(_POINTS_PER_PASS):
+                at = (number * _POINTS_PER_PASS + offset) * self.lanes
                 of_i = column_minima.less(
                     lax.dynamic_slice_in_dim(distances, at, self.lanes, axis=1), of_i
                 )
@@ -302,7 +302,7 @@ class _Search:
             jnp.full((self.width, self.lanes), self.between.missing, distances.dtype),
             jnp.full((self.lanes, self.width), self.between.missing, distances.dtype),
         )
-        of_i, of_j = lax.fori_loop(0, _STRIP // _PLACES_PER_PASS, look_at_places, farthest)
+        of_i, of_j = lax.fori_loop(0, _STRIP // _POINTS_PER_PASS, scan_points, farthest)
         return of_i.T, of_j
 
     def with_strips(
@@ -339,11 +339,11 @@ class _Search:
             # Sorted by number, so that points are sorted as well.
             strips = jnp.where(distances < self.between.missing, strips, column_minima.LARGEST)
             strips = column_minima.ascending(strips)
-            places = (jnp.clip(strips - columns.first, 0, None) // _STRIP).T
+            strip_index = (jnp.clip(strips - columns.first, 0, None) // _STRIP).T
             points = self.points_of_tile(queries, number)
-            counted = self.distances_in_strips(points, columns, places)
-            place = jnp.arange(_STRIP, dtype=jnp.int32)[None, None, :]
-            their_ids = strips.T[:, :, None] + place
+            counted = self.distances_in_strips(points, columns, strip_index)
+            offset = jnp.arange(_STRIP, dtype=jnp.int32)[None, None, :]
+            their_ids = strips.T[:, :, None] + offset
             excluded = (their_ids == ids[:, None, None]) | (counted >= self.between.missing)
             excluded |= (strips == column_minima.LARGEST).T[:, :, None]
             counted = jnp.where(excluded, self.between.missing, counted)
@@ -371,23 +371,25 @@ class _Search:
         return strips.transpose(0, 2, 3, 1).reshape(*strips.shape[::2], self.width)
 
     def distances_in_strips(
-        self, points: jax.Array, columns: _Part, places: jax.Array
+        self, points: jax.Array, columns: _Part, strip_index: jax.Array
     ) -> jax.Array:
-        """Distances [width, k, 16] of a tile's points to those of strips at places [width, k].
+        """Distances [width, k, 16] of a tile's points to those of the strips `strip_index` [width, k].
 
         They are `missing` or more for points that are not allowed.
         """
-        places = places.astype(jnp.uint32)  # signed indices would be checked for negative ones
+        strip_index = strip_index.astype(
+            jnp.uint32
+        )  # signed indices would be checked for negative ones
 
         def add_words(number: jax.Array, total: jax.Array) -> jax.Array:
             part = jnp.zeros_like(total)
             for word in range(columns.strips.shape[2]):
                 ours = points[number, word][:, None, None]
-                theirs = columns.strips.at[number, places, word].get(mode="promise_in_bounds")
+                theirs = columns.strips.at[number, strip_index, word].get(mode="promise_in_bounds")
                 part += self.between.of_words(ours, theirs)
             return total + part
 
-        total = columns.start.at[places].get(mode="promise_in_bounds")
+        total = columns.start.at[strip_index].get(mode="promise_in_bounds")
         return lax.fori_loop(0, columns.strips.shape[0], add_words, total)
 
 

@@ -21,7 +21,7 @@ from jaxfed.registry import Registry
 
 __all__ = ["INGREDIENTS", "LEARNERS", "Fitted", "Learner", "PublicTargets", "mixed", "network"]
 
-_OWN: dict[str, Callable[..., Learner]] = {
+_BUILT_IN: dict[str, Callable[..., Learner]] = {
     "network": network,
     "decision_tree": refitting.decision_tree,
     "random_forest": refitting.random_forest,
@@ -29,6 +29,6 @@ _OWN: dict[str, Callable[..., Learner]] = {
     "rulefit": refitting.rulefit,
     "estimator": refitting.estimator,
 }
-LEARNERS = Registry("learner", _OWN)
+LEARNERS = Registry("learner", _BUILT_IN)
 INGREDIENTS = ("training", "num_classes", "execution")
 """Keywords of a learner that a run makes for it."""

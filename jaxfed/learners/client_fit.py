@@ -115,18 +115,18 @@ def answers_of(
         answers = np.zeros((len(ids), len(x), num_classes), np.float32)
     # A list is read row by row: a row of another length is one client's fault.
     rows = answer if isinstance(answer, (list, tuple)) else np.atleast_1d(answer)
-    for place, client in enumerate(ids.tolist()):
+    for index, client in enumerate(ids.tolist()):
         if client < 0:
             continue
         if len(rows) != len(ids):
             failed[client] = f"answers {len(rows)} rows where each of {len(ids)} clients has one"
             continue
-        row = np.asarray(rows[place])
+        row = np.asarray(rows[index])
         why = why_no_answer(row, question, len(x), num_classes)
         if why:
             failed[client] = why
         else:
-            answers[place] = row
+            answers[index] = row
     return answers, failed
 
 

@@ -52,8 +52,8 @@ def mixed(learners: Sequence[Learner]) -> Learner:
     ) -> Fitted:
         failed: dict[int, str] = {}
         states, metrics = list(state), []
-        for part, places, ids in _places(cohort.client_id, num_parts):
-            part_cohort = chosen(cohort, places)._replace(client_id=ids)
+        for part, indices, ids in _by_part(cohort.client_id, num_parts):
+            part_cohort = chosen(cohort, indices)._replace(client_id=ids)
             outcome = learners[part].fit(
                 state[part], part_cohort, targets, jax.random.fold_in(key, part), steps
             )
@@ -65,15 +65,15 @@ def mixed(learners: Sequence[Learner]) -> Learner:
     def lifted(name: str) -> Predict:
         def ask(state: tuple[Any, ...], client_id: Array, x: Array) -> np.ndarray:
             parts = [
-                (places, getattr(learners[part], name)(state[part], ids, x))
-                for part, places, ids in _places(client_id, num_parts)
+                (indices, getattr(learners[part], name)(state[part], ids, x))
+                for part, indices, ids in _by_part(client_id, num_parts)
             ]
             if not parts:  # all rows are without a client
                 return np.asarray(getattr(learners[0], name)(state[0], np.asarray(client_id), x))
             shape, dtype = (len(client_id), *parts[0][1].shape[1:]), parts[0][1].dtype
             answers = np.full(shape, -1 if name == "predict" else 0, dtype)
-            for places, answer in parts:
-                answers[places] = answer
+            for indices, answer in parts:
+                answers[indices] = answer
             return answers
 
         return ask
@@ -97,12 +97,12 @@ def _clients_of(federation: Federation, part: int, num_parts: int) -> Federation
     return replace(federation, partition=type(federation.partition)(*splits))
 
 
-def _places(client_id: Array, num_parts: int) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """(part, places of its clients in the cohort, their numbers in it), for parts with any client there."""
+def _by_part(client_id: Array, num_parts: int) -> list[tuple[int, np.ndarray, np.ndarray]]:
+    """(part, indices of its clients in the cohort, their numbers in the part), for parts with any client."""
     ids = np.asarray(client_id)
     parts = np.where(ids < 0, -1, ids % num_parts)
     present = [(part, np.flatnonzero(parts == part)) for part in np.unique(parts[parts >= 0])]
-    return [(part, places, ids[places] // num_parts) for part, places in present]
+    return [(part, indices, ids[indices] // num_parts) for part, indices in present]
 
 
 def _mean(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

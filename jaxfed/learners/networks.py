@@ -306,7 +306,7 @@ def answering(
     """
 
     @jitted
-    def answers(models: nnx.State, is_there: jax.Array, x: jax.Array) -> jax.Array:
+    def answers(models: nnx.State, has_network: jax.Array, x: jax.Array) -> jax.Array:
         logits = training.execution.map_clients(lambda x, one: training.model.apply(one, x))(
             x, models
         )
@@ -316,16 +316,16 @@ def answering(
             jnp.isfinite(logits).all(axis=-1).reshape(*logits.shape[:2], *(1,) * (answer.ndim - 2))
         )
         answer = jnp.where(is_whole, answer, jnp.asarray(spoiled, answer.dtype))
-        is_there = is_there.reshape(-1, *(1,) * (answer.ndim - 1))
-        return jnp.moveaxis(jnp.where(is_there, answer, without), 0, 1)
+        has_network = has_network.reshape(-1, *(1,) * (answer.ndim - 1))
+        return jnp.moveaxis(jnp.where(has_network, answer, without), 0, 1)
 
     def predict(state: Any, client_id: Array, x: Array) -> np.ndarray:
         ids = np.asarray(client_id)
         missing = -len(ids) % training.execution.clients_multiple
         rows = np.concatenate([ids, np.full(missing, -1, ids.dtype)])
         models, fits = gather((state.model, state.fits), rows)
-        is_there = (fits > 0) | (training.initial_model is not None)
-        answer = in_batches(lambda batch: answers(models, is_there, batch), x, _BATCH)
+        has_network = (fits > 0) | (training.initial_model is not None)
+        answer = in_batches(lambda batch: answers(models, has_network, batch), x, _BATCH)
         return np.ascontiguousarray(np.moveaxis(answer, 1, 0)[: len(ids)])
 
     return predict

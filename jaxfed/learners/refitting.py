@@ -165,7 +165,7 @@ class TrainingData(NamedTuple):
     """Training data of one client's estimator."""
 
     seed: np.ndarray  # int32 scalar
-    own: np.ndarray  # uint8 [32], digest of its own labeled examples
+    labeled: np.ndarray  # uint8 [32], digest of its own labeled examples
     public: np.ndarray  # uint8 [32], digest of the public examples
     label: np.ndarray  # int32 [U], the public labels; -1 for none
     weight: np.ndarray  # float32 [U], 0 or more
@@ -183,7 +183,7 @@ class EstimatorState(NamedTuple):
     writes the cohort's rows.
     """
 
-    lesson: TrainingData  # named as in stored checkpoints
+    data: TrainingData
     is_fitted: np.ndarray
 
 
@@ -241,7 +241,7 @@ class _Estimators:
         public = self._remember(federation.public_examples)
         data = TrainingData(
             seed=np.asarray(seed),
-            own=np.stack(digests),
+            labeled=np.stack(digests),
             public=np.stack([public] * num_clients),
             label=np.zeros((num_clients, 0), np.int32),
             weight=np.zeros((num_clients, 0), np.float32),
@@ -258,7 +258,7 @@ class _Estimators:
     ) -> Fitted:
         """Fit the cohort's estimators, those whose labels have changed."""
         del key
-        data, is_fitted = state.lesson, np.array(state.is_fitted)
+        data, is_fitted = state.data, np.array(state.is_fitted)
         if targets is not None:
             data = self._with_room(data, len(targets.x))
         data_of = self._training_data(data, cohort, targets) if steps else {}
@@ -285,21 +285,19 @@ class _Estimators:
         if not labels:
             answers = np.zeros((*answers.shape, self.num_classes), np.float32)
         clients = {int(client) for client in ids if client >= 0 and is_fitted[client]}
-        made, failed = self._models_of(
-            {client: _of_one(state.lesson, client) for client in clients}
-        )
-        for place, client in enumerate(ids.tolist()):
+        made, failed = self._models_of({client: _of_one(state.data, client) for client in clients})
+        for index, client in enumerate(ids.tolist()):
             try:
                 if client in made:
                     model = made[client]
                     with threadpool_limits(1):
-                        answers[place] = (
+                        answers[index] = (
                             model.labels(x) if labels else model.probabilities(x, self.num_classes)
                         )
             except Exception as error:  # from the estimator, of any kind
                 failed[client] = f"{self.spec.name}: {reason(error)}"
             if client in failed:
-                answers[place] = SPOILED if labels else np.nan
+                answers[index] = SPOILED if labels else np.nan
         for client, why in failed.items():
             logging.warning("client %d: %s", client, why)
         return answers
@@ -327,13 +325,13 @@ class _Estimators:
         x, y = own_examples(cohort.x), np.asarray(cohort.y)
         public = None if targets is None else self._remember(np.asarray(targets.x))
         data_of = {}
-        for place, client in enumerate(np.asarray(cohort.client_id).tolist()):
+        for index, client in enumerate(np.asarray(cohort.client_id).tolist()):
             if client < 0:
                 continue
-            labels = y[place, : len(x[place])]
+            labels = y[index, : len(x[index])]
             is_own = labels >= 0
-            digest = self._remember(x[place][is_own], labels[is_own])
-            data = _of_one(before, client)._replace(own=digest)
+            digest = self._remember(x[index][is_own], labels[is_own])
+            data = _of_one(before, client)._replace(labeled=digest)
             if targets is not None and public is not None:
                 label, weight = np.asarray(targets.label), np.asarray(targets.weight)
                 data = data._replace(public=public, label=label, weight=weight)
@@ -372,7 +370,7 @@ class _Estimators:
         return models, {client: why[each] for client, each in digests.items() if each in why}
 
     def _task(self, data: TrainingData) -> Task:
-        x, y = self._examples[data.own.tobytes()]
+        x, y = self._examples[data.labeled.tobytes()]
         rows, weight = data.public_rows, np.ones(len(y), np.float32)
         if len(rows):
             public_x, _ = self._examples[data.public.tobytes()]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from jaxfed.registry import Place, Registry, imported_on_use
+from jaxfed.registry import LazyFactory, Registry, imported_on_use
 from jaxfed.settings import Setting, hinted, settings_of
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["MODELS", "Model", "from_flax", "options_of"]
 
 
-def _in(file: str, name: str = "") -> Place:
-    return Place(f"{__name__}.{file}", name or file)
+def _in(file: str, name: str = "") -> LazyFactory:
+    return LazyFactory(f"{__name__}.{file}", name or file)
 
 
-_OWN: dict[str, Place] = {
+_BUILT_IN: dict[str, LazyFactory] = {
     "mlp": _in("mlp"),
     "linear_mlp": _in("mlp", "linear_mlp"),
     "vit": _in("vision_transformer", "vit"),
@@ -41,7 +41,7 @@ _OWN: dict[str, Place] = {
     "fedct_mri": _in("convolutional", "fedct_scans"),
     **{name: _in("efficientnet", name) for name in ("efficientnet_b0", "efficientnet_lite0")},
 }
-MODELS: Registry[Callable[..., Model]] = Registry("network", _OWN, decorator=hinted)
+MODELS: Registry[Callable[..., Model]] = Registry("network", _BUILT_IN, decorator=hinted)
 
 
 def options_of(name: str) -> Mapping[str, Setting]:

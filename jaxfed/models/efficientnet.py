@@ -198,20 +198,20 @@ def find_weights(
 
     The file is `weights` itself if given. Otherwise it is the first of NETWORK.safetensors,
     weights/NETWORK.safetensors and ../weights/NETWORK.safetensors in the data root (`root`, else
-    $JAXFED_DATA). Without one, a UsageError names the places searched, and how to make the file.
+    $JAXFED_DATA). Without one, a UsageError names the paths searched, and how to make the file.
     """
     if weights is not None:
-        places = [location(weights, "weights")]
+        candidates = [location(weights, "weights")]
     else:
         key = "config.dataset.root" if root else "$JAXFED_DATA"
         folder = root or os.environ.get("JAXFED_DATA")
         base = location(folder, key).absolute() if folder else None
         folders = (base, base / "weights", base.parent / "weights") if base else ()
-        places = [folder / f"{network}.safetensors" for folder in folders]
-    for place in places:
-        if place.is_file():
-            return place
-    looked = ", ".join(map(str, places)) or "nowhere: neither a root nor $JAXFED_DATA is set"
+        candidates = [folder / f"{network}.safetensors" for folder in folders]
+    for file in candidates:
+        if file.is_file():
+            return file
+    looked = ", ".join(map(str, candidates)) or "nowhere: neither a root nor $JAXFED_DATA is set"
     command = "safetensors.torch.save_file({k: v.contiguous() for k, v in MODEL.state_dict().items()}, PATH)"
     raise UsageError(
         f"no weights of {network}; looked for: {looked}; to make the file: {command} with an "

@@ -262,8 +262,8 @@ class _Transformer(nnx.Module):
         if form.rotary:
             turn = partial(rotated, *rotary_angles(height, width, d // form.heads, form.rotary))
         else:
-            places = self.positions[...].astype(jnp.float32)
-            x = x + resized_positions(form, places, height, width).astype(x.dtype)[None]
+            positions = self.positions[...].astype(jnp.float32)
+            x = x + resized_positions(form, positions, height, width).astype(x.dtype)[None]
         if form.registers:
             x = jnp.concatenate([x[:, :1], _repeated(self.registers, x), x[:, 1:]], axis=1)
         if form.is_clip:
@@ -278,12 +278,12 @@ class _Transformer(nnx.Module):
         return x.astype(jnp.float32)
 
 
-def resized_positions(form: Form, places: jax.Array, height: int, width: int) -> jax.Array:
+def resized_positions(form: Form, positions: jax.Array, height: int, width: int) -> jax.Array:
     """Positions of the class token, if any, and of height x width patches."""
     grid = form.image_size // form.patch
     if height == width == grid:
-        return places
-    first, rest = places[: form.has_class], places[form.has_class :].reshape(grid, grid, -1)
+        return positions
+    first, rest = positions[: form.has_class], positions[form.has_class :].reshape(grid, grid, -1)
     rest = resized_grid(rest, height, width, antialias=form.antialias)
     return jnp.concatenate([first, rest.reshape(height * width, -1)])
 

@@ -20,8 +20,8 @@ Labels. The true one of C classes is kept with p_1 = e^eps / (e^eps + C - 1), an
 p_0 = 1 / (e^eps + C - 1). The matrix with entries (1[y' = c] - p_0) / (p_1 - p_0) has the true one-hot
 matrix as its mean, and label propagation is linear in it, so Z stays unbiased. This IS eps-label
 differential privacy of every record. It protects the label's value, not its presence, and not the vector.
-Where neighboring data sets give labels that differ in at most r places (FedCT's labels of public examples),
-labels at eps / r each are eps-private: the likelihood ratio is a product over these places, and is attained.
+Where neighboring data sets give labels that differ in at most r entries (FedCT's labels of public examples),
+labels at eps / r each are eps-private: the likelihood ratio is a product over these entries, and is attained.
 
 Budgets add up over repetitions with fresh noise (`jaxfed.privacy.composition`): R rounds cost R eps. To
 propagate the same labels again, reuse the first answers (call `randomize_labels` once) and pay once.
@@ -88,7 +88,7 @@ def from_key(key: jax.Array) -> DrawUniform:
 
 
 def from_content(key: jax.Array, codes: np.ndarray) -> DrawUniform:
-    """Words from a typed key for rows uint32 [n, w]: equal rows have equal words, in any call and place.
+    """Words from a typed key for rows uint32 [n, w]: equal rows have equal words, in any call, at any index.
 
     Different rows have independent words, except for collisions of 64-bit digests.
     """

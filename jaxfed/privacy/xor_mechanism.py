@@ -73,7 +73,7 @@ Condition = Literal["exact", "paper"]
 def flip_probability(
     epsilon: float, sensitivity: int, num_classes: int, condition: Condition = "exact"
 ) -> float:
-    """p of bits that differ in at most `sensitivity` places between neighbors."""
+    """p of bits that differ in at most `sensitivity` entries between neighbors."""
     return rr.flip_probability(_bit_epsilon(epsilon, sensitivity, num_classes, condition))
 
 
@@ -151,9 +151,9 @@ def estimate(
     chosen = np.concatenate([rng.permutation(len(x)) for _ in range(turns)])[:number]
     labels = np.asarray(fit_predict(x, y))
     changes = np.zeros(number, np.int64)
-    for place, row in enumerate(chosen):
+    for index, row in enumerate(chosen):
         neighbor = x.copy(), y.copy()
         for values, replacements in zip(neighbor, spare, strict=True):
-            values[row] = replacements[place]
-        changes[place] = np.sum(np.asarray(fit_predict(*neighbor)) != labels)
+            values[row] = replacements[index]
+        changes[index] = np.sum(np.asarray(fit_predict(*neighbor)) != labels)
     return changes

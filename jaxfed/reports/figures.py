@@ -72,7 +72,7 @@ _KINDS |= {"server": "Server", "public": "Public"}
 _MOST_NAMED = 25  # clients and classes
 _ROLES = ("new", "test", "unlabeled")  # the first of these with predictions is judged
 
-Series = Mapping[str, Sequence[tuple[float, Measurement]]]  # method -> (place, measurement)
+Series = Mapping[str, Sequence[tuple[float, Measurement]]]  # method -> (x, measurement)
 
 
 def run_plots(run: Run) -> dict[str, Callable[[], Figure]]:
@@ -201,7 +201,7 @@ def rounds_figure(
     """Plot a metric over rounds, a line for each method; the band is one sample deviation over repeats."""
     figure, ax = _axes(xlabel, metric)
     for method, style in algorithm_styles(list(rounds), methods.algorithms).items():
-        x = [place for place, _ in rounds[method]]
+        x = [number for number, _ in rounds[method]]
         mean = scale_of(metric) * np.array([m.mean for _, m in rounds[method]])
         deviation = scale_of(metric) * np.array([m.std or 0.0 for _, m in rounds[method]])
         band = (mean - deviation, mean + deviation)
@@ -230,12 +230,12 @@ def curve_figure(
     # The id of a left-out client is a number but no quantity.
     names_a_client = key.endswith(("client", "client_id", "left_out"))
     is_quantity = not names_a_client and all(map(is_number, values))
-    places = [float(value) for value in (values if is_quantity else range(len(values)))]
+    positions = [float(value) for value in (values if is_quantity else range(len(values)))]
     step, label = 0.0 if is_quantity else 0.5 / len(series), setting_label(key)
     figure, ax = _axes(label[:1].upper() + label[1:], metric, title)
     for i, (method, style) in enumerate(algorithm_styles([*series], methods.algorithms).items()):
         shift = step * (i - (len(series) - 1) / 2)
-        points = [(x + shift, m) for x, m in zip(places, series[method], strict=True) if m]
+        points = [(x + shift, m) for x, m in zip(positions, series[method], strict=True) if m]
         look: dict[str, Any] = {"linewidth": 1.8, "elinewidth": 1.2, "capsize": 3, "markersize": 6}
         look |= {**style, "label": methods.name(method)}
         look |= {} if is_quantity else {"linestyle": "none"}
@@ -244,13 +244,13 @@ def curve_figure(
         ax.errorbar([x for x, _ in points], mean, yerr=error, **look)
     ax.margins(x=0.06)
     if is_quantity:
-        ax.set_xscale(scale_for(places))
-        label_ticks(ax.xaxis, places, [setting_text(place) for place in places])
+        ax.set_xscale(scale_for(positions))
+        label_ticks(ax.xaxis, positions, [setting_text(position) for position in positions])
     else:
         texts = [setting_text(value) for value in values]
         is_crowded = max(map(len, texts)) * len(texts) > 60
         turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if is_crowded else {}
-        ax.set_xticks(places, texts, **turned)
+        ax.set_xticks(positions, texts, **turned)
     fit(ax, metric, "y")
     legend(figure, ax)
     return figure

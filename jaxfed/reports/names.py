@@ -192,7 +192,7 @@ _OF_LATEX = str.maketrans(
     {"−": "$-$", "±": r"$\pm$", "†": r"\dag{}", "‡": r"\ddag{}", "–": "--", "√": r"$\surd$"}
     | {"\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
     | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-    | {letter: rf"\{letter}" for letter in "&%$#_{}"}
+    | {character: rf"\{character}" for character in "&%$#_{}"}
     | dict.fromkeys("\r\n", " ")
 )
 

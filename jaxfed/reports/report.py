@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from jaxfed.errors import UsageError
-from jaxfed.experiment.store.records import Found, Run, Sweep, find, ordered_methods
+from jaxfed.experiment.store.records import Experiments, Run, Sweep, find, ordered_methods
 from jaxfed.host import storage
 from jaxfed.host.location import location
 from jaxfed.paper_numbers import paper_table
@@ -272,7 +272,7 @@ def _curve_picture(
     return Picture(name, caption, partial(draw, methods=methods_of(present)))
 
 
-def _papers(experiments: Found, take: Callable[..., str]) -> list[Section]:
+def _papers(experiments: Experiments, take: Callable[..., str]) -> list[Section]:
     """Return one section with every paper's table that a config names, each once."""
     points = [point.run for sweep in experiments.sweeps for point in sweep.points]
     runs = [*experiments.runs, *(run for run in points if run is not None)]

@@ -108,7 +108,7 @@ def text_width(text: str, size: float) -> float:
 
 def plain(text: str, most: int = 60) -> str:
     """Make a text from data safe for a figure: no math mode, one line, at most `most` characters."""
-    shown = "".join(letter if letter.isprintable() else " " for letter in text)
+    shown = "".join(character if character.isprintable() else " " for character in text)
     shown = shown if len(shown) <= most else f"{shown[: most - 1]}…"
     return shown.replace("$", r"\$")
 

@@ -286,7 +286,7 @@ def paper_orientation(table: PaperTable, name: str) -> Table:
     also = "".join(f", and {measure}," for measure in others)
     return Table(
         name=name,
-        title=f"For orientation: {table.place} of the paper, on {table.data}",
+        title=f"For orientation: {table.location} of the paper, on {table.data}",
         columns=(table.setting, *table.columns),
         rows=[
             [setting, *(_paper_text(table, *cell) for cell in cells)]

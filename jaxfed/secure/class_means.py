@@ -33,7 +33,7 @@ class Shown(NamedTuple):
     """One client's prototypes: centers, real [C, D], and a mask of those that exist, bool [C]."""
 
     center: np.ndarray
-    is_there: np.ndarray
+    is_present: np.ndarray
 
 
 class Means(NamedTuple):
@@ -55,7 +55,7 @@ class Client:
     def hear_classes(self) -> None:
         """Receive the classes that are summed."""
         message = self._endpoint.receive(SERVER, "classes")
-        counts = self._shown.is_there & parsed_classes(message, len(self._shown.center))
+        counts = self._shown.is_present & parsed_classes(message, len(self._shown.center))
         centers_and_marks = np.column_stack(
             [np.where(counts[:, None], self._shown.center, 0), counts]
         )
@@ -70,7 +70,7 @@ class Client:
 
 def counted_client(endpoint: Endpoint, shown: Shown, **options: Any) -> RowClient:
     """A client of the first sums, [client j has class k]; arguments as `Client`."""
-    return client_of_sums(endpoint, shown.is_there[:, None], **options)
+    return client_of_sums(endpoint, shown.is_present[:, None], **options)
 
 
 def class_means(

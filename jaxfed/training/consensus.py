@@ -212,10 +212,8 @@ def departures_of(entries: Sequence[str], sums: str, key: str, owner: str = "") 
     """Parse the departures listed in setting `key`, and check that `sums` has their stages."""
     departures = channel.departures_of(entries, STAGES, key, owner)
     for departure in departures:
-        is_there = sums == "masked_resilient" or (
-            sums == "masked" and departure.stage != "survivors"
-        )
-        if not is_there:
+        exists = sums == "masked_resilient" or (sums == "masked" and departure.stage != "survivors")
+        if not exists:
             raise UsageError(
                 f"stage {departure.stage!r} needs {STAGES[departure.stage][2]}; sums={sums!r}",
                 key=key,

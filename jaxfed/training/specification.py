@@ -67,12 +67,14 @@ class LabelParts(NamedTuple):
 
 BY_XCLP = ("xclp", "xclp_head", "xclp_prototypes")  # over one graph of the cohort
 LABELING_NOTHING = ("none", "unlabeled")
-OWN = (*LABELING_NOTHING, *BY_XCLP, "per_client_lp", "network", "teacher")
+BUILT_IN = (*LABELING_NOTHING, *BY_XCLP, "per_client_lp", "network", "teacher")
 OF_ONE_EXAMPLE = (*LABELING_NOTHING, "network", "teacher")  # label each example independently
 BY_OWN_LABELS = ("per_client_lp", "xclp_prototypes")  # use what each client makes of its own labels
 WITHIN_CLIENTS = ("none", "per_client_lp")  # give a client without labels none
 AT_CLIENTS = ("none", "unlabeled", "network", "per_client_lp")  # need no other client, no teacher
-PSEUDO_LABELS: Registry[Callable[..., PseudoLabel]] = Registry("source of labels", {}, reserved=OWN)
+PSEUDO_LABELS: Registry[Callable[..., PseudoLabel]] = Registry(
+    "source of labels", {}, reserved=BUILT_IN
+)
 
 
 def settings_section(source: str) -> str:
@@ -82,7 +84,7 @@ def settings_section(source: str) -> str:
 
 def source_names() -> tuple[str, ...]:
     """Return the names of all sources, registered ones last."""
-    return *OWN, *PSEUDO_LABELS.from_outside()
+    return *BUILT_IN, *PSEUDO_LABELS.from_outside()
 
 
 def check_source(name: str, known: Collection[str] | None = None) -> None:
@@ -163,7 +165,7 @@ class LabelSources(LabelWeights):
         if name in ("network", "teacher"):
             network = pseudo_label.network_labels(model, embed, confidence=self.confidence)
             return network if name == "network" else pseudo_label.from_teacher(network)
-        if name in OWN:
+        if name in BUILT_IN:
             return self._propagated(name, embed, execution)
         both = (self.xclp_parameters, self.own_parameters)
         num_classes = self.num_classes or max((p.num_classes for p in both if p), default=0)

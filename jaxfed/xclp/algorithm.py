@@ -123,7 +123,7 @@ def cross_client_label_propagation(
         vectors, scores, p, choice.sharpness if choice else None
     )
 
-    # extension: a linear head on these labels, whose answers go through lines 10 to 16 in their place
+    # extension: a linear head on these labels, whose answers go through lines 10 to 16 instead
     accuracy, head = contributions.accuracy, None
     if p.head != "none" and scores:
         again = smoothed(vectors, mean, predictions, matrix, points, p, session, execution)

@@ -64,10 +64,10 @@ def checked(
         if not _is_list(clients):
             kind = type(clients).__name__
             raise UsageError(f"xclp: {name} are a {kind}: use lists of one array a client")
-    given_labels = len(vectors) if labels is None else len(labels)
-    if len(vectors) != given_labels or not len(vectors):
+    num_labels = len(vectors) if labels is None else len(labels)
+    if len(vectors) != num_labels or not len(vectors):
         raise UsageError(
-            f"xclp: {len(vectors)} clients' vectors and {given_labels} clients' labels: "
+            f"xclp: {len(vectors)} clients' vectors and {num_labels} clients' labels: "
             "give one array of each for every client, one client at least"
         )
     pairs: list[tuple[np.ndarray, np.ndarray]] = []

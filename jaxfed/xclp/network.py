@@ -65,7 +65,7 @@ from jaxfed.xclp.steps.prediction import Prediction, predicted
 from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy, warn_of_solution
 from jaxfed.xclp.steps.row_sums import class_counts, client_scores, with_prior
 
-OWN, CODES, COLUMNS, SUMS = "own", "codes", "columns", "sums"
+DISTANCES, CODES, COLUMNS, SUMS = "own", "codes", "columns", "sums"
 
 
 def take_part(
@@ -145,7 +145,7 @@ class LabelingClient:
             return Role(constructor, lambda _: client_input(), frozenset(steps), frozenset(plan))
 
         return {
-            OWN: role(matrix.OwnDistances, lambda: self.codes, ["send_own"]),
+            DISTANCES: role(matrix.OwnDistances, lambda: self.codes, ["send_own"]),
             CODES: role(
                 masked.Client, lambda: self.codes, ["send_points", "send_shares"], "sizes", "run"
             ),
@@ -190,7 +190,7 @@ class LabelingClient:
 
 
 _ROLES: dict[Callable[..., Any], str] = {
-    matrix.OwnDistances: OWN,
+    matrix.OwnDistances: DISTANCES,
     masked.Client: CODES,
     ColumnsClient: COLUMNS,
     cross_steps.client_with_totals: SUMS,

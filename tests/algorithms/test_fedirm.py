@@ -94,7 +94,7 @@ def test_three_rounds_are_the_equations():
         kept = weights_of(state.clients.model)
         for client, teacher in teachers.items():
             np.testing.assert_allclose(kept[client], teacher, rtol=2e-4, atol=2e-5)
-        np.testing.assert_array_equal(state.memory.is_there, [c in given for c in range(3)])
+        np.testing.assert_array_equal(state.memory.is_present, [c in given for c in range(3)])
         for c, row in given.items():
             np.testing.assert_allclose(state.memory.center[c], row, rtol=1e-4)
     assert min(seen.values()) > 0
@@ -130,4 +130,4 @@ def test_the_server_keeps_a_class_that_nobody_sent():
     )
     after = _renewed(kept, jnp.array([0, 1, -1]), sent)
     np.testing.assert_allclose(after.center, [[0.5, 0.5], [0.3, 0.7]], rtol=1e-6)
-    np.testing.assert_array_equal(after.is_there, [True, True])
+    np.testing.assert_array_equal(after.is_present, [True, True])

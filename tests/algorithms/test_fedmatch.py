@@ -209,7 +209,7 @@ def test_the_server_sends_the_psi_it_saw(interval, round_number, is_sent, has_ta
     state = state._replace(clients=seen, round=jnp.int32(round_number))
     communication = Communication()
     helpers = helper_sender(1, interval)(state, federation.cohort([1, 2, 3]), communication)
-    np.testing.assert_array_equal(helpers.is_there, [[is_sent], [is_sent], [False]])
+    np.testing.assert_array_equal(helpers.is_present, [[is_sent], [is_sent], [False]])
     # Client 0's psi, all zeros, is sent for nothing; client 1's has 15 float32.
     assert communication.download == ({"helpers": 15 * 4} if is_sent else {})
     if is_sent:

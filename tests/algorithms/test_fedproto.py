@@ -71,7 +71,7 @@ def test_rounds_of_fedproto_are_the_equations():
         down = 2 * (1 + received * DIM * 4) if received else 0
         assert metrics["communication"]["download"] == {"prototypes": down}
         prototypes = state.memory.prototypes
-        assert set(np.flatnonzero(prototypes.is_there).tolist()) == set(given)
+        assert set(np.flatnonzero(prototypes.is_present).tolist()) == set(given)
         for c, center in given.items():
             np.testing.assert_allclose(prototypes.center[c], center, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(weights_of(state.clients.model), networks, rtol=1e-5, atol=1e-6)
@@ -174,7 +174,7 @@ def test_rounds_of_fedtgp_are_the_equations():
         found = numbers_of(state.memory.maker)
         np.testing.assert_allclose(found, numbers, rtol=1e-4, atol=2e-5)
         prototypes = state.memory.prototypes
-        assert set(np.flatnonzero(prototypes.is_there).tolist()) == given.keys()
+        assert set(np.flatnonzero(prototypes.is_present).tolist()) == given.keys()
         for c in range(CLASSES):
             center = given.get(c, np.zeros(DIM))
             np.testing.assert_allclose(prototypes.center[c], center, rtol=1e-4, atol=2e-5)
@@ -209,7 +209,7 @@ def test_an_epoch_takes_every_prototype_once():
             numbers = numbers - 0.3 * slope
         candidates.append((numbers,))
     the_one_that_fits(candidates, (numbers_of(after),))
-    backwards = Prototypes(shown.center[::-1], shown.is_there[::-1])
+    backwards = Prototypes(shown.center[::-1], shown.is_present[::-1])
     same = trained(maker, backwards, jnp.array([9, 4]), KEY, epochs=1, **keywords)
     np.testing.assert_allclose(numbers_of(same), numbers_of(after), rtol=1e-5, atol=1e-6)
 

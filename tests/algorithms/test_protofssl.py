@@ -72,7 +72,7 @@ FOUR = federation_of([8, 8, 8, 8], num_labeled=6)
 
 def test_helpers_are_clients_of_the_round_before():
     states = rounds_of(made(), FOUR, 3, [[0, 1], [2, 3], [1, 2]])
-    assert not states[0].memory.helpers.is_there.any()
+    assert not states[0].memory.helpers.is_present.any()
     for state, cohort in zip(states[1:], [[0, 1], [2, 3], [1, 2]], strict=True):
         store = state.memory
         shown = [np.asarray(store.latest.center[c]) for c in cohort]
@@ -91,7 +91,7 @@ def test_newest_helpers_are_of_earlier_rounds_where_a_round_has_too_few():
         store = state.memory
         for row, client in enumerate(expected):
             np.testing.assert_array_equal(store.helpers.center[row], store.latest.center[client])
-        assert not store.helpers.is_there[len(expected) :].any()
+        assert not store.helpers.is_present[len(expected) :].any()
 
 
 def test_with_an_interval_helpers_stay_as_they_were():
@@ -115,11 +115,11 @@ def test_bytes_are_those_of_the_prototypes_that_there_are(network):
         before = state
         key = jax.random.fold_in(KEY, number)
         state, metrics = algorithm.round(state, FIVE.cohort([0, 1]), key)
-        shown = int(state.memory.latest.is_there.sum())
+        shown = int(state.memory.latest.is_present.sum())
         sent = metrics["communication"]
         # A byte with each client's, for three bits that say which there are.
         assert sent["upload"]["prototypes"] == 2 + 4 * 8 * shown
-        helpers = before.memory.helpers.is_there
+        helpers = before.memory.helpers.is_present
         received = 2 * int(helpers.any(axis=1).sum() + 4 * 8 * helpers.sum())
         assert sent["download"]["prototypes"] == received
         again = {"own": 1, "mean": 2}[network]
@@ -137,17 +137,17 @@ def test_noise_is_on_what_is_shown_and_nothing_else():
     _, metrics = made(noise=2.0).round(loud, FIVE.cohort([0, 1]), KEY)
     assert "prototype_epsilon" not in metrics  # embeddings have no bound
     noisy, plain = (np.asarray(state.memory.latest.center) for state in (loud, quiet))
-    is_there = np.asarray(loud.memory.latest.is_there)
+    is_present = np.asarray(loud.memory.latest.is_present)
     labels = [FIVE.y[points] for points in FIVE.partition.labeled[:2]]
     enough = np.array([np.bincount(y, minlength=3) >= 2 for y in labels])
     assert not enough.all()
-    np.testing.assert_array_equal(is_there[:2], enough)
-    assert not is_there[2:].any()
-    assert not noisy[~is_there].any()
+    np.testing.assert_array_equal(is_present[:2], enough)
+    assert not is_present[2:].any()
+    assert not noisy[~is_present].any()
     difference = noisy - plain
-    assert not difference[~is_there].any()
-    assert 1 < difference[is_there].std() < 3
-    assert len(np.unique(difference[is_there])) == difference[is_there].size
+    assert not difference[~is_present].any()
+    assert 1 < difference[is_present].std() < 3
+    assert len(np.unique(difference[is_present])) == difference[is_present].size
 
 
 PARAMETERS = xclp.Parameters(num_classes=3, num_bits=256, num_neighbors=3)

@@ -213,7 +213,7 @@ def test_rounds_are_algorithm_1(changes):
             helpers = completed(sent) if settings["missing_class"] == "mean" else sent
             latest = state.memory.latest
             for client, own in zip(learning, sent, strict=True):
-                assert np.flatnonzero(latest.is_there[client]).tolist() == list(own)
+                assert np.flatnonzero(latest.is_present[client]).tolist() == list(own)
                 found = np.asarray(latest.center[client])[list(own)]
                 np.testing.assert_allclose(found, list(own.values()), rtol=1e-4, atol=2e-5)
         each = [probabilities(features(w, TEST), own, settings["distance"]) for own in helpers]

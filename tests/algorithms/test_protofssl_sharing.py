@@ -42,11 +42,11 @@ def method(sums, **changes):
     return protofssl(training=training, task=task, prototype_sums=sums, **given)
 
 
-def helpers_of(is_there):
+def helpers_of(is_present):
     """With numbers that mean nothing where there is no prototype."""
-    is_there = np.array(is_there, bool)
-    center = np.random.default_rng(0).normal(size=(*is_there.shape, D)).astype(np.float32)
-    return Prototypes(center, is_there)
+    is_present = np.array(is_present, bool)
+    center = np.random.default_rng(0).normal(size=(*is_present.shape, D)).astype(np.float32)
+    return Prototypes(center, is_present)
 
 
 @pytest.mark.parametrize("sums", SUMS)
@@ -93,7 +93,7 @@ def test_the_server_keeps_and_sends_one_mean():
     before = rounds_of(algorithm, FEDERATION, 1)[1]
     assert [leaf.shape for leaf in jax.tree.leaves(before.memory)] == [(1, C, D), (1, C)]
     _, metrics = algorithm.round(before, FEDERATION.cohort(), key)
-    num_means = int(np.sum(before.memory.helpers.is_there))
+    num_means = int(np.sum(before.memory.helpers.is_present))
     assert metrics["communication"]["download"]["prototypes"] == 4 * (1 + 4 * D * num_means)
     upload = metrics["communication"]["upload"]
     assert "prototypes" not in upload
@@ -106,11 +106,11 @@ def test_the_mean_is_of_the_helpers_that_were_drawn():
     by_one = rounds_of(method("none"), FEDERATION, 1)[1].memory.helpers
     by_one = Prototypes(*map(np.asarray, by_one))
     mean = rounds_of(method("masked"), FEDERATION, 1)[1].memory.helpers
-    count = np.sum(by_one.is_there, axis=0)
+    count = np.sum(by_one.is_present, axis=0)
     expected = np.sum(by_one.center, axis=0, dtype=float) / np.maximum(count, 1)[:, None]
     expected = np.where(count[:, None] >= 2, expected, 0)
     np.testing.assert_allclose(mean.center[0], expected, rtol=1e-6, atol=1e-7)
-    np.testing.assert_array_equal(mean.is_there[0], count >= 2)
+    np.testing.assert_array_equal(mean.is_present[0], count >= 2)
 
 
 def test_with_an_interval_nothing_is_sent_between():
@@ -128,7 +128,7 @@ KEYS = jax.random.split(KEY, 3000)
 
 
 def rows_of(**changes):
-    one = partial(drawn, client_id=CLIENT_ID, is_there=IS_THERE, num_helpers=2, **changes)
+    one = partial(drawn, client_id=CLIENT_ID, is_present=IS_THERE, num_helpers=2, **changes)
     rows, is_one = map(np.asarray, jax.jit(jax.vmap(one))(KEYS))
     assert is_one.all()
     return list(map(tuple, rows.tolist()))
@@ -166,8 +166,8 @@ def test_clipped_embeddings_are_no_longer_than_is_said_and_short_ones_as_they_ar
 
 
 def test_noise_is_normal_on_what_is_shown():
-    is_there = jnp.array([True, False, True])
-    shown = Prototypes(jnp.ones((3, 2000)), is_there)
+    is_present = jnp.array([True, False, True])
+    shown = Prototypes(jnp.ones((3, 2000)), is_present)
     noise = np.asarray(perturbed(shown, KEY, 0.5).center) - 1
     assert not noise[1].any()
     assert stats.kstest(noise[[0, 2]].ravel() / 0.5, "norm").pvalue > LEAST
@@ -184,7 +184,7 @@ def test_what_is_withheld_is_not_in_the_message():
         mask=jnp.arange(6) < 5,
     )
     shown = withheld(own, data, 2)
-    np.testing.assert_array_equal(shown.is_there, [True, False, False])
+    np.testing.assert_array_equal(shown.is_present, [True, False, False])
     np.testing.assert_array_equal(shown.center, [[1] * 4, [0] * 4, [0] * 4])
 
 
@@ -201,8 +201,8 @@ def test_a_store_of_many_clients_chooses_the_same_helpers(monkeypatch, choice):
         monkeypatch.setattr(server_state, "COPIED_ON_CPU", limit)
         hook = prototype_store(model, 3, 4, 2, choice)
         stores.append([hook.create(model.init(KEY), federation, KEY)])
-        for number, (ids, center, is_there) in enumerate(rounds, 1):
-            shown = Prototypes(jnp.where(is_there[..., None], center, 0), jnp.asarray(is_there))
+        for number, (ids, center, is_present) in enumerate(rounds, 1):
+            shown = Prototypes(jnp.where(is_present[..., None], center, 0), jnp.asarray(is_present))
             of_round = jnp.int32(ids), shown, jnp.int32(number), jax.random.key(number)
             stores[-1].append(hook.update(stores[-1][-1], *of_round, Communication()))
     for array, table in zip(*stores, strict=True):

@@ -7,6 +7,7 @@ import pytest
 
 from jaxfed.host import storage
 from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.host.row_table import RowTable
 
 
 class State(NamedTuple):
@@ -50,17 +51,17 @@ def checkpoints(tmp_path):
     return Checkpoints(tmp_path / "run[1]" / "*" / "ünïcode")
 
 
-def test_shapes_may_differ_from_the_template(checkpoints):
-    checkpoints.save(1, {"seen": np.arange(5)}, {})
-    restored = checkpoints.latest().state(template={"seen": np.zeros(0, np.int64)})
-    np.testing.assert_array_equal(restored["seen"], np.arange(5))
-
-
-def test_the_template_may_be_shapes_and_a_part(checkpoints):
-    checkpoints.save(1, {"model": {"w": np.ones(2, np.float32)}, "other": 3}, {})
-    template = jax.eval_shape(lambda: {"w": jnp.zeros(2)})
-    restored = checkpoints.latest().state(template, part="model")
-    np.testing.assert_array_equal(restored["w"], np.ones(2))
+def test_a_template_has_names_of_today_other_shapes_and_may_be_a_part(checkpoints):
+    table = RowTable(4, np.zeros(2)).replaced([1, 3], np.ones((2, 2)))
+    model = {
+        "lesson": {"own": np.ones(2, np.float32)},
+        "is_there": table,
+    }  # names of earlier versions
+    checkpoints.save(1, {"model": model, "other": 3}, {})
+    shapes = jax.eval_shape(lambda: {"data": {"labeled": jnp.zeros(0)}})
+    restored = checkpoints.latest().state(shapes | {"is_present": table}, part="model")
+    np.testing.assert_array_equal(restored["data"]["labeled"], np.ones(2))
+    np.testing.assert_array_equal(np.asarray(restored["is_present"])[:, 0], [0, 1, 0, 1])
 
 
 def test_only_the_newest_are_kept(checkpoints):

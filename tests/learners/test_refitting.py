@@ -56,7 +56,7 @@ def test_each_client_is_fitted_on_its_own_and_on_what_it_is_taught():
     state, failed, metrics = fitted(made, taught)
     assert not failed
     assert metrics == {"fit_accuracy": 1, "clients": 4}
-    seeds = state.lesson.seed
+    seeds = state.data.seed
     assert len(set(seeds.tolist())) == 4
     peers = [peer(c, seeds[c], taught.label, taught.weight, 0.3) for c in range(4)]
     x = np.random.default_rng(9).standard_normal((40, 4)).astype(np.float32)
@@ -123,7 +123,7 @@ def counted(monkeypatch):
     return tasks
 
 
-def test_the_same_lesson_is_not_fitted_twice(counted):
+def test_the_same_data_are_not_fitted_twice(counted):
     made = learner()
     state = fitted(made, public_targets()).state
     assert len(counted) == 4
@@ -172,9 +172,9 @@ def test_a_client_that_fails_keeps_its_state_and_the_others_go_on(monkeypatch, h
     assert list(failed) == [1]
     assert "\n" not in failed[1]
     assert metrics["clients"] == 2
-    lesson = jax.tree.map(lambda leaf: leaf[1], state.lesson)
-    assert (lesson.label == -1).all()
-    np.testing.assert_array_equal(lesson.own, before.lesson.own[1])
+    data = jax.tree.map(lambda leaf: leaf[1], state.data)
+    assert (data.label == -1).all()
+    np.testing.assert_array_equal(data.labeled, before.data.labeled[1])
     assert (made.predict(state, ALL, U) == 0).all()
 
 
@@ -184,7 +184,7 @@ def test_a_client_without_a_valid_answer_is_named_and_the_others_answer(monkeypa
     whole = made.predict(state, np.array([2, 0]), U)
 
     def predict(self, x, wrong):
-        return np.zeros(len(x)) if self.random_state == state.lesson.seed[0] else wrong(x)
+        return np.zeros(len(x)) if self.random_state == state.data.seed[0] else wrong(x)
 
     for answer, why in (
         (lambda x: np.full(len(x), 0.5), "ValueError: predicts np.float64(0.5)"),

@@ -29,9 +29,9 @@ class Means:
     def parts(num_clients, num_classes=4, dim=6, share=1.0, seed=0):
         rng, parts = np.random.default_rng(seed), {}
         for client in range(num_clients):
-            is_there = rng.random(num_classes) < share
-            center = rng.normal(size=(num_classes, dim)).astype(np.float32) * is_there[:, None]
-            parts[client] = Shown(center, is_there)
+            is_present = rng.random(num_classes) < share
+            center = rng.normal(size=(num_classes, dim)).astype(np.float32) * is_present[:, None]
+            parts[client] = Shown(center, is_present)
         return parts
 
     @staticmethod
@@ -41,7 +41,7 @@ class Means:
     @staticmethod
     def expected(parts):
         center = np.stack([part.center for part in parts.values()]).astype(np.float64)
-        count = np.sum([part.is_there for part in parts.values()], axis=0)
+        count = np.sum([part.is_present for part in parts.values()], axis=0)
         count = np.where(count >= 2, count, 0)
         mean = center.sum(axis=0) / np.maximum(count, 1)[:, None]
         return np.column_stack([np.where(count[:, None] > 0, mean, 0), count])

@@ -210,7 +210,7 @@ def malformed(terms):
     cohort = Cohort(np.zeros(1, np.int32), X[None], Y[None], np.ones((1, 2), bool))
     p = Parameters(num_classes=3, **NETWORKED)
     return lambda: network.answered(
-        p, "join", network.NO_STATE, {"terms": terms, "letter": b""}, cohort
+        p, "join", network.NO_STATE, {"terms": terms, "message": b""}, cohort
     )
 
 

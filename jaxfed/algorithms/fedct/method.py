@@ -31,7 +31,7 @@ bits as a vote for the first set class, which loses more than estimates of the v
 here. It draws bits by probabilities that depend on the private labels, which gives no epsilon
 (`jaxfed.privacy.xor_mechanism`). Up to 2024 its networks never learned from L with b > 1.
 
-An upload is |U| labels of ceil(log2 C) bits a round, or bits in their place; with `sums` under
+An upload is |U| labels of ceil(log2 C) bits a round, or bits in place of labels; with `sums` under
 masks the server sees their histogram alone. The download is |U| labels. On a network models stay at their
 clients, and noise comes from each client's operating system.
 """

@@ -184,7 +184,7 @@ class Clients(Protocol):
     def session(
         self, ids: list[int], partners: int, round_number: int, attendance: Attendance | None
     ) -> AbstractContextManager[Session]:
-        """Open a session whose addresses are the places of these clients."""
+        """Open a session whose addresses are the indices in `ids`."""
         ...
 
 
@@ -214,9 +214,9 @@ def server_round(
         label, weight, soft = map(np.asarray, agreed)
         values = settings.num_classes + int(np.any(label < 0))
         communication.down("consensus", num_asked * label_bytes(len(label), values))
-        is_told = soft.any(axis=1)
-        if is_told.any():
-            more["agreement"] = float(np.mean(soft[is_told].max(axis=1)))
+        has_target = soft.any(axis=1)
+        if has_target.any():
+            more["agreement"] = float(np.mean(soft[has_target].max(axis=1)))
     elif num_asked:
         logging.warning(
             "fedct: no consensus in round %d: %d of %d clients that answer stay in the sum, which is of "
@@ -329,10 +329,10 @@ def estimated_rows(
     """
     most = 0
     for client in sorted(int(one) for one in client_id if one >= 0):
-        (place,) = np.flatnonzero(np.asarray(cohort.client_id) == client)
+        (row,) = np.flatnonzero(np.asarray(cohort.client_id) == client)
         one = Cohort(
             np.asarray([client], np.int32),
-            *(np.asarray(field[place])[None] for field in cohort[1:]),
+            *(np.asarray(field[row])[None] for field in cohort[1:]),
         )
         is_labeled = one.y >= 0
         if is_labeled.sum() == 1:

@@ -369,15 +369,15 @@ def prototype_loss(
             target = jax.nn.one_hot(label[second:], sizes.num_classes)
             weight = batch.weight[second:]
         if missing_class == "leave_out":
-            target = sharpened(jnp.where(prototypes.is_there, target, 0), temperature)
+            target = sharpened(jnp.where(prototypes.is_present, target, 0), temperature)
         else:
-            target = jnp.where(prototypes.is_there, sharpened(target, temperature), 0)
+            target = jnp.where(prototypes.is_present, sharpened(target, temperature), 0)
         target = jax.lax.stop_gradient(target)
-        is_known = prototypes.is_there[label[first:second]]  # False only if helpers lack a class
+        is_known = prototypes.is_present[label[first:second]]  # False only if helpers lack a class
         supervised = -jnp.take_along_axis(log_p_labeled, label[first:second, None], axis=1)[:, 0]
         # 0 log 0 = 0, in the gradient too.
         unsupervised = -jnp.sum(
-            target * jnp.where(prototypes.is_there, log_p_unlabeled, 0), axis=-1
+            target * jnp.where(prototypes.is_present, log_p_unlabeled, 0), axis=-1
         )
         has_target = jnp.sum(target, axis=-1) > 0
         value = mean_where(supervised, used[first:second] & is_known)
@@ -433,9 +433,9 @@ def prototype_store(
         latest, newest = server_state.scatter((store.latest, store.round), client_id, (shown, when))
         if (int(rounds) - 1) % interval:
             return Store(store.helpers, latest, newest)
-        age, most = None, len(store.helpers.is_there)
+        age, most = None, len(store.helpers.is_present)
         if choice == "newest":
-            ids = newest_clients(latest.is_there, newest, most, len(client_id))
+            ids = newest_clients(latest.is_present, newest, most, len(client_id))
             shown, age = server_state.gather(latest, ids), rounds - server_state.gather(newest, ids)
             client_id = jnp.asarray(ids)
         return Store(choose(key, client_id, shown, num_helpers=most, age=age), latest, newest)
@@ -443,20 +443,20 @@ def prototype_store(
     return UploadStore(init, update)
 
 
-def newest_clients(is_there: Any, newest: Any, num_helpers: int, cohort_size: int) -> np.ndarray:
-    """Return the clients among which the newest H helpers are, int32 [H + K]; -1 in the other places.
+def newest_clients(is_present: Any, newest: Any, num_helpers: int, cohort_size: int) -> np.ndarray:
+    """Return the clients among which the newest H helpers are, int32 [H + K]; -1 in unused entries.
 
     These are all clients with prototypes as new as those of the H-th newest one: fewer than H newer ones, and
     some of one round's K.
 
     Args:
-        is_there: bool [M, C], the prototypes of clients.
+        is_present: bool [M, C], the prototypes of clients.
         newest: int32 [M], their rounds.
         num_helpers: H.
         cohort_size: K.
     """
     ids = server_state.took_part(newest)
-    ids = ids[np.asarray(server_state.gather(is_there, ids)).any(axis=1)]
+    ids = ids[np.asarray(server_state.gather(is_present, ids)).any(axis=1)]
     when = np.asarray(server_state.gather(newest, ids))
     if len(ids) > num_helpers:
         ids = ids[when >= np.partition(when, -num_helpers)[-num_helpers]]
@@ -494,15 +494,15 @@ def client_prototypes(
 
 def withheld(prototypes: Prototypes, data: ClientData, min_labels: int) -> Prototypes:
     """Drop the prototypes of classes with fewer than `min_labels` labels."""
-    count = class_counts(data.label, data.is_labeled & data.mask, len(prototypes.is_there))
-    shown = prototypes.is_there & (count >= min_labels)
+    count = class_counts(data.label, data.is_labeled & data.mask, len(prototypes.is_present))
+    shown = prototypes.is_present & (count >= min_labels)
     return Prototypes(jnp.where(shown[:, None], prototypes.center, 0), shown)
 
 
 def perturbed(shown: Prototypes, key: jax.Array, sigma: float) -> Prototypes:
     """Add N(0, sigma^2) to every number of the prototypes."""
     noise = sigma * jax.random.normal(key, shown.center.shape)
-    return shown._replace(center=shown.center + jnp.where(shown.is_there[:, None], noise, 0))
+    return shown._replace(center=shown.center + jnp.where(shown.is_present[:, None], noise, 0))
 
 
 def chosen(
@@ -513,15 +513,15 @@ def chosen(
     age: jax.Array | None = None,
 ) -> Prototypes:
     """Draw H of the clients that show any prototype: [H, C, D], empty if there are fewer; see `drawn`."""
-    rows, is_one = drawn(key, client_id, shown.is_there, num_helpers, age)
+    rows, is_one = drawn(key, client_id, shown.is_present, num_helpers, age)
     center = jnp.where(is_one[:, None, None], shown.center[rows], 0)
-    return Prototypes(center, shown.is_there[rows] & is_one[:, None])
+    return Prototypes(center, shown.is_present[rows] & is_one[:, None])
 
 
 def drawn(
     key: jax.Array,
     client_id: jax.Array,
-    is_there: jax.Array,
+    is_present: jax.Array,
     num_helpers: int,
     age: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
@@ -529,7 +529,7 @@ def drawn(
 
     With an `age` of their prototypes, int32 [K] from 0 on, the newest come first.
     """
-    can_help = (client_id >= 0) & jnp.any(is_there, axis=-1)
+    can_help = (client_id >= 0) & jnp.any(is_present, axis=-1)
     age = jnp.zeros(client_id.shape, jnp.int32) if age is None else age
     draws = client_draws(key, client_id)
     order = jnp.lexsort((draws, jnp.where(can_help, age, jnp.iinfo(jnp.int32).max)))
@@ -566,7 +566,7 @@ def by_prototypes(
         embedding = model.features(state, x).astype(jnp.float32)
         prototypes = completed(prototypes) if complete else prototypes
         mean = mean_probabilities(embedding, prototypes, distance)
-        return jnp.where(jnp.any(prototypes.is_there), mean, 1 / mean.shape[-1])
+        return jnp.where(jnp.any(prototypes.is_present), mean, 1 / mean.shape[-1])
 
     def of_client(state: ServerState, sent: nnx.State, client: int) -> tuple[nnx.State, Prototypes]:
         if not state.memory.latest:
@@ -602,7 +602,7 @@ def mean_store(
     ) -> Store:
         if (int(rounds) - 1) % interval:
             return store
-        rows, is_one = map(np.asarray, draw(key, client_id, shown.is_there))
+        rows, is_one = map(np.asarray, draw(key, client_id, shown.is_present))
         helpers = Prototypes(*(np.asarray(leaf)[rows[is_one]] for leaf in shown))
         center, count = means_of(helpers, communication)
         mean = jnp.asarray(center, jnp.float32)[None], jnp.asarray(count > 0)[None]
@@ -616,12 +616,12 @@ def plaintext_means(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Means float64 [C, D] and n_k int [C], 0 if too few show a class; the server sees all prototypes."""
     communication.up("prototypes", int(np.sum(message_bytes(helpers))))
-    count = np.sum(helpers.is_there, axis=0)
+    count = np.sum(helpers.is_present, axis=0)
     count = np.where(count >= _LEAST, count, 0)
     total = np.sum(
         helpers.center,
         axis=0,
-        where=helpers.is_there[..., None] & (count > 0)[:, None],
+        where=helpers.is_present[..., None] & (count > 0)[:, None],
         dtype=float,
     )
     return total / np.maximum(count, 1)[:, None], count

@@ -24,7 +24,7 @@ _ROOT = Path(__file__).parents[2]
 def guarded(name: object) -> Iterator[None]:
     """Turn whatever a built-in reader raises into a `UsageError` that names its file or data set.
 
-    A full disk stays an `OSError`, which entries handle. The error names the place in this package, to
+    A full disk stays an `OSError`, which entries handle. The error names the line in this package, to
     distinguish a bug from a damaged file. Readers registered by a user are not guarded.
     """
     try:
@@ -56,8 +56,8 @@ def _words(error: BaseException) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if _ROOT in Path(frame.filename).parents
     ]
-    place = f", {Path(ours[-1].filename).name} line {ours[-1].lineno}" if ours else ""
-    return f"{type(error).__name__}: {text}{place}"
+    line = f", {Path(ours[-1].filename).name} line {ours[-1].lineno}" if ours else ""
+    return f"{type(error).__name__}: {text}{line}"
 
 
 class Splits(NamedTuple):
@@ -92,9 +92,9 @@ def splits_by_name(files: Sequence[Path], folder: Path | None = None) -> Splits:
     """
 
     def called(file: Path) -> str:
-        place = file.parent.name.lower()
-        is_split = folder not in (None, file.parent) and place in (*TRAIN_NAMES, *TEST_NAMES)
-        return place if is_split else file.name.lower()
+        parent = file.parent.name.lower()
+        is_split = folder not in (None, file.parent) and parent in (*TRAIN_NAMES, *TEST_NAMES)
+        return parent if is_split else file.name.lower()
 
     def named(*names: str) -> list[Path]:
         split = re.compile(rf"({'|'.join(names)})([^a-z]|$)")

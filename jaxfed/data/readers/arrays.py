@@ -53,10 +53,10 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
     other names are refused.
     """
     arrays = plain_arrays(path)
-    there_are = ", ".join(arrays)
+    present = ", ".join(arrays)
     if client_key is not None:
         if client_key not in arrays:
-            wrong = f"no array {client_key} in {path}; there are {there_are}"
+            wrong = f"no array {client_key} in {path}; there are {present}"
             raise UsageError(wrong, key="client_key", value=client_key)
         keys = {"client_id": client_key, "client_id_test": f"{client_key}_test"}
         chosen = {role: arrays[key] for role, key in keys.items() if key in arrays}
@@ -70,7 +70,7 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
     # Without test names, validation examples are the test split.
     for suffix in ("", *suffixes[1:2]):
         if lacking := _both(suffix) - arrays.keys():
-            wrong = f"no array {' and no array '.join(sorted(lacking))}; there are {there_are}"
+            wrong = f"no array {' and no array '.join(sorted(lacking))}; there are {present}"
             raise UsageError(f"{path}: {wrong}; use the names x and y, x_test and y_test")
         x.append(arrays[f"x{suffix}"])
         labels = arrays[f"y{suffix}"]

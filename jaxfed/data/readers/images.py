@@ -38,7 +38,7 @@ ENDINGS = (
     *(".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".dib", ".gif", ".ppm", ".pgm", ".pbm"),
     *(".pnm", ".tif", ".tiff", ".webp", ".jp2", ".tga"),
 )
-_ORIENTATION = 0x0112  # EXIF's tag; from 5 on width and height change places
+_ORIENTATION = 0x0112  # EXIF's tag; from 5 on width and height are swapped
 _AT_A_TIME = 1024  # files between two waits for the threads
 
 _FORMAT = 4  # raise it whenever the same files give other images
@@ -89,9 +89,9 @@ def images_in(folder: Path) -> list[Path]:
 def images_below(folder: Path, hidden: tuple[str, ...]) -> list[Path]:
     """The image files below the folder, sorted, but for hidden prefixes; the number of others is logged."""
     images_found, others = list[Path](), 0
-    for place, folders, names in os.walk(folder):
+    for directory, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(hidden)]
-        images = list(filter(is_image, (Path(place, name) for name in names)))
+        images = list(filter(is_image, (Path(directory, name) for name in names)))
         others += len(names) - len(images)
         images_found += images
     if others:
@@ -342,22 +342,24 @@ def decoded(
 
 def _splits(folder: Path) -> tuple[Examples, Examples]:
     """The examples for training, and those for testing if there are any."""
-    places = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
-    train = next((name for name in TRAIN_NAMES if name in places), "")
+    folders = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
+    train = next((name for name in TRAIN_NAMES if name in folders), "")
     # A class may be named "test", and Train or Training without a test folder, too.
-    is_split = train and (places[train].name == "train" or not places.keys().isdisjoint(TEST_NAMES))
+    is_split = train and (
+        folders[train].name == "train" or not folders.keys().isdisjoint(TEST_NAMES)
+    )
     if not is_split:
-        for place in (places[name] for name in TEST_NAMES if name in places):
-            if any(name.lower() in places for _, name in classes_in(place)):
-                raise without_training(place)
+        for tested in (folders[name] for name in TEST_NAMES if name in folders):
+            if any(name.lower() in folders for _, name in classes_in(tested)):
+                raise without_training(tested)
         return classes_in(folder), []
-    examples = classes_in(places[train])
-    by_name = {name: classes_in(places[name]) for name in TEST_NAMES if name in places}
+    examples = classes_in(folders[train])
+    by_name = {name: classes_in(folders[name]) for name in TEST_NAMES if name in folders}
     others = [*chain(*by_name.values())]
     if by_name and {name for _, name in examples}.isdisjoint(name for _, name in others):
         return sorted(examples + others, key=lambda example: example[::-1]), []
     test, *unread = [*by_name, ""]  # without test names, `val` is the test split
-    if unread := [places[name].name for name in unread if name]:
+    if unread := [folders[name].name for name in unread if name]:
         logging.warning("%s: not read: %s", folder, ", ".join(unread))
     return examples, by_name.get(test, [])
 

@@ -102,7 +102,7 @@ def wine_quality(folder: Path) -> Dataset:
     """
     kept = []
     for kind in ("red", "white"):
-        file = _found(folder, f"winequality-{kind}.csv")
+        file = _file(folder, f"winequality-{kind}.csv")
         table = _table(file, _WINE)
         x = np.stack([_numbers(file, table[name]) for name in _WINE], axis=1, dtype=np.float32)
         kept.append(x[np.sort(np.unique(x, axis=0, return_index=True)[1])])
@@ -121,7 +121,7 @@ def adult(folder: Path) -> Dataset:
     split of all rows. `dataset.pooled` makes such a split; some rows behind the two means are then test rows.
     It replaces a missing value ("?") by the most frequent one, and treats the race "Other" as missing.
     """
-    files = [_found(folder, name) for name in ("adult.data", "adult.test")]
+    files = [_file(folder, name) for name in ("adult.data", "adult.test")]
     tables = [_table(file, tuple(_ADULT)) for file in files]
     incomes, splits = ("<=50K", ">50K"), []
     for file, table in zip(files, tables, strict=True):
@@ -151,7 +151,7 @@ def mushroom(folder: Path) -> Dataset:
     poisonous, no test split. An unknown stalk root, "?", is an additional letter, and the constant veil type
     is left out. The numbers impose an order that the letters do not have, which suffices for trees.
     """
-    file = _found(folder, "agaricus-lepiota.data")
+    file = _file(folder, "agaricus-lepiota.data")
     classes, *properties = _table(file, tuple(map(str, range(23)))).values()
     del properties[15]  # the veil type
     x = np.stack([np.unique(cells, return_inverse=True)[1] for cells in properties], axis=1)
@@ -167,7 +167,7 @@ def covertype(folder: Path) -> Dataset:
     the whole file a part of it is read, and its number of rows is logged. The first 15,120 rows are balanced;
     the whole file is not.
     """
-    file = _found(folder, "covtype.data.gz", "covtype.data", "covtype.*.data.gz")
+    file = _file(folder, "covtype.data.gz", "covtype.data", "covtype.*.data.gz")
 
     def make(target: Path) -> None:
         with guarded(file):
@@ -210,16 +210,16 @@ def pneumonia(folder: Path, image_size: int | None = None) -> Dataset:
     split of its own.
     """
     inner = folder / "chest_xray"
-    place = inner if inner.is_dir() else folder
+    root = inner if inner.is_dir() else folder
     train, val, test = (
         [
             example
             for name in CHESTS
-            for example in _of_class(place / split, name, is_needed=split != "val")
+            for example in _of_class(root / split, name, is_needed=split != "val")
         ]
         for split in ("train", "val", "test")
     )
-    data = decoded(place, train + val, test, CHESTS, image_size or 224, channels=1)
+    data = decoded(root, train + val, test, CHESTS, image_size or 224, channels=1)
     return replace(data, name="pneumonia")
 
 
@@ -231,7 +231,7 @@ def pneumonia_mnist(folder: Path) -> Dataset:
     validation split out of the training images. Here it is merged back, as in `pneumonia`;
     `dataset.validation_fraction` draws a new one if needed.
     """
-    file = _found(folder, "pneumoniamnist.npz")
+    file = _file(folder, "pneumoniamnist.npz")
     with guarded(file):
         arrays = plain_arrays(file)
         (x, x_test), (y, y_test) = (
@@ -352,7 +352,7 @@ def _one_split(name: str, x: np.ndarray, y: np.ndarray, classes: tuple[str, ...]
     return Dataset(name, x, y, x[:0], y[:0], len(classes), classes)
 
 
-def _found(folder: Path, *patterns: str) -> Path:
+def _file(folder: Path, *patterns: str) -> Path:
     for pattern in patterns:
         if files := sorted(filter(Path.is_file, folder.glob(pattern))):  # no device, no FIFO
             return files[0]
@@ -362,7 +362,7 @@ def _found(folder: Path, *patterns: str) -> Path:
 def _of_class(folder: Path, name: str, *, is_needed: bool = True) -> Examples:
     examples = [(file, name) for file in images_in(folder / name)]
     if is_needed and not examples:
-        known = (each.origin for place, each in NAMED.items() if place in folder.parts)
+        known = (each.origin for key, each in NAMED.items() if key in folder.parts)
         raise UsageError(f"{folder}: no images in {name}/; needed are {next(known)}")
     return examples
 
@@ -394,8 +394,8 @@ def _numbers(file: Path, cells: list[str]) -> np.ndarray:
 
 
 def _codes(file: Path, name: str, cells: list[str], texts: Sequence[str]) -> np.ndarray:
-    """int32 [n], the places of the cells among the texts, as in `_ADULT`."""
-    code = {text: place for place, group in enumerate(texts) for text in group.split()}
+    """int32 [n], the index of each cell's text among `texts`, as in `_ADULT`."""
+    code = {text: index for index, group in enumerate(texts) for text in group.split()}
     numbers = np.array([code.get(cell, code.get("*", -1)) for cell in cells], np.int32)
     if (numbers < 0).any():
         cell = cells[int((numbers < 0).argmax())]

@@ -139,7 +139,7 @@ class Column:
         return np.array(values, np.float64 if self.is_wide else np.float32)[:, None]
 
     def _value(self, cell: str) -> float | None:
-        """The number of a cell, or the place of its text; NaN for a missing number, None for any other cell.
+        """The number of a cell, or the index of its text; NaN for a missing number, None for any other cell.
 
         Missing, true and false texts may be spelled otherwise: pandas makes True of true and TRUE.
         """
@@ -198,8 +198,8 @@ class TableEncoder:
                 raise UsageError(f"row {i}: has no column {lacking[0]!r}{near}; {allowed}")
             lines.append([_text(cells[name]) for name in wanted])
         blocks = [
-            column.encoded([line[place] for line in lines])
-            for place, column in enumerate(self.columns)
+            column.encoded([line[index] for line in lines])
+            for index, column in enumerate(self.columns)
         ]
         return np.concatenate(blocks, axis=1).astype(self.blank().dtype, copy=False)
 
@@ -235,22 +235,22 @@ def read(
     """
     table = Table(path, splits)
     names, num_train = table.names, table.num_train
-    label = _place(table, "label_key", label_key, LABELS)
+    label = _column_index(table, "label_key", label_key, LABELS)
     if label is None:
         wrong = f"no column of {path} is named {', '.join(LABELS[:-1])} or {LABELS[-1]}"
         allowed = f"name the label's column out of {', '.join(names)}"
         raise UsageError(wrong, key="label_key", allowed=allowed)
     is_by_file = client_key == BY_FILE and len(table.files) > 1 and BY_FILE not in names
-    client = None if is_by_file else _place(table, "client_key", client_key, CLIENTS)
-    dropped = {_place(table, "drop", name) for name in drop or ()}
-    for key, place, others in (("client_key", client, {label}), ("drop", label, dropped)):
-        if place is not None and place in others:
-            raise UsageError(f"is the label's column in {path}", key=key, value=names[place])
-    places = [place for place in range(len(names)) if place not in {label, client, *dropped}]
+    client = None if is_by_file else _column_index(table, "client_key", client_key, CLIENTS)
+    dropped = {_column_index(table, "drop", name) for name in drop or ()}
+    for key, index, others in (("client_key", client, {label}), ("drop", label, dropped)):
+        if index is not None and index in others:
+            raise UsageError(f"is the label's column in {path}", key=key, value=names[index])
+    indices = [index for index in range(len(names)) if index not in {label, client, *dropped}]
     if arrays is None:
-        (x, x_test), encoder = _examples(table, places, names[label], image_size)
+        (x, x_test), encoder = _examples(table, indices, names[label], image_size)
     else:
-        _log(table, "columns beside the arrays are no features: %s", places)
+        _log(table, "columns beside the arrays are no features: %s", indices)
         (x, x_test), encoder = arrays, None
     if image_size is not None and not isinstance(encoder, ImageEncoder):
         wrong = f"does not apply to {path}, which has no column of images"
@@ -305,7 +305,7 @@ class Table:
             raise UsageError(f"{path}: two columns are named {name!r}; use different names")
         if len(self) < 2 - self.files[0].name.lower().endswith(TEXT_ENDINGS):
             raise UsageError(f"{path}: {len(self)} rows; use a table of two or more")
-        unique = [f"{place}: {name}" for place, name in enumerate(self.names)]
+        unique = [f"{index}: {name}" for index, name in enumerate(self.names)]
         numbered = [table.rename_columns(unique) for table in tables]
         joint = pa.concat_tables(numbered, promote_options="permissive")
         self.columns = list(map(_plain, joint.columns))
@@ -320,23 +320,23 @@ class Table:
         """Rows of all files."""
         return sum(self.counts)
 
-    def where(self, place: int, row: int) -> str:
+    def where(self, index: int, row: int) -> str:
         """Name a cell by file, column, and the line or row in the file."""
         ends = np.cumsum(self.counts)
         number = int(np.searchsorted(ends, row, side="right"))
         file, row = self.files[number], row - int(ends[number] - self.counts[number])
         is_text = file.name.lower().endswith(TEXT_ENDINGS)
-        return f"{file}: column {self.names[place]!r}, {f'line {row + 2}' if is_text else f'row {row}'}"
+        return f"{file}: column {self.names[index]!r}, {f'line {row + 2}' if is_text else f'row {row}'}"
 
-    def texts(self, place: int, *, is_label: bool = False) -> list[str]:
+    def texts(self, index: int, *, is_label: bool = False) -> list[str]:
         """The cells of a column, "" where missing; numbers of classes, but for a label, are their names."""
-        if self.kinds[place] not in ("number", "text"):
-            dtype = " ".join(str(self.columns[place].type).split())
+        if self.kinds[index] not in ("number", "text"):
+            dtype = " ".join(str(self.columns[index].type).split())
             raise UsageError(
-                f"{self.path}: column {self.names[place]!r} of type {dtype} has neither numbers nor texts; "
+                f"{self.path}: column {self.names[index]!r} of type {dtype} has neither numbers nor texts; "
                 "save vectors as an .npy file beside the table, and leave other columns out (dataset.drop)"
             )
-        column, names = self.columns[place], [] if is_label else self.classes[place]
+        column, names = self.columns[index], [] if is_label else self.classes[index]
         known = {
             value: plain_text(str(names[value] if names and 0 <= value < len(names) else value))
             for value in column.unique().drop_null().to_pylist()
@@ -410,8 +410,10 @@ def _kind_of(column: Any, feature: dict[str, Any]) -> str:
     return "none" if types.is_nested(dtype) or types.is_duration(dtype) else "text"
 
 
-def _place(table: Table, option: str, name: str | None, usual: Sequence[str] = ()) -> int | None:
-    """The place of the column with this name; without a name that of the first usual one, or None."""
+def _column_index(
+    table: Table, option: str, name: str | None, usual: Sequence[str] = ()
+) -> int | None:
+    """The index of the column with this name; without a name that of the first usual one, or None."""
     if name is None:
         small = [name.lower() for name in table.names]
         return next((small.index(name) for name in usual if name in small), None)
@@ -423,12 +425,12 @@ def _place(table: Table, option: str, name: str | None, usual: Sequence[str] = (
     return table.names.index(name)
 
 
-def _clients(table: Table, place: int | None) -> Sequence[np.ndarray | None]:
+def _clients(table: Table, index: int | None) -> Sequence[np.ndarray | None]:
     """The client of each row, str [n], of both splits; without a column that of each training file."""
-    if place is not None:
-        clients = table.texts(place)
+    if index is not None:
+        clients = table.texts(index)
         if nameless := list(filter(is_nothing, clients)):
-            cell = table.where(place, clients.index(nameless[0]))
+            cell = table.where(index, clients.index(nameless[0]))
             raise UsageError(f"{cell}: {nameless[0]!r} names no client; use a name in every row")
         return np.split(np.array(clients), [table.num_train])
     names = [file.name.removesuffix(".gz").rpartition(".")[0] for file in table.splits.train]
@@ -443,51 +445,51 @@ def _clients(table: Table, place: int | None) -> Sequence[np.ndarray | None]:
 _Examples = tuple[tuple[np.ndarray, np.ndarray], Encoder]
 
 
-def _examples(table: Table, places: list[int], label: str, image_size: int | None) -> _Examples:
+def _examples(table: Table, indices: list[int], label: str, image_size: int | None) -> _Examples:
     """x of both splits: a column of images if there is one, else features; and the encoder of other rows."""
-    index = [place for place in places if _INDEX.fullmatch(table.names[place])]
-    index += [0] if 0 in places and table.names[0] == NO_NAME else []
-    _log(table, "columns that are no features: %s (the index of pandas)", index)
-    places = [place for place in places if place not in index]
+    pandas_index = [index for index in indices if _INDEX.fullmatch(table.names[index])]
+    pandas_index += [0] if 0 in indices and table.names[0] == NO_NAME else []
+    _log(table, "columns that are no features: %s (the index of pandas)", pandas_index)
+    indices = [index for index in indices if index not in pandas_index]
     text = f"column {label!r} is the label, and %s a feature, unless dataset.drop leaves it out"
-    _log(table, text, [place for place in places if table.names[place].lower() in LABELS])
-    whole = [place for place in places if table.kinds[place] == "image"]
+    _log(table, text, [index for index in indices if table.names[index].lower() in LABELS])
+    whole = [index for index in indices if table.kinds[index] == "image"]
     if len(whole) > 1:
-        named = ", ".join(repr(table.names[place]) for place in whole)
+        named = ", ".join(repr(table.names[index]) for index in whole)
         wrong = f"each of the columns {named} is a whole example"
         raise UsageError(f"{table.path}: {wrong}; leave all but one out (dataset.drop)")
     for example in whole:
-        others = [place for place in places if place != example]
+        others = [index for index in indices if index != example]
         _log(table, f"columns beside {table.names[example]!r} are no features: %s", others)
         return _images(table, example, image_size)
-    return _features(table, places)
+    return _features(table, indices)
 
 
-def _log(table: Table, text: str, places: Sequence[int]) -> None:
+def _log(table: Table, text: str, indices: Sequence[int]) -> None:
     """Log a text about these columns, if there are some."""
-    if places:
-        named = ", ".join(repr(table.names[place]) for place in places)
+    if indices:
+        named = ", ".join(repr(table.names[index]) for index in indices)
         logging.warning(f"%s: {text}", table.path, named)
 
 
-def _features(table: Table, places: Sequence[int]) -> _Examples:
+def _features(table: Table, indices: Sequence[int]) -> _Examples:
     """float32 or float64 [n, d] of all rows, NaN where a cell is missing, and the encoder of other rows."""
     columns, blocks = list[Column](), list[np.ndarray]()  # [n, k] of each column
     empty, identifiers = list[int](), list[int]()
-    for place in places:
-        name = table.names[place]
+    for index in indices:
+        name = table.names[index]
         may_number_rows = _IDENTIFIER.fullmatch(name) is not None
-        if table.kinds[place] == "number" and not may_number_rows:
-            floats = table.columns[place].cast("float64", safe=False)
+        if table.kinds[index] == "number" and not may_number_rows:
+            floats = table.columns[index].cast("float64", safe=False)
             column, values = Column(name), floats.to_numpy()[:, None]
         else:
-            cells = table.texts(place)
+            cells = table.texts(index)
             if may_number_rows and len(set(cells[: table.num_train])) == table.num_train:
-                identifiers.append(place)
+                identifiers.append(index)
                 continue
-            column, values = _encoded(table, place, cells)
+            column, values = _encoded(table, index, cells)
         if np.isnan(values).all():
-            empty.append(place)
+            empty.append(index)
             continue
         if not column.texts:
             beyond = 0 if column.are_dates else _EXACT
@@ -511,9 +513,9 @@ def _features(table: Table, places: Sequence[int]) -> _Examples:
     return (x[: table.num_train], x[table.num_train :]), encoder
 
 
-def _encoded(table: Table, place: int, cells: list[str]) -> tuple[Column, np.ndarray]:
+def _encoded(table: Table, index: int, cells: list[str]) -> tuple[Column, np.ndarray]:
     """Numbers [n, 1] of a column of dates or numbers, or one-hot codes [n, k] of texts."""
-    column = Column(table.names[place])
+    column = Column(table.names[index])
     for read in (days, number):
         known = {cell: read(cell) for cell in set(cells)}
         if None not in known.values():
@@ -524,7 +526,7 @@ def _encoded(table: Table, place: int, cells: list[str]) -> tuple[Column, np.nda
     if len(odd) < len(texts) or all(map(_OTHER_SPELLING.fullmatch, odd)):
         row = next(row for row, cell in enumerate(cells) if cell in odd)
         raise UsageError(
-            f"{table.where(place, row)}: {cells[row]!r} is not a number; write numbers with a decimal point "
+            f"{table.where(index, row)}: {cells[row]!r} is not a number; write numbers with a decimal point "
             "and without groups of digits, dates as 2024-01-31, or leave the row or the column "
             "(dataset.drop) out"
         )
@@ -538,18 +540,18 @@ def _encoded(table: Table, place: int, cells: list[str]) -> tuple[Column, np.nda
     return column, column.encoded(cells)
 
 
-def _images(table: Table, place: int, image_size: int | None) -> _Examples:
+def _images(table: Table, index: int, image_size: int | None) -> _Examples:
     num_train = table.num_train
 
     def make(target: Path) -> None:
-        cells = enumerate(table.columns[place].to_pylist())
-        images = [Encoded.of(table.where(place, row), cell) for row, cell in cells]
+        cells = enumerate(table.columns[index].to_pylist())
+        images = [Encoded.of(table.where(index, row), cell) for row, cell in cells]
         shape = common_shape(images, image_size)
         decode(target / "x-train.npy", images[:num_train], shape)
         decode(target / "x-test.npy", images[num_train:], shape)
 
     paths = [str(file.resolve()) for file in table.files]
-    key = files_key(table.files, _FORMAT, paths, num_train, table.names[place], image_size)
+    key = files_key(table.files, _FORMAT, paths, num_train, table.names[index], image_size)
     cached = cached_arrays(f"images-{table.files[0].resolve().parent.name}", key, make)
     _, height, width, channels = cached["x-train"].shape
     return (cached["x-train"], cached["x-test"]), ImageEncoder(width, height, channels)

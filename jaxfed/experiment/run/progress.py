@@ -107,10 +107,10 @@ class RunProgress(Terminal):
     ) -> None:
         """Print a table whose first columns are texts; the others are numbers, which do not wrap."""
         table = Table(box=box.SIMPLE, title=title)
-        for place, heading in enumerate(headings):
-            is_text = place < num_texts
+        for column, heading in enumerate(headings):
+            is_text = column < num_texts
             table.add_column(
-                heading, justify="left" if is_text else "right", no_wrap=not is_text or place == 0
+                heading, justify="left" if is_text else "right", no_wrap=not is_text or column == 0
             )
         for row in rows:
             table.add_row(*row)

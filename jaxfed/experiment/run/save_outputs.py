@@ -14,7 +14,7 @@ that train have a row for every test point.
     confidence   of the label, as the method defines it: XCLP's 1 - entropy / log C; a model's probability
     truth        the true class; empty if it is unknown
 
-Classes are places in `class_names` of partition.json, clients in `client_names`.
+Classes are indices into `class_names` of partition.json, clients into `client_names`.
 """
 
 from __future__ import annotations

@@ -25,12 +25,12 @@ def enable(setting: str = "auto") -> None:
 
     Programs that cannot be written or read are compiled; JAX's warnings of each, hundreds, are turned off.
     """
-    place = folder(setting)
-    if place is None:
+    path = folder(setting)
+    if path is None:
         return
     with suppress(OSError):  # JAX says so itself
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    jax.config.update("jax_compilation_cache_dir", str(place))
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(path))
     # Small programs too: there are many, and together they take a second or two.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
@@ -50,12 +50,12 @@ def folder(setting: str) -> Path | None:
     is_default = setting == "auto"
     key = "$JAXFED_CACHE" if is_default else "config.execution.compilation_cache"
     try:
-        place = folder_to_write(cache.directory() / "xla" if is_default else setting, key)
-        for part in (place, *place.absolute().parents):
+        path = folder_to_write(cache.directory() / "xla" if is_default else setting, key)
+        for part in (path, *path.absolute().parents):
             mode = part.stat().st_mode if part.exists() else 0
-            if mode & stat.S_IWOTH and not (part != place and mode & stat.S_ISVTX):
+            if mode & stat.S_IWOTH and not (part != path and mode & stat.S_ISVTX):
                 raise UsageError(
-                    f"{key}={place}: everybody can write in {part}, and so run code in this process; "
+                    f"{key}={path}: everybody can write in {part}, and so run code in this process; "
                     f"chmod o-w {part}, or choose another folder"
                 )
     except UsageError as error:
@@ -63,4 +63,4 @@ def folder(setting: str) -> Path | None:
             raise
         logging.warning("%s; compiled programs are not kept", error)
         return None
-    return place
+    return path

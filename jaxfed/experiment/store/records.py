@@ -72,8 +72,8 @@ def read_manifest(workdir: Path) -> dict[str, tuple[int, str]]:
 def manifest_of(workdir: Path, names: Iterable[str]) -> dict[str, tuple[int, str]]:
     """Return name -> length and SHA-256 of those files that exist, and of all files in those folders."""
     manifest = {}
-    for place in (workdir / name for name in names):
-        for file in sorted(file for file in (place, *place.rglob("*")) if file.is_file()):
+    for path in (workdir / name for name in names):
+        for file in sorted(file for file in (path, *path.rglob("*")) if file.is_file()):
             with safe_files.opened(file) as stream:
                 manifest[str(file.relative_to(workdir))] = _measured(stream)
     return manifest
@@ -216,14 +216,14 @@ class Sweep:
         return point.overrides.get(key, self.base.get(key))
 
 
-class Found(NamedTuple):
+class Experiments(NamedTuple):
     """Sweeps and stand-alone runs."""
 
     sweeps: tuple[Sweep, ...]
     runs: tuple[Run, ...]
 
 
-def find(workdirs: Sequence[str | os.PathLike[str]]) -> Found:
+def find(workdirs: Sequence[str | os.PathLike[str]]) -> Experiments:
     """Find the sweeps and runs under `workdirs`, at any depth, each once.
 
     Raises:
@@ -248,7 +248,7 @@ def find(workdirs: Sequence[str | os.PathLike[str]]) -> Found:
     points = (point.run for sweep in sweeps.values() for point in sweep.points)
     in_a_sweep = {run.workdir.resolve() for run in points if run}
     loose = tuple(run for path, run in runs.items() if path not in in_a_sweep)
-    return Found(tuple(sweeps.values()), loose)
+    return Experiments(tuple(sweeps.values()), loose)
 
 
 def _experiment_directories(root: Path) -> Iterator[Path]:
@@ -322,11 +322,11 @@ def sort_algorithms(
     A variant follows its algorithm, which `algorithms` maps it to.
     """
 
-    def place(name: str) -> tuple[int, str, bool, str]:
+    def rank(name: str) -> tuple[int, str, bool, str]:
         algorithm = algorithms.get(name, name)
         return _ORDER.get(algorithm, 0), algorithm, algorithm != name, name
 
-    return sorted(set(names), key=place)
+    return sorted(set(names), key=rank)
 
 
 def _measurements(

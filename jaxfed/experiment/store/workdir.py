@@ -65,7 +65,7 @@ _RENAMED = {"preprocessing.weights": "preprocessing.network"}  # in data.json of
 _PREDICTIONS = "predictions"
 AUDIT = "audit"  # folder, with audit.json
 TRACKING, TENSORBOARD, NETWORK = "tracking.jsonl", "tensorboard", "network.json"
-_OWN = (
+_RESULTS = (
     *(_SUMMARY, _CHECKPOINTS, _METRICS, PARTITION, _PREPROCESSING, _STATES, _PREDICTIONS),
     *(AUDIT, _PLOTS, TRACKING, TENSORBOARD, NETWORK, _DATA, MANIFEST),
 )  # beside config.json, in the order of their deletion
@@ -254,9 +254,9 @@ def open_for_all(
         with processes.together():  # the first one writes no round before all have a copy
             if not processes.is_first():
                 copies = Path(stack.enter_context(TemporaryDirectory(prefix="jaxfed-")))
-                for place in filter(Path.exists, (Path(path, name) for name in _TO_RESUME)):
-                    copy = shutil.copytree if place.is_dir() else shutil.copyfile
-                    copy(place, copies / place.name)
+                for entry in filter(Path.exists, (Path(path, name) for name in _TO_RESUME)):
+                    copy = shutil.copytree if entry.is_dir() else shutil.copyfile
+                    copy(entry, copies / entry.name)
                 directory = stack.enter_context(open_workdir(copies, config))
         step = max(Checkpoints(directory.checkpoints).steps(), default=None)
         processes.check_same({"the newest checkpoint in --workdir": str(step)})
@@ -333,16 +333,16 @@ def _check_owner(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def _is_moved(key: str, old: object, new: object) -> bool:
-    """True if a path differs in its folder alone; any root of data may take another's place."""
+    """True if a path differs in its folder alone; any root of data may replace another."""
     return key == "dataset.root" or Path(str(old)).name == Path(str(new)).name
 
 
 def _delete_results(path: Path) -> None:
-    for place in (path / name for name in _OWN):
-        if place.is_dir():
-            shutil.rmtree(place)
+    for entry in (path / name for name in _RESULTS):
+        if entry.is_dir():
+            shutil.rmtree(entry)
         else:
-            place.unlink(missing_ok=True)
+            entry.unlink(missing_ok=True)
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ Clients j < k form a pair, j as its first and k as its second client. With w = b
 
 There are no messages between clients and none back. Masks come from the group seed and the number of the run,
 which each client uses once: the same masks on two sets of points would reveal their difference. They also
-come from the clients' numbers of points, which place the masks of pairs: clients that were told different
-numbers share no masks, so a server that lies about them learns nothing.
+come from the clients' numbers of points, which set the offsets of pairs' masks: clients that received
+different numbers share no masks, so a server that lies about them learns nothing.
 
 The algebra is that of private simultaneous messages with correlated masks. The clients share a seed that the
 server does not know (XCLP, Algorithm 1, line 1). It determines masks u_i in Z_{2^w}^L, one per point, and

@@ -505,10 +505,10 @@ class Server(masked.Server):
         With a wrong share the result has 521 bits, more than any secret. If more than t holders sent shares,
         the secret can be reconstructed without the wrong one.
         """
-        places = {j: place for place, j in enumerate(self._holders(client), 1)}
+        points = {j: point for point, j in enumerate(self._holders(client), 1)}
         held = {
             j: self._shares[j][client]
-            for j in places
+            for j in points
             if j not in refused and client in self._shares.get(j, ())
         }
         if len(held) < self.threshold:
@@ -517,7 +517,7 @@ class Server(masked.Server):
         num_bytes = SEED_BYTES if is_survivor else KEY_BYTES
 
         def opened(*without: int) -> bytes:
-            shares = {places[j]: share for j, share in held.items() if j not in without}
+            shares = {points[j]: share for j, share in held.items() if j not in without}
             return shamir.reconstruct(shares, self.threshold, num_bytes)
 
         with contextlib.suppress(ProtocolError):
@@ -657,8 +657,8 @@ def parsed_keys(message: bytes, participants: Sequence[int]) -> dict[int, bytes]
             f"{len(participants)} mask keys have {expected} bytes, got {len(message)}"
         )
     return {
-        client: message[KEY_BYTES * place : KEY_BYTES * (place + 1)]
-        for place, client in enumerate(participants)
+        client: message[KEY_BYTES * index : KEY_BYTES * (index + 1)]
+        for index, client in enumerate(participants)
     }
 
 

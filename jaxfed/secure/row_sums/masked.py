@@ -20,7 +20,7 @@ Departures from the printed protocol, all needed:
   * Rows R_j are left out of client j's upload instead of sent as zeros.
   * Rows of clients that do not take part are left out by all. On these rows the masks of the participants
     would cancel without the owner's, and the server would read the sums.
-  * Masks depend on whose rows are where. A server that told clients different places could otherwise have
+  * Masks depend on whose rows are where. A server that sent clients different layouts could otherwise have
     all of them upload one row, where their masks would cancel.
   * Masks belong to one round. After a dropout inside, the round is aborted and another one starts
     without the client. The same masks twice would show the server differences, and a client that got

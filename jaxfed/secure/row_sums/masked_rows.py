@@ -47,29 +47,29 @@ def least_participants(rows: RowsOf) -> int:
 
 
 class ParticipatingRows:
-    """Places of each participant's rows in a round's matrices."""
+    """Row ranges of each participant in a round's matrices."""
 
     def __init__(self, rows: RowsOf, participants: Iterable[int], num_classes: int) -> None:
         owners = [*({SERVER} & rows.keys()), *sorted(participants)]
         self._sources = {owner: rows[owner] for owner in owners}
-        self._places: dict[int, slice] = {}
+        self._slices: dict[int, slice] = {}
         end = 0
         for client, source in self._sources.items():
             begin, end = end, end + source.stop - source.start
-            self._places[client] = slice(begin, end)
+            self._slices[client] = slice(begin, end)
         self.shape = end, num_classes
 
     @property
     def agreement(self) -> str:
-        """Hash of the places and the number of columns, the same at all clients that were told the same."""
-        places = [
-            (int(owner), int(rows.start), int(rows.stop)) for owner, rows in self._places.items()
+        """Hash of the row ranges and the number of columns; clients that received the same have the same."""
+        intervals = [
+            (int(owner), int(rows.start), int(rows.stop)) for owner, rows in self._slices.items()
         ]
-        return hashlib.sha256(repr((places, self.shape[1])).encode()).hexdigest()
+        return hashlib.sha256(repr((intervals, self.shape[1])).encode()).hexdigest()
 
     def __getitem__(self, client: int) -> slice:
         """The rows of one participant, or the server's."""
-        return self._places[client]
+        return self._slices[client]
 
     def gathered(self, values: np.ndarray) -> np.ndarray:
         """The participants' rows of `values` [n, C]: [n', C], a copy."""

@@ -178,7 +178,7 @@ class Channel:
         self._queues: defaultdict[tuple[int, int], deque[bytes | bytearray]] = defaultdict(deque)
 
     @staticmethod
-    def own(address: int, presence: Presence | None = None) -> OwnChannel:
+    def of_party(address: int, presence: Presence | None = None) -> OwnChannel:
         """The channel of one party whose partners are in other processes."""
         return OwnChannel(address, presence)
 

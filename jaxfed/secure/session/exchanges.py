@@ -1,7 +1,7 @@
 """Exchanges of a session as requests of `jaxfed.federation.algorithm`, and what a client keeps between them.
 
     request   terms     JSON: {"address": of the client in the session, "round", and what the method adds}
-              letter    a call message, bytes of `jaxfed.secure.session.remote_calls`
+              message   a call message, bytes of `jaxfed.secure.session.remote_calls`
     reply     frames    its packed frames, and what the method adds
 
 The first exchange is "join": the client draws 32 bytes from its operating system. A state in between serves
@@ -25,7 +25,7 @@ from jaxfed.secure.session.remote_session import Carry
 from jaxfed.secure.session.replayed_party import ReplayedParty
 
 JOIN, END = "join", "end"
-REQUEST, REPLY = {"terms": "", "letter": b""}, {"frames": b""}
+REQUEST, REPLY = {"terms": "", "message": b""}, {"frames": b""}
 NO_SESSION = {"once": False, "round": 0, "seed": b"", "past": b"", "terms": ""}
 
 
@@ -49,7 +49,7 @@ def carried(
 
     def carry(step: str, sent: Mapping[int, bytes]) -> Mapping[int, bytes]:
         requests = {
-            ids[address]: {"terms": json.dumps({"address": address, **terms}), "letter": message}
+            ids[address]: {"terms": json.dumps({"address": address, **terms}), "message": message}
             for address, message in sent.items()
         }
         replies = ask(
@@ -99,7 +99,7 @@ def answered(
     Raises:
         ProtocolError: the client has not joined a session, or the message or its terms do not belong to it.
     """
-    terms, message = request["terms"], request["letter"]
+    terms, message = request["terms"], request["message"]
     seed, past = state["seed"], remote_calls.parsed(state["past"])
     if past and terms != state["terms"]:
         raise ProtocolError("other terms than those of the session")

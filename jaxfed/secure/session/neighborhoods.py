@@ -15,7 +15,7 @@ clients collude with the server and any d leave, chosen before the graph is draw
     (b)  n (n - k - 1) / 2 C(n - k, c + d - k) / C(n, c + d) <= 2^-(sigma + 1)
     (c)  n P[Y < t] <= 2^-eta,                  Y ~ Hypergeometric(n - 1, n - 1 - d, k)
 
-(b): clients that left or collude cut the ring in two only if k/2 of them are adjacent at two places.
+(b): clients that left or collude cut the ring in two only if they include two runs of k/2 adjacent ones.
 `neighborhood` finds the smallest even k for which such a t exists, and the smallest t. The tails are exact up
 to float64's rounding. For 30 % that leave and 5 % that collude, sigma = 40 and eta = 30:
 
@@ -156,8 +156,8 @@ def drawn_graph(
     else:
         steps = [step for step in range(-(size // 2), size // 2 + 1) if step]
         neighbors = {
-            client: sorted(ring[(place + step) % len(ring)] for step in steps)
-            for place, client in enumerate(ring)
+            client: sorted(ring[(position + step) % len(ring)] for step in steps)
+            for position, client in enumerate(ring)
         }
     return Graph(neighbors, threshold, promise)
 
@@ -179,7 +179,7 @@ def _threshold(n: int, k: int, promise: Promise) -> int:
     leaving = math.floor(promise.leaving * n + _ROUNDING)
     security = -(promise.security_bits + 1) - math.log2(n)
     if k < n - 1 and k <= colluders + leaving:
-        cut = np.arange(k)  # log2 of P[k given places on the ring are all cut]
+        cut = np.arange(k)  # log2 of P[k given positions on the ring are all cut]
         log_cut = np.sum(np.log2((colluders + leaving - cut) / (n - cut)))
         if log_cut + math.log2((n - k - 1) / 2) > security:
             return 0

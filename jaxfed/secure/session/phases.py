@@ -7,9 +7,9 @@ The driver of a protocol is the server's program. It never calls a client itself
 
 `InProcess` calls the step of every client's object, one client after another. Messages of one client are
 taken before those of the next one are made, so a simulation holds few of them at a time. A network sends one
-round trip for the whole phase instead: `tell` for all clients, an exchange of frames (`channel.Channel.own`),
-then `take` for all that answered. A client there is a function of its random bytes and the frames that it has
-received, so all steps of its objects take their randomness from outside (`random_bytes`).
+round trip for the whole phase instead: `tell` for all clients, an exchange of frames, then `take` for all
+that answered (`channel.Channel.of_party`). A client there is a function of its random bytes and the frames
+that it has received, so all steps of its objects take their randomness from outside (`random_bytes`).
 
 A client that leaves is lost, and so is the sender of a message that the server refuses. The driver goes on
 with those that answered.

@@ -51,7 +51,7 @@ def parsed_call_message(message: bytes) -> CallMessage:
     """Parse a call message."""
     try:
         text, *frames = parsed(message)
-        calls = [Call(*map(_given, call)) for call in json.loads(text)]
+        calls = [Call(*map(_decoded, call)) for call in json.loads(text)]
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise ProtocolError("a malformed call message") from error
     for call in calls:
@@ -87,10 +87,10 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _given(value: Any) -> Any:
+def _decoded(value: Any) -> Any:
     """Undo `_plain`; tuples are lists afterwards."""
     if isinstance(value, list):
-        return [_given(each) for each in value]
+        return [_decoded(each) for each in value]
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
@@ -99,4 +99,4 @@ def _given(value: Any) -> Any:
         return slice(start, stop)
     if kind != "mapping":
         raise ValueError
-    return {key: _given(each) for key, each in content}
+    return {key: _decoded(each) for key, each in content}

@@ -107,7 +107,7 @@ class RemoteSession(Session):
         return bool(self._pending)
 
     def _connected(self, presence: Presence | None) -> Channel:
-        return Channel.own(SERVER, presence)
+        return Channel.of_party(SERVER, presence)
 
     def _joining(self, clients: Sequence[int]) -> Parties:
         self._pending.clear()

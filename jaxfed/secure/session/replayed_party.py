@@ -60,7 +60,7 @@ class ReplayedParty:
         self, address: int, seed: bytes, roles: Mapping[str, Role], *, may_be_sparse: bool = False
     ) -> None:
         self._address, self._roles, self._may_be_sparse = address, roles, may_be_sparse
-        self._channel, self._random_bytes = Channel.own(address), replayable_bytes(seed)
+        self._channel, self._random_bytes = Channel.of_party(address), replayable_bytes(seed)
         self._objects: dict[int, tuple[str, Any]] = {}
         self._left: dict[int, list[str]] = {}  # steps of each setup, each of which is taken once
         self.endpoint: PartyEndpoint | None = None

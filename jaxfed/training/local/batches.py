@@ -229,9 +229,9 @@ def _episodes(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:
         step_key = jax.random.fold_in(key, step)
 
         def drawn(length: int) -> tuple[jax.Array, jax.Array]:
-            places = slice(length)
-            labeled, others = is_labeled[places], without_label[places]
-            return draw(step_key, data.label[places], labeled, others, sizes)
+            front = slice(length)
+            labeled, others = is_labeled[front], without_label[front]
+            return draw(step_key, data.label[front], labeled, others, sizes)
 
         return by_extent(data.x, extent(data), drawn)
 
@@ -239,17 +239,17 @@ def _episodes(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:
 
 
 def _in_front(
-    data: ClientData, member: jax.Array, place_of: Callable[[int], jax.Array]
+    data: ClientData, member: jax.Array, rank_of: Callable[[int], jax.Array]
 ) -> jax.Array:
     """int32 [N]: the members, bool [N], in the order of their ranks, then the others.
 
-    `place_of(length)` ranks the first `length` rows; the rank of a row does not depend on `length`.
+    `rank_of(length)` ranks the first `length` rows; the rank of a row does not depend on `length`.
     """
     capacity = len(member)
 
     def order(length: int) -> jax.Array:
-        place = place_of(length).astype(jnp.float32)
-        front = jnp.argsort(jnp.where(member[:length], place, jnp.inf)).astype(jnp.int32)
+        rank = rank_of(length).astype(jnp.float32)
+        front = jnp.argsort(jnp.where(member[:length], rank, jnp.inf)).astype(jnp.int32)
         return jnp.concatenate([front, jnp.arange(length, capacity, dtype=jnp.int32)])
 
     return by_extent(data.x, extent(data), order)
@@ -332,9 +332,9 @@ def draw(
     """
     labeled_key, unlabeled_key = jax.random.split(key)
     # Class by class, within a class in random order; others behind them.
-    place = jnp.where(is_labeled, label, sizes.num_classes)
-    order = jnp.lexsort((jax.random.uniform(labeled_key, label.shape), place)).astype(jnp.int32)
-    counts = jax.nn.one_hot(place, sizes.num_classes, dtype=jnp.int32).sum(axis=0)
+    group = jnp.where(is_labeled, label, sizes.num_classes)
+    order = jnp.lexsort((jax.random.uniform(labeled_key, label.shape), group)).astype(jnp.int32)
+    counts = jax.nn.one_hot(group, sizes.num_classes, dtype=jnp.int32).sum(axis=0)
     starts, num_labeled = jnp.cumsum(counts) - counts, jnp.sum(counts)
 
     def of_each_class(first: int, number: int) -> tuple[jax.Array, jax.Array]:

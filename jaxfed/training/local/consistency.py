@@ -60,13 +60,13 @@ class Views(NamedTuple):
     """Predictions for a batch: the input of a term.
 
     Fields:
-        own: float32 [B, C], p_L: by the model in training, held fixed.
+        current: float32 [B, C], p_L: by the model in training, held fixed.
         received: float32 [B, C], p_G: by the received model in evaluation mode; p_L unless `asks_received`.
         strong: [B, C], logits of the model in training on the strong view; differentiated.
         batch: the batch; terms of labeled and unused examples are not counted.
     """
 
-    own: jax.Array
+    current: jax.Array
     received: jax.Array
     strong: jax.Array
     batch: Batch
@@ -151,7 +151,7 @@ def confident(
     """
 
     def term(views: Views) -> jax.Array:
-        p = views.own if labeled_by == "own" else views.received
+        p = views.current if labeled_by == "own" else views.received
         label = jnp.argmax(p, axis=-1).astype(jnp.int32)
         least = jnp.asarray(threshold, jnp.float32)
         is_sure = jnp.max(p, axis=-1) >= (least[label] if least.ndim else least)
@@ -173,7 +173,7 @@ def graph_where_unsure(
     """
 
     def either(views: Views) -> jax.Array:
-        surest = jnp.maximum(jnp.max(views.own, axis=-1), jnp.max(views.received, axis=-1))
+        surest = jnp.maximum(jnp.max(views.current, axis=-1), jnp.max(views.received, axis=-1))
         by_graph = views.batch.weight * pointwise(views.strong, views.batch.label)
         return jnp.where(surest >= threshold, term(views), by_graph)
 

@@ -65,7 +65,7 @@ def with_prototypes(embed: Embed, num_classes: int) -> Points:
     """
 
     @jax.jit
-    def in_place(
+    def of_client(
         features: jax.Array, y: jax.Array, mask: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         is_labeled = mask & (y >= 0)
@@ -81,7 +81,7 @@ def with_prototypes(embed: Embed, num_classes: int) -> Points:
 
     def points(state: ServerState, cohort: Cohort, key: jax.Array) -> Cohort:
         y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
-        x, y, mask = jax.vmap(in_place)(jnp.asarray(embed(state, cohort, key)), y, mask)
+        x, y, mask = jax.vmap(of_client)(jnp.asarray(embed(state, cohort, key)), y, mask)
         return cohort._replace(x=x, y=y, mask=mask)
 
     return points
@@ -149,8 +149,8 @@ class _InOneProgram:
     def __call__(self, entered: Cohort, seed: int) -> tuple[Any, Any, Metrics]:
         y, projection = jnp.asarray(entered.y), xclp.setup(seed)
         if isinstance(entered.x, Ragged):
-            places = entered.x.places(len(entered.x.rows))
-            labeled = self._label_rows(entered.x, y, *places, projection)
+            coordinates = entered.x.coordinates(len(entered.x.rows))
+            labeled = self._label_rows(entered.x, y, *coordinates, projection)
         else:
             mask = jnp.asarray(entered.mask)
             labeled = self._label_cohort(jnp.asarray(entered.x), y, mask, projection)

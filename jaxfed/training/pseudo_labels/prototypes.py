@@ -5,7 +5,7 @@
     sharpened_k = p_k^(1/T) / sum_k' p_k'^(1/T)                                        (eq. 5)
 
 (Kim, Park, Sohn, Shu, Kim, arXiv 2205.13921; see `jaxfed.algorithms.protofssl`.) d is the
-Euclidean distance; the authors' code has the mean over dimensions of squared differences in its place.
+Euclidean distance; the authors' code has the mean over dimensions of squared differences instead.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Prototypes(NamedTuple):
 
     Fields:
         center: float32 [..., C, D]; zeros for a class without one.
-        is_there: bool [..., C].
+        is_present: bool [..., C], True for a class with a prototype.
     """
 
     center: jax.Array
-    is_there: jax.Array
+    is_present: jax.Array
 
 
 def class_means(
@@ -106,8 +106,8 @@ def log_probabilities(
 ) -> jax.Array:
     """log p_k(z), float32 [n, C]; -inf for classes without a prototype; uniform without any."""
     logits = -DISTANCES[distance](embedding, prototypes.center)
-    anything = jnp.any(prototypes.is_there)
-    logits = jnp.where(prototypes.is_there | ~anything, logits, -jnp.inf)
+    anything = jnp.any(prototypes.is_present)
+    logits = jnp.where(prototypes.is_present | ~anything, logits, -jnp.inf)
     return jax.nn.log_softmax(jnp.where(anything, logits, 0))
 
 
@@ -118,7 +118,7 @@ def mean_probabilities(
 
     `helpers` are stacked [H, C, D]. A helper gives probability 0 to a class that it lacks.
     """
-    has_any = jnp.any(helpers.is_there, axis=-1)
+    has_any = jnp.any(helpers.is_present, axis=-1)
 
     def one(prototypes: Prototypes) -> jax.Array:
         return jnp.exp(log_probabilities(embedding, prototypes, distance))
@@ -140,15 +140,15 @@ def sharpened(probability: jax.Array, temperature: float) -> jax.Array:
 def completed(helpers: Prototypes) -> Prototypes:
     """Fill in each helper's missing prototypes by the others' mean; a helper without any stays empty."""
     joint = joint_means(helpers)
-    center = jnp.where(helpers.is_there[..., None], helpers.center, joint.center[None])
-    is_there = jnp.any(helpers.is_there, axis=-1, keepdims=True) & joint.is_there[None]
-    return Prototypes(center, is_there)
+    center = jnp.where(helpers.is_present[..., None], helpers.center, joint.center[None])
+    is_present = jnp.any(helpers.is_present, axis=-1, keepdims=True) & joint.is_present[None]
+    return Prototypes(center, is_present)
 
 
 def joint_means(helpers: Prototypes) -> Prototypes:
     """Mean prototype of each class, over the helpers [H, C, D] that have it."""
-    count = jnp.sum(helpers.is_there, axis=0)
-    total = jnp.sum(jnp.where(helpers.is_there[..., None], helpers.center, 0), axis=0)
+    count = jnp.sum(helpers.is_present, axis=0)
+    total = jnp.sum(jnp.where(helpers.is_present[..., None], helpers.center, 0), axis=0)
     return Prototypes(total / jnp.maximum(count, 1).astype(jnp.float32)[:, None], count > 0)
 
 
@@ -158,7 +158,7 @@ def message_bytes(shown: Prototypes) -> jax.Array:
     Bits fill whole bytes, numbers are float32. A client without prototypes sends nothing.
     """
     *_, num_classes, dim = shown.center.shape
-    number = jnp.sum(shown.is_there, axis=-1, dtype=jnp.int32)
+    number = jnp.sum(shown.is_present, axis=-1, dtype=jnp.int32)
     return jnp.where(number > 0, -(-num_classes // 8) + 4 * dim * number, 0)
 
 

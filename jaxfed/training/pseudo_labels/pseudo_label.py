@@ -67,8 +67,8 @@ def embedding(model: Model, map_clients: MapClients, *, augment: Augment | None 
     def embed_rows(shared: Any, part: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
         state, keys, rows = shared
 
-        def embed_one(place: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-            row, client, number = place
+        def embed_one(example: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+            row, client, number = example
             seen = view(augment, jax.random.fold_in(keys[client], number), rows[row][None])
             return model.features(state, seen)[0]
 
@@ -82,8 +82,8 @@ def embedding(model: Model, map_clients: MapClients, *, augment: Augment | None 
         assert isinstance(x, Ragged)
         length = length_for(x.num_rows, len(x.rows), parts=jax.device_count())
         row = np.minimum(np.arange(length), len(x.rows) - 1)
-        places = tuple(of_row.reshape(-1, ROWS_AT_ONCE) for of_row in (row, *x.places(length)))
-        features = embed_parts((state.model, keys, jnp.asarray(x.rows)), places)
+        parts = tuple(of_row.reshape(-1, ROWS_AT_ONCE) for of_row in (row, *x.coordinates(length)))
+        features = embed_parts((state.model, keys, jnp.asarray(x.rows)), parts)
         return replace(x, rows=features.reshape(length, *features.shape[2:]))
 
     def embed(state: ServerState, cohort: Cohort, key: jax.Array) -> jax.Array | Ragged:

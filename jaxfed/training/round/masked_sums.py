@@ -168,7 +168,7 @@ def counted_in_sum(parts: Parts, state: ServerState) -> dict[str, np.ndarray]:
         "statistics": jax.tree.leaves(nnx.split_state(state.model, nnx.Param, ...)[1]),
         "control": parts.control.is_sent and jax.tree.leaves(state.control),
     }
-    return {kind: np.zeros(1, np.int32) for kind, is_there in has.items() if is_there}
+    return {kind: np.zeros(1, np.int32) for kind, is_present in has.items() if is_present}
 
 
 def masked(

@@ -79,7 +79,7 @@ def federated_training(
             given labels alone they take part, with a placeholder label of weight 0.
 
     Raises:
-        UsageError: pseudo-labels or a place of labels that does not suit; in `init`, such a federation.
+        UsageError: pseudo-labels or a value of `labels_at` that does not suit; in `init`, such a federation.
     """
     server = None
     if training.server.examples is not None:

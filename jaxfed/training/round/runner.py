@@ -221,7 +221,7 @@ class CohortClients:
 def _check_client_state(before: Any, after: Any) -> None:
     """Check, where the round is traced, that a client's new state has the form of its old one.
 
-    A state of another form would be stored at the old one's place: cut, repeated, or rounded to integers.
+    A state of another form would be written over the old one: cut, repeated, or rounded to integers.
     """
     forms: list[Any] = [jax.tree.structure(state) for state in (before, after)]
     if forms[0] != forms[1]:

@@ -104,8 +104,8 @@ def folds(cohort: Cohort, num_folds: int, seed: int) -> np.ndarray:
     for fold_of_row, client, y in zip(fold, cohort.client_id, np.asarray(cohort.y), strict=True):
         rng = np.random.default_rng((seed, int(client)))
         shuffled = rng.permutation(np.flatnonzero(y >= 0))
-        place = rng.permutation(y.max() + 1)  # random class order, else c, c + 1 never share a fold
-        by_class = shuffled[np.argsort(place[y[shuffled]], kind="stable")]
+        rank = rng.permutation(y.max() + 1)  # random class order, else c, c + 1 never share a fold
+        by_class = shuffled[np.argsort(rank[y[shuffled]], kind="stable")]
         fold_of_row[by_class] = (rng.integers(num_folds) + np.arange(len(by_class))) % num_folds
     return fold
 

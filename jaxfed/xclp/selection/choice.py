@@ -290,17 +290,17 @@ def fitted(points: Labeled, p: P) -> P:
     """Return `p` with the prior fitted to leave-one-out data."""
     counts, cohort = (np.maximum(each, 0) for each in left_out_counts(points))
     of_labels = [shares(counts, cohort, labels)[0] for labels in PRIOR_LABELS]
-    labels = PRIOR_LABELS[_mean_place(log_sums(of_labels, points.answers))]
+    labels = PRIOR_LABELS[_mean_index(log_sums(of_labels, points.answers))]
 
     def at(gamma: float) -> np.ndarray:
         weighed = replace(p, client_prior=1 / gamma, client_prior_labels=labels)
         return np.asarray(probabilities(left_out_scores(points, weighed), gamma))
 
-    gamma = SHARPNESS[_mean_place(log_sums([at(gamma) for gamma in SHARPNESS], points.answers))]
+    gamma = SHARPNESS[_mean_index(log_sums([at(gamma) for gamma in SHARPNESS], points.answers))]
     return replace(p, client_prior=1 / gamma, client_prior_labels=labels)
 
 
-def _mean_place(sums: np.ndarray) -> int:
+def _mean_index(sums: np.ndarray) -> int:
     likelihoods = sums[:-1, 0]
     weights = np.exp(likelihoods - likelihoods.max())
     return round(float(weights @ np.arange(len(weights)) / weights.sum()))

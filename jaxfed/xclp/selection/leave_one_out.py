@@ -103,8 +103,8 @@ def half_hits(left_out: np.ndarray, answers: np.ndarray) -> np.ndarray:
 def alone(matrix: PropagationMatrix, points: np.ndarray) -> np.ndarray:
     """bool [m]: true for points without any other of these points in their component of the graph."""
     root = np.asarray(everywhere(components(matrix.graph)).root)
-    _, place, sizes = np.unique(root[points], return_inverse=True, return_counts=True)
-    return np.asarray(sizes[place] == 1)
+    _, component, sizes = np.unique(root[points], return_inverse=True, return_counts=True)
+    return np.asarray(sizes[component] == 1)
 
 
 def labeled_rows(

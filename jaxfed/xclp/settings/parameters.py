@@ -29,7 +29,7 @@ import jax
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.registry import Place, Registry
+from jaxfed.registry import LazyFactory, Registry
 from jaxfed.settings import (
     Allowed,
     Count,
@@ -57,12 +57,12 @@ Counts = Mapping[int, np.ndarray]  # numbers of labels of every client, float32 
 _PROTOCOLS = ("phe", "ot", "masked")  # functions of `jaxfed.secure.hamming.protocols`
 
 
-def _table(key: str, **steps: Place) -> Registry[Any]:
+def _table(key: str, **steps: LazyFactory) -> Registry[Any]:
     return Registry(f"xclp.{key}", steps)
 
 
-def _step(file: str, name: str, **keywords: Any) -> Place:
-    return Place(f"jaxfed.xclp.steps.{file}", name, keywords)
+def _step(file: str, name: str, **keywords: Any) -> LazyFactory:
+    return LazyFactory(f"jaxfed.xclp.steps.{file}", name, keywords)
 
 
 # Line 3: the source of Pi.
@@ -456,7 +456,7 @@ class Parameters(Propagation):
         return departures_of(self.presence, STAGES, "presence", "xclp")
 
     def _check_presence(self) -> None:
-        is_there = {
+        has_stage = {
             "setup": self.has_session,
             "hamming": self.hamming != "plaintext",
             "influence": self.has_session and self.influence == "columns",
@@ -464,7 +464,7 @@ class Parameters(Propagation):
             "sums": self.row_sums != "plaintext",
         }
         for departure in self.departures:
-            if not is_there[departure.stage]:
+            if not has_stage[departure.stage]:
                 raise UsageError(
                     f"stage {departure.stage!r} needs {STAGES[departure.stage][2]}",
                     key="presence",

@@ -9,7 +9,7 @@ is compared with itself and with h others at most, so p h / 2 pairs are left. `c
     "neighbors"   h / 2 others drawn, then at most h / 2 that the server chooses: pairs with the most points
                   near a common point, by the distances found so far (neighbors of neighbors)
 
-The draw is a circulant graph on a random permutation: places i and i + s of a ring are joined, for s = 1,
+The draw is a circulant graph on a random permutation: positions i and i + s of a ring are joined, for s = 1,
 which makes it connected, and h / 2 - 1 other random s. With s = 1, ..., h / 2 labels would spread slowly, and
 neighbors of neighbors would mostly be neighbors.
 
@@ -67,14 +67,14 @@ def pair_choices(size: int, by: str, seed: int) -> list[ChoosePairs]:
 def drawn_pairs(clients: list[int], size: int, rng: np.random.Generator) -> list[Pair]:
     """Pairs (lower, higher), sorted, of a connected random graph; each client has `size` others, even."""
     p = len(clients)
-    places = np.arange(p)
+    ring = np.arange(p)
     if size >= p - 1:
         ends = np.triu_indices(p, 1)
     else:
-        places = rng.permutation(p)
+        ring = rng.permutation(p)
         steps = np.append(1, 2 + rng.permutation((p - 1) // 2 - 1)[: size // 2 - 1])
         ends = np.repeat(np.arange(p), len(steps)), (np.arange(p)[:, None] + steps).ravel() % p
-    pairs = np.sort(np.asarray(clients)[places[np.stack(ends, axis=1)]], axis=1)
+    pairs = np.sort(np.asarray(clients)[ring[np.stack(ends, axis=1)]], axis=1)
     return sorted(map(tuple, pairs.tolist()))
 
 
@@ -94,8 +94,8 @@ def chosen_pairs(
 
     clients, n = np.array(list(sizes)), len(indices)
     owner = np.repeat(np.arange(len(clients)), list(sizes.values()))
-    point, place = np.nonzero(indices >= 0)
-    other = indices[point, place]
+    point, slot = np.nonzero(indices >= 0)
+    other = indices[point, slot]
     ends = np.concatenate([owner[point], owner[other]]), np.concatenate([other, point])
     near = sparse.csr_array((np.ones(len(ends[0]), np.int64), ends), shape=(len(clients), n))
     common = sparse.triu(near @ near.T, 1, "coo")  # by pair, sum over points of links x links
@@ -184,7 +184,7 @@ def among_pairs(
         partners[k].add(j)
     missing = int(no_distance(codes[0].shape[1]))
     parts = []
-    for client_codes, place, among in zip(codes, rows, partners, strict=True):
+    for client_codes, client_rows, among in zip(codes, rows, partners, strict=True):
         if not among:
             shape = len(client_codes), num_neighbors
             parts.append([np.full(shape, fill, np.int32) for fill in (-1, missing)])
@@ -202,7 +202,7 @@ def among_pairs(
         indices, distances = in_batches(search, client_codes, COMPARED_BATCH)
         indices = np.append(numbers, -1)[indices].astype(np.int32)
         # Without the point itself; if k + 1 equal codes come before it, without the last of them.
-        is_itself = indices == np.arange(place.start, place.stop)[:, None]
+        is_itself = indices == np.arange(client_rows.start, client_rows.stop)[:, None]
         left_out = np.where(is_itself.any(axis=1), is_itself.argmax(axis=1), num_neighbors)
         columns = np.arange(num_neighbors)
         columns = columns + (columns >= left_out[:, None])

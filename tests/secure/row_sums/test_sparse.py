@@ -89,8 +89,8 @@ def test_means_of_classes():
     session = sparse_session(20, leaving([(5, ("receive", "classes"), 0)]))
     means = class_means.class_means(session, shown, is_resilient=True)
     stay = [own for j, own in shown.items() if j != 5]
-    count = sum(own.is_there for own in stay)
-    center = sum(np.where(own.is_there[:, None], own.center, 0) for own in stay) / count[:, None]
+    count = sum(own.is_present for own in stay)
+    center = sum(np.where(own.is_present[:, None], own.center, 0) for own in stay) / count[:, None]
     np.testing.assert_array_equal(means.contributors, count)
     np.testing.assert_allclose(means.center, center, atol=1e-9)
 

@@ -250,4 +250,4 @@ def test_frames_of_others_and_for_others_are_refused():
     frame = Header(bytes(16), 1, SERVER, "hello", 0, 0, False).packed()
     for address, sender in ((SERVER, 0), (0, None)):
         with pytest.raises(ProtocolError, match="frame"):
-            Channel.own(address).feed([frame], sender)
+            Channel.of_party(address).feed([frame], sender)

@@ -71,8 +71,8 @@ def test_the_received_model_predicts_the_weak_view():
         seen = {}
 
         def term(views):
-            seen.update(own=views.own, received=views.received, strong=views.strong)
-            return jnp.sum(views.own + views.received, axis=-1)
+            seen.update(current=views.current, received=views.received, strong=views.strong)
+            return jnp.sum(views.current + views.received, axis=-1)
 
         local = LocalTraining(augment=plus_one, strong_augment=doubled)
         shifted = consistency(model, local, term, asks_received=True)

@@ -29,7 +29,7 @@ def test_a_support_has_the_means_of_its_used_rows():
     embedding = rng.normal(size=(12, 5)).astype(np.float32)  # 4 classes, 3 rows of each
     used = np.array([1, 1, 1, 1, 0, 1, 0, 0, 0, 0, 0, 1], bool)
     found = support_means(jnp.asarray(embedding), jnp.asarray(used), 4)
-    assert found.is_there.tolist() == [True, True, False, True]
+    assert found.is_present.tolist() == [True, True, False, True]
     for k in (0, 1, 3):
         rows = slice(3 * k, 3 * k + 3)
         np.testing.assert_allclose(

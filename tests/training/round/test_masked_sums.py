@@ -220,7 +220,7 @@ def test_a_letter_of_another_round_than_the_updates_is_refused():
     """Its masks would be of one round, its numbers of another."""
     client = network.SummingClient(inner=None).side
     own = network.NO_SUMMAND | {"summand": np.ones(2).tobytes(), "round": 3}
-    request = {"terms": json.dumps({"address": 0, "round": 2}), "letter": b""}
+    request = {"terms": json.dumps({"address": 0, "round": 2}), "message": b""}
     with pytest.raises(ProtocolError, match="of round 2 without an update of that round"):
         client.answer("join", own, request, None)
 

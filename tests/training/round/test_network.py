@@ -138,6 +138,6 @@ def test_training_needs_labels_of_the_round():
         side.answer("update", own, request._replace(round=np.int32(7)), cohort)
     with pytest.raises(ProtocolError, match="training without labels of the round"):
         side.answer("update", {**own, "label": b""}, request, cohort)
-    letter = {"terms": '{"address":0,"seed":1,"round":9}', "letter": b""}
+    letter = {"terms": '{"address":0,"seed":1,"round":9}', "message": b""}
     with pytest.raises(ProtocolError, match="without points of that round"):
         side.answer("join", own, letter, cohort)

@@ -166,7 +166,7 @@ def request(number=1, letter=None):
     frame = framing.Header(bytes(16), SERVER, 0, "invite", 0, 0, is_sealed=False).packed()
     join = CallMessage([Call(1, "setup", {}, "join", [])], [frame]).to_bytes()
     session = json.dumps({"address": 0, "seed": 7, "round": number})
-    return {"terms": session, "letter": join if letter is None else letter}
+    return {"terms": session, "message": join if letter is None else letter}
 
 
 def test_a_state_serves_one_session_on_the_same_examples():
