@@ -23,8 +23,8 @@ from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductiv
 def client_knn(*, num_classes: int, num_neighbors: Count = 5) -> FederatedAlgorithm:
     """Each client classifies its points by its own labeled ones; confidence is the share of votes.
 
-    A client with fewer than `num_neighbors` labels uses all it has; one without labels gets -1. Labeled
-    points vote for themselves too, so only unlabeled and new points tell anything.
+    A client with fewer than `num_neighbors` labels uses all it has; one without labels gets -1. A labeled
+    point is its own neighbor, so accuracy has a meaning on unlabeled and new points only.
 
     Args:
         num_classes: C.
@@ -32,13 +32,13 @@ def client_knn(*, num_classes: int, num_neighbors: Count = 5) -> FederatedAlgori
 
     Cost: sum_j n_j l_j d operations.
     """
-    del num_classes  # known classes are those the client has labels of
+    del num_classes  # a client predicts classes of its labels only
 
     def label_client(vectors: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         labeled = labels >= 0
         if not labeled.any():
             return np.full(len(labels), UNLABELED, np.int32), np.zeros(len(labels), np.float32)
-        # Here, because scikit-learn takes a second to import, which other methods need not wait for.
+        # Imported here, because scikit-learn takes a second that other methods need not wait for.
         from sklearn.neighbors import KNeighborsClassifier
 
         classifier = KNeighborsClassifier(

@@ -10,12 +10,12 @@ the covariance of the class over n_kc, so S_c estimates it without second moment
 mu_kc and its numbers of labels, C d + C numbers, and receives W, or, where lambda is chosen, G, B and n.
 
 The server needs each client's means: there are no masked sums of them. A mean of one label is that example's
-features. The estimate needs many clients a class; classes of one client add nothing to G, and with one
-label of each class at a time G is 0 and the head is FedNCM's.
+features. The estimate needs many clients a class; a class of one client adds nothing to G. If every
+class has one label in all, G is 0 and the head is FedNCM's.
 
-Differences from the paper: its shrinkage gamma I of every class is one lambda I, which leave-one-out may
-choose. The part of point i in G is taken to be that of a client without other labels of its class,
-r_i = z_i - mu_c. Of clients with more labels it is smaller: hits of a small lambda are then underestimated.
+Differences from the paper: one lambda I, which leave-one-out may choose, replaces its shrinkage gamma I of
+every class. Leave-one-out takes the part of point i in G to be that of a client without other labels of its
+class, r_i = z_i - mu_c. With more labels the part is smaller: hits of a small lambda are then underestimated.
 """
 
 from __future__ import annotations

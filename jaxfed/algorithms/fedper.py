@@ -43,7 +43,7 @@ from jaxfed.training.round.round import federated_training, weighted_mean
 from jaxfed.training.server_state import ServerState, whole
 from jaxfed.training.specification import Training
 
-Steps = Callable[[ClientRound, nnx.State], Trained]  # from a start model
+Steps = Callable[[ClientRound, nnx.State], Trained]  # (client, start model) -> trained model
 
 
 class ClientHead(NamedTuple):

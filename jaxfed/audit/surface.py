@@ -1,11 +1,11 @@
-"""The attack surface of each method: which messages of a round its parties have.
+"""The attack surface of each method: the messages of a round that its parties have.
 
     views = surface_of(factory, keywords, algorithm)
     views(played)                      # list of `View`, of one round
 
 Methods that average parameters show each client's model and the mean (`_averaged`). The others are in
-`SHOWN`, by the name of their factory; a method that is in neither shows nothing that an attack is known for.
-A function of the table receives a method's ingredients and settings as attributes of one object.
+`SHOWN`, by the name of their factory; for a method in neither no attack is known. A function of the table
+receives a method's ingredients and settings as attributes of one object.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _kept(model: nnx.State, deltas: nnx.State, weights: jax.Array, state: Any) -
     return model, (model, deltas)
 
 
-# A server that takes no step. The optimizer's state after a round is the model that clients received, and
+# A server that takes no step. Its optimizer state after a round holds the model that clients received, and
 # their deltas [K, ...].
 _RECORDING = Aggregate(lambda model, key: (), _kept)
 
@@ -135,7 +135,7 @@ def _averaged(parts: Parts) -> Views:
 
 
 def _local_learning(args: Any, played: Played) -> list[View]:
-    """Clients' own models, which nobody has: a baseline."""
+    """Clients' models, which no message contains: a baseline."""
     shown = played.after.learner, played.cohort.client_id, args.num_classes
     return [probabilities_shown(args.learner, *shown, message="own model", adversary=NOBODY)]
 
@@ -216,10 +216,10 @@ def _pate(args: Any, played: Played) -> list[View]:
 
 
 def _xclp(args: Any, played: Played) -> list[View]:
-    """One more client's rows of Z, and together with the server its distances of codes.
+    """Rows of Z of an extra client and, if it colludes with the server, its distances of codes.
 
-    Its unlabeled points are the examples that it is curious about. It comes in time: points that come late
-    are not in its graph either. The exchanges for a head are not attacked.
+    Its unlabeled points are the examples under attack. It joins before the graph is made: points that come
+    late are not in its graph either. The exchanges for a head are not attacked.
     """
     p, execution = replace(args.parameters, seed=drawn_seed(played.key)), args.execution
     p = replace(p, head="none", select=[entry for entry in p.select if entry != "head"])
@@ -258,7 +258,7 @@ def _xclp(args: Any, played: Played) -> list[View]:
 
 
 def _pooled_lp(args: Any, played: Played) -> list[View]:
-    """One more client's rows of Z; its unlabeled points are the examples that it is curious about."""
+    """Rows of Z of an extra client, whose unlabeled points are the examples under attack."""
     p, (vectors, labels) = args.p, client_arrays(played.cohort)
     sizes = list(map(len, vectors))
 

@@ -35,7 +35,7 @@ from jaxfed.settings import REQUIRED, OneOf, Setting, advice, check_value, setti
 from jaxfed.training.specification import PSEUDO_LABELS
 
 PLUGINS: tuple[Registry[Any], ...] = (PSEUDO_LABELS, READERS, SCHEMES)
-"""Registries of which an entry registered from outside has a section of its name."""
+"""Registries whose external entries have a section each, of the entry's name."""
 CANDIDATES = "selection.candidates."  # METHOD.KEY follows
 _FIRST = re.compile(r"(model\.name|\w+\.algorithm)=")
 _ALL = "docs/keys.md lists all keys"
@@ -52,8 +52,8 @@ def with_overrides(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
     """Return a copy of the config with overrides applied in order, references resolved and keys locked.
 
     `model.name` and `NAME.algorithm`, which defines a variant of an algorithm, are applied first: they
-    determine which keys exist. Another network replaces the options of the config's own, another
-    `dataset.name` the sizes of its data set (`jaxfed.config.base.SIZES_OF_A_SET`).
+    determine which keys exist. A new network drops the options of the old one. A new
+    `dataset.name` resets the sizes of the data set (`jaxfed.config.base.SIZES_OF_A_SET`).
     """
     changed = copy.deepcopy(config)  # with its references, so overrides propagate along them
     changed.unlock()
@@ -102,7 +102,7 @@ def settings_in(config: ConfigDict, section: str) -> Mapping[str, Setting]:
 
 
 def _candidates(config: ConfigDict, name: str) -> dict[str, Setting]:
-    """Return key -> setting of values to try: lists of numbers and switches of a one-shot method."""
+    """Return key -> setting of candidate values: lists, for each number and switch of a one-shot method."""
     is_known = methods.algorithm_of(config, name) in ALGORITHMS
     if not is_known or methods.needs(config, name).trains:
         return {}
@@ -127,7 +127,7 @@ def setting_of(config: ConfigDict, key: str) -> Setting | None:
 
 
 def value_of(config: ConfigDict, key: str) -> Any:
-    """Return the value of a key, of a method's key outside the config that in effect; None if unknown."""
+    """Return the value of a key, for a method's key outside the config the one in effect; None if unknown."""
     flat, setting = dict(flatten(config.to_dict())), setting_of(config, key)
     owner, _, name = key.partition(".")
     shared = name if name.startswith("training.") else ""
@@ -138,7 +138,7 @@ def value_of(config: ConfigDict, key: str) -> Any:
 
 
 def _optional_sections() -> list[str]:
-    """Return the sections of learners, and of what is registered from outside."""
+    """Return the sections of learners and of external registry entries."""
     outside = [name for registry in PLUGINS for name in registry.from_outside()]
     return [*(f"learner.{name}" for name in LEARNERS), *outside]
 
@@ -209,7 +209,7 @@ def _override(config: ConfigDict, text: str) -> None:
 
 
 def _parsed(key: str, text: str, kind: type, hint: Any) -> Any:
-    """Parse a value as absl's flags do as `kind`; a tuple or None as a Python literal, or else as text."""
+    """Parse a value of type `kind` as absl's flags do; a tuple or None as a Python literal, else as text."""
     if kind in _PARSERS:
         try:
             return _PARSERS[kind].parse(text)
@@ -239,7 +239,7 @@ class Entry(NamedTuple):
 
 
 def entries() -> list[Entry]:
-    """Return keys by section: shared ones, those of methods, learners, networks, and of what is added."""
+    """Return all keys: shared ones, then those of methods, learners, external entries and networks."""
     all_entries = [
         _entry(f"{section}.{key}".lstrip("."), one)
         for section in [*SECTIONS, *ALGORITHMS, *_optional_sections()]

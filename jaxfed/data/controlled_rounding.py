@@ -1,4 +1,4 @@
-"""Tables of clients x classes, scaled and rounded at random with sums preserved; random choices by group."""
+"""Random controlled rounding of tables of clients x classes, which keeps sums; random choices by group."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def apportion(exact: np.ndarray, total: int, rng: np.random.Generator) -> np.nda
 
 
 def split_at_random(totals: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Shuffle examples of classes and cut them into parts: int64 [M, C] of these column and row sums."""
+    """Shuffle examples and cut them into parts: counts int64 [M, C] with these column and row sums."""
     num_classes = len(totals)
     classes = rng.permutation(np.repeat(np.arange(num_classes), totals))
     cells = np.repeat(np.arange(len(sizes)) * num_classes, sizes) + classes
@@ -180,7 +180,7 @@ def stratified(strata: np.ndarray, number: int, rng: np.random.Generator) -> np.
 
 
 def chosen_of_each(groups: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """bool [n]: counts[g] of the members of each group g at random, all where it has fewer."""
+    """bool [n]: counts[g] random members of each group g, or all if it has fewer."""
     order = rng.permutation(len(groups))
     chosen = np.empty(len(groups), bool)
     chosen[order] = first_of_each(groups[order], counts)

@@ -10,8 +10,8 @@ If b holds bits only, b_1 = 0 and two products suffice.
 
 A residue modulo 2^w, w < 16, is treated as one modulo 2^16; the caller reduces the result.
 
-Rows are padded to a multiple of 32 bytes, which is what codes have: with d = 70 XLA for GPUs (jaxlib 0.11.2,
-on an H200) returned twice the product.
+Rows are padded to a multiple of 32 bytes, the length that codes have already: with d = 70 XLA for GPUs
+(jaxlib 0.11.2, on an H200) returned twice the product.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Convolutional networks, most of them those of papers.
+"""Convolutional networks, most of them from papers.
 
     cnn               a small one: minutes of FedAvg on a laptop
     cnn13             XCLP's Section 4.2, for CIFAR-10 and CIFAR-100
@@ -7,8 +7,8 @@
     cifar_resnet8     SAGE and ProxyFL; another network than ProtoFSSL's ResNet-8
     fedct_*           FedCT's Tables 8 (CIFAR-10), 10 and 11 (scans), 12 (SVHN); Table 9's is `mlp`
 
-Arguments of all: `input_shape` (H, W, c); `num_classes` C, None leaves out the classifier, as methods of
-prototypes do. `norm` is "batch", "group" (32 groups) or "none"; `momentum` is that of the running statistics,
+Arguments of all: `input_shape` (H, W, c); `num_classes` C, None leaves out the classifier, for methods with
+prototypes. `norm` is "batch", "group" (32 groups) or "none"; `momentum` is that of the running statistics,
 where 0 keeps the last batch's (ProtoFSSL's "sBN" in code). A `UsageError` refuses inputs that are no images,
 too small ones, and unknown options.
 """
@@ -224,7 +224,7 @@ class _ResNet9(nnx.Module):
         self.head = head
 
     def features(self, x: jax.Array, rngs: nnx.Rngs | None = None) -> jax.Array:
-        """The last maxima."""
+        """The maxima of the last pooling."""
         frozen = rngs is None
 
         def residual(x: jax.Array, units: nnx.List) -> jax.Array:
@@ -344,8 +344,9 @@ class _ResNet(nnx.Module):
 class _Plan(NamedTuple):
     """A network of FedCT.
 
-    stages: convolutions up to a pooling, and the dropout after it. every_norm: also after the second
-    convolution of a stage and the dense layer. dense_dropout: of a dense layer of 128; None: no such layer.
+    stages: channels of the convolutions before each pooling, and the dropout after it. every_norm: a norm
+    also after a stage's second convolution and the dense layer. dense_dropout: of a dense layer of 128;
+    None: no such layer.
     """
 
     stages: tuple[tuple[tuple[int, ...], float], ...]

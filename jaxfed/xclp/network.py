@@ -1,8 +1,8 @@
-"""XCLP over a network: the server's labeling, and a client's; each in a process of its own.
+"""XCLP over a network: the server's and a client's side of a labeling, each in a separate process.
 
-It knows no transport: `jaxfed.federation.algorithm.Ask` is what sends. Steps are those of a simulation with
-protocols. In place of the clients' codes and labels the server has zeros of their shapes, which its parts of
-the protocols do not read.
+An `Ask` (`jaxfed.federation.algorithm`) sends the messages; this file knows no transport. Steps are those of
+a simulation with protocols. In place of the clients' codes and labels the server has zeros of their shapes,
+which its parts of the protocols do not read.
 
     exchange            clients send                                    the server sends before it
     join                public keys, number of points                   the session, the seed of Pi
@@ -14,13 +14,13 @@ the protocols do not read.
     end                 nothing                                         masked sums
 
 That is six exchanges with `row_sums="masked"`; double masks take three or four more. The session is that of
-`jaxfed.secure.session.exchanges`; its terms have the seed of Pi besides, and a reply the number of
+`jaxfed.secure.session.exchanges`; its terms also have the seed of Pi, and a reply the number of
 the client's points. A client's party answers a message by
 
-    client, kept, frames = take_part(p, step, own, request, vectors, labels)
+    client, kept, frames = take_part(p, step, state, request, vectors, labels)
 
 and has its labels after the last one, `client.prediction()`. One-shot XCLP (`on_network`) stores them.
-Until then the client's state has a hash of its examples, because other examples would make other messages
+Until then the client's state has a hash of its examples, because other examples would give other messages
 under the same masks.
 """
 
@@ -87,7 +87,7 @@ def take_part(
         random_bytes: source of the bytes that the client's party is replayed from.
 
     Returns:
-        The client, its new state's fields but for "round", and the frames of its reply.
+        The client, the fields of its new state except "round", and the frames of its reply.
 
     Raises:
         ProtocolError: a message that does not belong to the state.
@@ -169,7 +169,7 @@ class LabelingClient:
         assert self.party.endpoint is not None
         limit = FixedPoint(len(self.party.endpoint.clients)).largest
         if self._columns.reach.max(initial=0) > 0.99 * limit:
-            # Uploads refuse larger sums, and so would tell the server which labels are equal.
+            # Uploads refuse larger sums. Their failure would tell the server which labels are equal.
             raise ProtocolError("columns of S that row sums cannot hold, whatever the labels")
         counts = class_counts(self._labels, are_needed=self._p.needs_class_counts)
         return self.party.results[COLUMNS, "finished"], counts
@@ -195,7 +195,7 @@ _ROLES: dict[Callable[..., Any], str] = {
     ColumnsClient: COLUMNS,
     cross_steps.client_with_totals: SUMS,
 }
-_NEEDED = {  # setting -> what runs on a network, and what to write
+_NEEDED = {  # setting -> values that run on a network, and what to write
     "hamming": (("masked",), "use 'masked'"),
     "row_sums": (
         ("masked", "masked_resilient", "masked_resilient_signed"),
@@ -266,7 +266,7 @@ def labeled_by_clients(
 def _exchanged(
     session: RemoteSession, sizes: list[int], p: Parameters, execution: Execution
 ) -> SolverAccuracy:
-    """Lines 5 to 16, with the clients of a session; the last quiet steps are not sent."""
+    """Run lines 5 to 16 with the clients of a session; the last quiet steps are not sent."""
     largest = largest_settings(p, sum(sizes))
     codes = [np.zeros((size, p.num_bits // 32), np.uint32) for size in sizes]
     labels = [np.full(size, UNLABELED, np.int32) for size in sizes]
@@ -307,7 +307,7 @@ def on_network(parameters: Parameters, execution: Execution, late_fraction: floa
     """Server and client of one-shot XCLP.
 
     Raises:
-        UsageError: points come after the graph is made.
+        UsageError: `late_fraction` is above 0: points would come after the graph is made.
     """
     if late_fraction:
         raise UsageError(
@@ -387,7 +387,7 @@ def answered(
         np.ascontiguousarray(vectors).tobytes() + np.ascontiguousarray(labels).tobytes()
     ).digest()
     [number] = exchanges.terms_of(request, "round")
-    if state["round"] != number:  # another session, of which nothing serves again
+    if state["round"] != number:  # another session: nothing of the old one is used again
         state = {**state, **exchanges.NO_SESSION}
     elif examples != state["examples"]:
         raise ProtocolError("the client's examples have changed within a session")

@@ -16,12 +16,12 @@ with a communication: T / b rounds in all. An estimator without steps is fitted 
 Only the cohort takes part; other clients keep their models and do not vote. In the paper all clients take
 part in every round. An example on which the consensus abstains (`qualified_majority`) is not in P until
 the clients agree. In a round without a consensus (no votes, or a masked sum of fewer than two clients) P
-stays. Classification only: labels of all federations are classes (regression is named in the paper's
-Section 6, and takes the mean of the clients' numbers for a consensus).
+stays. Classification only: labels of all federations are classes (for regression, named in the
+paper's Section 6, the consensus would be the mean of the clients' numbers).
 
 DP-FedCT (Section 4) is `release`: clients add noise to their labels. Each communication costs eps if one
 private example changes at most r labels (s = 2 r of the paper's bits). The sources of r, with a metric each,
-are in `jaxfed.algorithms.fedct.settings`; "estimated" has neighbors that are sampled in the first round. The
+are in `jaxfed.algorithms.fedct.settings`; "estimated" samples neighboring data sets in the first round. The
 metric composes all releases of the client that took part most often; the paper states the eps of one. No
 epsilon covers the exact statistics of clients' rows that scale inputs (`jaxfed.config.data.simulation`).
 `condition` "paper" is the paper's condition on Theta, larger than necessary by sqrt(C).
@@ -108,7 +108,7 @@ def fedct(
 
     Raises:
         UsageError: a value that is not allowed, or values that do not go together; in `init`, no public
-            examples, new points at clients, labels at the server, clients that leave and are not there.
+            examples, new points at clients, labels at the server, clients in `presence` that do not exist.
     """
     settings = CoTraining(learner, public, num_classes, steps, voting, privacy)
     parts = _Simulated(settings)

@@ -2,7 +2,7 @@
 
     M_k   = release(v_k)   at every client that votes      (`xor_mechanism`, `randomized_response`)
     B     = sum_k M_k      in the clear, or under masks
-    n_hat = the estimated votes for each class, by B       which a consensus takes as its tally
+    n_hat = estimated votes for each class, from B         the tally of the consensus
 
 In a simulation noise is drawn from a key, so runs can be repeated. This measures the cost of noise. It
 protects nobody from those who know the seed. On a network each client draws from its operating system.
@@ -43,7 +43,7 @@ Sensitivity = Literal["rows", "stability", "estimated"]
 
 _NAMES = {"rows": "epsilon", "stability": "epsilon_if_stable", "estimated": "epsilon_estimated"}
 _OF_NOISE = ("epsilon", "sensitivity", "rows", "condition")
-_LEAST_SHARE = 0.8  # of `qualified_majority`; one of two, commented out in the authors' code
+_LEAST_SHARE = 0.8  # `qualified_majority`'s default; one of two in the authors' code, commented out
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class LabelPrivacy:
     delta: Probability = 1e-5
 
     def __post_init__(self) -> None:
-        """Reject, among others, settings of noise without noise: an eps that does not hold."""
+        """Reject wrong settings, such as an epsilon without noise, which would not hold."""
         check(self)
         if (self.sensitivity == "stability") != (self.stability_rate > 0):
             wrong = f"does not go with sensitivity={self.sensitivity!r}"

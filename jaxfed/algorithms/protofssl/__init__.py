@@ -1,3 +1,3 @@
-"""The method is in `method.py`; the other files of this room are for it alone."""
+"""ProtoFSSL. The method is in `method.py`; the other files of this folder serve it alone."""
 
 from jaxfed.algorithms.protofssl.method import protofssl as protofssl

@@ -1,4 +1,4 @@
-"""Any TensorFlow Datasets image or feature set in array_record format, without TensorFlow.
+"""Reader of TensorFlow Datasets in array_record format, of images or features, without TensorFlow.
 
 `tfds.data_source` reads array_record files with Python and protobuf alone. Examples are decoded once, about
 3,000 a second, and cached as arrays (`jaxfed.data.cache`).
@@ -44,7 +44,7 @@ def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
     """Read the prepared set in `folder` (ROOT/NAME[/CONFIG]/VERSION).
 
     `label_key` is the feature to take as label, such as CIFAR-100's "coarse_label"; None is "label". With
-    another key, the usual label gives subclasses, if each of its classes lies in one class.
+    another key, the default label becomes the subclass, if each of its classes lies in one class.
     """
     inside = sorted(folder.iterdir())
     files = [file for file in inside if file.is_file()]
@@ -103,7 +103,7 @@ def _make(name: str, folder: Path, label_key: str | None, target: Path) -> None:
 
 
 def _origin(name: str, builder: Any, example_key: str) -> str:
-    """Note that the first image is a JPEG, so that pixels may differ from the original's; else empty."""
+    """Return a note that pixels may differ from the original's, if the first image is a JPEG; else ""."""
     import tensorflow_datasets as tfds
 
     is_image = isinstance(builder.info.features[example_key], tfds.features.Image)
@@ -135,7 +135,7 @@ def _builder(folder: Path) -> Any:
 
 
 def _check_names(file: Path, described: Any) -> None:
-    """Refuse a description with classes outside TFDS, which would import any module named there."""
+    """Refuse a description that names classes outside TFDS, because TFDS would import them."""
     if isinstance(described, dict):
         for key in _CLASS_KEYS & described.keys():
             if not str(described[key]).startswith("tensorflow_datasets."):

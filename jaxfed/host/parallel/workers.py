@@ -1,4 +1,4 @@
-"""Tasks in worker processes, and work ahead of its use in a thread."""
+"""Tasks in worker processes, and prefetching in a thread."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Mapped = Callable[..., Iterable[Any]]  # `map`, or a function with the same resu
 
 @contextmanager
 def worker_processes(count: int) -> Iterator[Mapped]:
-    """Yield a `map` over `count` new processes, one or more, which end with the context.
+    """Yield a `map` that runs in `count` new processes, one or more; they end with the context.
 
-    Processes are spawned, not forked, as the parent may run JAX's threads, so each repeats the imports.
-    Only the parent handles signals of the terminal: after Ctrl-C it still needs the workers to finish and
-    save its round. Workers end with the parent, also if it is killed.
+    Processes are spawned, not forked, because the parent may run JAX's threads. Each repeats the imports.
+    Only the parent handles the terminal's signals: after Ctrl-C it still needs the workers to complete
+    its round before it saves. Workers end with the parent, also if it is killed.
     """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(

@@ -8,7 +8,7 @@ The paper's steps for a point y of client j, which has the key, and a point x of
     4) j decrypts T and sends it to the server;
     5) the server computes T - R mod N = sum_{l: x_l = 0} y_l + sum_{l: x_l = 1} (1 - y_l) = h(x, y).
 
-Four corrections of the printed text are in these steps:
+These steps correct the printed text in four points:
 
   * The printed signs and constant give L - h, the number of equal bits.
   * The printed r lies in [0, L - 1]. Added over the integers, it hides little of the sum. Modulo L, the
@@ -16,8 +16,8 @@ Four corrections of the printed text are in these steps:
   * Enc(T) needs randomness of its own. Otherwise j recognizes it as a product of its ciphertexts.
   * Client k computes R, and only the server receives it. With R, client j would have the distance.
 
-This module packs the same idea. Client `first` is j with points y_i, client `second` is k with points x_m.
-A block has S points of `first`, as many as fit a plaintext (`packing`). The key has |N| bits:
+This module takes these steps for packed points. Client `first` is j with points y_i, `second` is k with
+points x_m. A block has S points of `first`, as many as fit a plaintext (`packing`). The key has |N| bits:
 
     key         first -> second    N and B                          3 |N| / 8 bytes
     modulus     first -> server    N                                |N| / 8 bytes
@@ -47,9 +47,9 @@ so with P = prod_{l: x_l = 1} c_l and C = prod_l c_l
 
     P^2 C^-1 Enc((L - |x|) sum_i (L + 1)^i)   encrypts   V = sum_i (L - h_i) (L + 1)^i,
 
-every digit in [0, L]. The answer adds rho uniform in Z_N to V, which hides it perfectly from the owner, and
-multiplies by B^s, without which the owner could compare the answer with products of its own ciphertexts
-and read x off.
+every digit in [0, L]. The answer adds rho, uniform in Z_N, to V, which hides V perfectly from the owner. It
+also multiplies by B^s. Otherwise the owner could compare the answer with products of its own ciphertexts,
+and so read x.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class Second:
         self._distances = PackedDistances(self._key, ciphertexts, num_points, self._hiding)
 
     def answer(self, vectors: range) -> None:
-        """Send encrypted distances of the block's points to some of the own vectors."""
+        """Send encrypted distances of the block's points to some of this client's vectors."""
         answers = self._distances(
             bits_of(self._codes[vectors.start : vectors.stop]),
             self._masks.take(len(vectors)),
@@ -191,7 +191,7 @@ class Second:
 
 
 class Server(PairServer):
-    """The server's part for one pair of clients; n_j points of first's, L bits, |N| agreed on.
+    """The server's part for one pair of clients, with n_j points of first's, L bits and the agreed |N|.
 
     Attributes:
         blocks: first's points that share a plaintext, for each block.
@@ -276,10 +276,10 @@ class PackedDistances:
 
 
 class DistanceMasks:
-    """rho of one vector after another, uniform in Z_N, from a seed that the owner does not have.
+    """The masks rho, vector by vector, uniform in Z_N, from a seed that the owner does not have.
 
-    The seed is of this run and pair of clients alone. The stream depends on N: the shares of parties with
-    different N do not fit together.
+    The seed is for this run and this pair of clients alone. The stream depends on N: the shares of parties
+    with different N do not fit together.
     """
 
     def __init__(self, seed: bytes, n: mpz) -> None:
@@ -289,7 +289,7 @@ class DistanceMasks:
         self._n = n
 
     def take(self, count: int) -> list[mpz]:
-        """The next masks."""
+        """Return the next `count` masks."""
         return [uniform_below(self._n, self._bytes) for _ in range(count)]
 
     def _bytes(self, count: int) -> bytes:

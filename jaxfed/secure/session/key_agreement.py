@@ -1,4 +1,4 @@
-"""Keys from key pairs: X25519 (RFC 7748), and HKDF with SHA-256 (RFC 5869) to separate them by purpose.
+"""Key agreement by X25519 (RFC 7748), and a key for each purpose by HKDF with SHA-256 (RFC 5869).
 
 Every key is HKDF(secret; salt = session, info = fields). The fields are this protocol's name, the purpose and
 its context, each with its length in front. Two different lists of fields never have the same encoding, so no
@@ -43,7 +43,7 @@ class KeyPair:
 
 
 class Agreements(Mapping[int, bytes]):
-    """Secrets shared with the owners of public keys, each agreed on when it is first read.
+    """Secrets shared with the owners of public keys, each computed when it is first read.
 
     A client has all public keys of its session, and in some protocols exchanges nothing with most owners.
     """
@@ -70,10 +70,10 @@ class Agreements(Mapping[int, bytes]):
 
 
 def check_public(public: bytes) -> None:
-    """Refuse a public key with which no secret is shared.
+    """Refuse a public key that gives no shared secret.
 
-    RFC 7748 reduces numbers of 2^255 - 19 or more, which would deceive parties that compare keys. With a
-    point of small order the secret is public.
+    RFC 7748 reduces numbers of 2^255 - 19 or more, so different keys could be the same point. That would
+    deceive parties that compare keys. With a point of small order the secret is public.
     """
     if len(public) != KEY_BYTES:
         raise ProtocolError(f"a public key has {KEY_BYTES} bytes, got {len(public)}")

@@ -1,7 +1,7 @@
 """A session: a channel, the endpoints after setup, and the clients that take part in its protocols.
 
-Here all parties are in one process, for simulations. A network is a subclass: it has a channel of the
-server's own, and other `Parties`.
+Here all parties are in one process, for simulations. The subclass for a network (`remote_session`) has the
+server's channel alone, and other `Parties`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Session:
 
     Args:
         num_clients: number of clients; 0 ... p - 1 are invited.
-        mask_partners: k, the number of others that a client shares keys with, in a sparse session for sums
-            (`neighborhoods`); 0, or p - 1 and more: all.
-        promise: what the k partners must withstand.
+        mask_partners: k, the number of other clients that each one shares keys with, in a sparse session for
+            sums (`neighborhoods`); 0, or p - 1 and more: all of them.
+        promise: dropouts and collusion that the k partners must withstand.
         presence: departures of clients; all stay if left out.
         random_bytes: source of all keys; the operating system's unless a test replays it.
 
@@ -94,8 +94,8 @@ class Session:
             constructor: a class or function of a module, by whose name another process finds it.
             inputs: the clients' private inputs; not read for clients in other processes.
             clients: the addresses of those that take part.
-            plan: what the server tells each client to build its object from: numbers, strings, and lists,
-                slices and mappings of them.
+            plan: the constructor's arguments that the server sends to each client: numbers, strings, and
+                lists, slices and mappings of them.
         """
         ends = self.endpoints
         objects = {
@@ -107,12 +107,12 @@ class Session:
         return InProcess(objects, self.presence)
 
     def source(self, party: int) -> RandomBytes:
-        """The party's source of randomness; here one for all."""
+        """The party's source of randomness; in one process, the same for all."""
         del party
         return self._random_bytes
 
     def _connected(self, presence: Presence | None) -> Channel:
-        """The server's channel, in one process everybody's."""
+        """The server's channel; in one process, that of all parties."""
         return Channel(presence)
 
     def _joining(self, clients: Sequence[int]) -> Parties:

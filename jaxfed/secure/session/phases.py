@@ -6,7 +6,7 @@ The driver of a protocol is the server's program. It never calls a client itself
     uploads = parties("upload", clients, tell=server.invite, take=server.receive)
 
 `InProcess` calls the step of every client's object, one client after another. Messages of one client are
-taken before those of the next one are made, so a simulation holds few of them at a time. A network sends one
+taken before those of the next one are made, so a simulation holds few of them at a time. A network needs one
 round trip for the whole phase instead: `tell` for all clients, an exchange of frames, then `take` for all
 that answered (`channel.Channel.of_party`). A client there is a function of its random bytes and the frames
 that it has received, so all steps of its objects take their randomness from outside (`random_bytes`).
@@ -58,11 +58,11 @@ class Parties(Protocol):
             tell: sends the server's messages to one client, before its step.
             take: receives one client's messages at the server, after its step. A `ProtocolError` loses the
                 client.
-            needs_all: the driver gives the phase up if a client is lost; the others may then stop at once.
+            needs_all: the driver aborts the phase if a client is lost; the others may then stop at once.
             quiet: no client sends anything in this step. A network carries it with the next phase.
 
         Returns:
-            What the step returned, by client, of all that answered; None for a client in another process.
+            Client -> result of the step, for all that answered; None for a client in another process.
         """
         ...
 
@@ -75,7 +75,7 @@ class Parties(Protocol):
 
         Returns:
             (client, *arguments) -> iterator. Each `next` has that client send its next message; on a network
-            all have arrived by then. Streams that are begun before one is read share an exchange. `next`
+            all have arrived by then. Streams begun before the first of them is read share an exchange. `next`
             raises `DroppedOut` if the client has left.
         """
         ...
@@ -120,7 +120,7 @@ class InProcess:
         return answered
 
     def stream(self, step: str, arguments: Mapping[int, Sequence[Sequence[Any]]]) -> Stream:
-        """Begin a phase of many messages, each made when it is to be received."""
+        """Begin a phase of many messages, each made when the server is about to receive it."""
         del arguments
 
         def messages(client: int, *arguments: Any) -> Iterator[None]:

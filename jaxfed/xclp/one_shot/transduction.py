@@ -35,8 +35,8 @@ class Transduction(NamedTuple):
     """The labels all clients have so far, as server state of the simulation.
 
     int32 and float32 [M, N]: rows are clients, columns their points in the order of `Federation.points`; -1
-    and 0 where there is no label (or no point). `head` are the arrays of the classifier that the last round
-    made, if the method makes one.
+    and 0 where there is no label (or no point). `head` has the arrays of the classifier that the last
+    round made, if the method makes one.
     """
 
     label: np.ndarray
@@ -80,7 +80,7 @@ def transductive(
 
 
 def one_shot_method(init: Init, round: Round) -> FederatedAlgorithm:
-    """Return the method whose state is the labels of all points, which one round finds."""
+    """Return the method whose state is the labels of all points; one round determines them."""
     outputs = {"of_clients": evaluate_clients, "predictions": predictions}
     return FederatedAlgorithm(init, round, with_attributes(evaluate, **outputs))
 
@@ -88,7 +88,8 @@ def one_shot_method(init: Init, round: Round) -> FederatedAlgorithm:
 def evaluate(state: Transduction, federation: Federation) -> Metrics:
     """Accuracy and calibration error on the clients' new points (`test_`) and unlabeled ones (`unlabeled_`).
 
-    Points are pooled over clients, so a client counts by its points. A point that gets no label is wrong. A
+    Points are pooled over clients, so a client weighs by its number of points. A point without a label is
+    wrong. A
     point of unknown class does not count.
     """
     predicted = predictions(state, federation)

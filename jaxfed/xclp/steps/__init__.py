@@ -1,1 +1,1 @@
-"""The steps of Algorithm 1, one to three lines of it a file; `jaxfed.xclp.algorithm` composes them."""
+"""Steps of XCLP's Algorithm 1, each file one to three of its lines; `jaxfed.xclp.algorithm` composes them."""
