@@ -52,13 +52,13 @@ class Network(nnx.Module):
 
 def main(number: int = 1000, rounds: int = 20, folder: str = "") -> None:
     with TemporaryDirectory() as temporary:
-        place = Path(folder or f"{temporary}/clients")
+        path = Path(folder or f"{temporary}/clients")
         begun = time.perf_counter()
-        if not place.exists():
-            pack(clients(number), place, test=made_up(10_000, number), num_classes=10)
+        if not path.exists():
+            pack(clients(number), path, test=made_up(10_000, number), num_classes=10)
             print(f"{number:,} clients written in {time.perf_counter() - begun:.1f} s")
         begun = time.perf_counter()
-        federation = jaxfed.Federation.open_packed(place)
+        federation = jaxfed.Federation.open_packed(path)
         print(f"{federation.num_clients:,} clients opened in {time.perf_counter() - begun:.2f} s")
         training = jaxfed.Training(jaxfed.from_flax(Network, (28, 28)))
         fedavg = jaxfed.algorithms.fedavg(training=training)

@@ -84,15 +84,15 @@ def growth_figure(growth: Growth) -> Figure:
     dress(ax, title=title, xlabel=xlabel, ylabel="Time")
     ax.set(xscale="log", yscale="log")
     ax.margins(x=0.06)
-    for place, (name, timings) in enumerate(growth.timings.items()):
-        color = PALETTE[place % len(PALETTE)]
-        _draw(ax, timings, _label(name, growth.left_out.get(name, ())), color, place)
-    for place, (resource, rate, times) in enumerate(growth.limits):
+    for index, (name, timings) in enumerate(growth.timings.items()):
+        color = PALETTE[index % len(PALETTE)]
+        _draw(ax, timings, _label(name, growth.left_out.get(name, ())), color, index)
+    for index, (resource, rate, times) in enumerate(growth.limits):
         name, unit = _RESOURCES.get(resource, (resource, "/s"))
         ax.plot(
             *zip(*times, strict=True),
             color=INK,
-            linestyle=_LINE_STYLES[place % len(_LINE_STYLES)],
+            linestyle=_LINE_STYLES[index % len(_LINE_STYLES)],
             linewidth=1.4,
             label=f"Limit: {name}, {EngFormatter(unit, places=1)(rate)}",
             zorder=2,
@@ -108,7 +108,7 @@ def growth_figure(growth: Growth) -> Figure:
     return figure
 
 
-def _draw(ax: Axes, timings: Sequence[Timing], label: str, color: str, place: int) -> None:
+def _draw(ax: Axes, timings: Sequence[Timing], label: str, color: str, index: int) -> None:
     n = [timing.n for timing in timings]
     ax.fill_between(
         n,
@@ -122,11 +122,11 @@ def _draw(ax: Axes, timings: Sequence[Timing], label: str, color: str, place: in
         n,
         [timing.seconds for timing in timings],
         color=color,
-        marker=MARKERS[place % len(MARKERS)],
+        marker=MARKERS[index % len(MARKERS)],
         markersize=6,
         linewidth=1.8,
         label=label,
-        zorder=4 - min(place, 1),
+        zorder=4 - min(index, 1),
     )
     for timing in timings:
         at = [timing.n], [timing.seconds]

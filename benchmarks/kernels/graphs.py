@@ -41,7 +41,7 @@ def propagation(with_peers: bool, sizes: Sequence[int] = ()) -> Iterator[Contest
     """(I - alpha W) Z = Y to relative residual 2e-6; SciPy's cg solves column after column."""
     targets = {2_500: (3.0, 6.0), 10_000: (3.0, 6.0), 100_000: (4.0, 4.0)}
     for n in sizes or targets:
-        for place, num_classes in enumerate((10, 62)):
+        for index, num_classes in enumerate((10, 62)):
             ours_graph = inputs.joint_graph(n, NUM_NEIGHBORS)
             matrix = inputs.sparse_graph(*inputs.neighbors(n, NUM_NEIGHBORS))
             y = inputs.one_hot(n, num_classes)
@@ -49,7 +49,7 @@ def propagation(with_peers: bool, sizes: Sequence[int] = ()) -> Iterator[Contest
                 f"scipy cg {dtype}": partial(scipy_columns, matrix.astype(dtype), y.astype(dtype))
                 for dtype in ("float32", "float64")
             }
-            promised = dict.fromkeys(peers, targets[n][place]) if n in targets else {}
+            promised = dict.fromkeys(peers, targets[n][index]) if n in targets else {}
             if sizes:
                 peers[_SPREADING] = _scikit_labels(n, num_classes)
             solve = partial(
@@ -84,13 +84,13 @@ def _drawn_propagation(n: int, num_neighbors: int) -> Contest:
     truth = rng.integers(num_classes, size=n)
     of_class = np.argsort(truth, kind="stable").astype(np.int32)
     first = np.searchsorted(truth[of_class], np.arange(num_classes + 1))
-    place = rng.random((n, num_neighbors)) * (first[truth + 1] - first[truth])[:, None]
-    indices = of_class[first[truth][:, None] + place.astype(np.int64)]
+    draw = rng.random((n, num_neighbors)) * (first[truth + 1] - first[truth])[:, None]
+    indices = of_class[first[truth][:, None] + draw.astype(np.int64)]
     elsewhere = rng.random(indices.shape) < 0.12
     indices[elsewhere] = rng.integers(n, size=int(elsewhere.sum()), dtype=np.int32)
     weights = rng.uniform(0.3, 0.9, indices.shape).astype(np.float32)
     drawn = graph.normalized_graph(indices, weights)
-    del indices, weights, place, elsewhere
+    del indices, weights, draw, elsewhere
 
     shown = rng.permutation(n)[: n // 10]
     y = np.zeros((n, num_classes), np.float32)

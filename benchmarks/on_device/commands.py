@@ -29,16 +29,16 @@ def tests() -> tuple[Piece, ...]:
         Piece(
             f"tests_{name}",
             400,
-            f"tests of {' and '.join(places)} that hold on every device",
-            command=partial(_pytest, name, places),
+            f"tests of {' and '.join(rooms)} that hold on every device",
+            command=partial(_pytest, name, rooms),
             result=partial(_tested, name),
         )
-        for name, places in folders.items()
+        for name, rooms in folders.items()
     )
 
 
-def _pytest(name: str, places: tuple[str, ...], out: Path, small: bool) -> list[str]:
-    folders = [_ROOT / "tests" / place for place in places]
+def _pytest(name: str, rooms: tuple[str, ...], out: Path, small: bool) -> list[str]:
+    folders = [_ROOT / "tests" / room for room in rooms]
     for folder in folders:
         if not folder.is_dir():
             raise UsageError(f"{folder} is not there: tests come with a checkout of the repository")

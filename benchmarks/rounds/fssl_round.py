@@ -84,17 +84,17 @@ def _torch_loop(
     def shifted(x: Any, pixels: int) -> Any:
         """Each image moved on its own, with reflection at the border, and flipped with probability 1/2."""
         padded = functional.pad(x, (pixels,) * 4, mode="reflect")
-        place = torch.arange(28)
+        position = torch.arange(28)
         top, left = torch.randint(2 * pixels + 1, (2, len(x)))
-        column = place.expand(len(x), -1)
+        column = position.expand(len(x), -1)
         column = torch.where(torch.rand(len(x), 1) < 0.5, column.flip(1), column) + left[:, None]
-        row = place + top[:, None]
+        row = position + top[:, None]
         return padded[torch.arange(len(x))[:, None, None], :, row[:, :, None], column[:, None, :]]
 
     def strong(x: Any) -> Any:
         moved = shifted(x, 4).permute(0, 3, 1, 2)
-        place, first = torch.arange(28), torch.randint(28, (2, len(x), 1)) - 7
-        inside = (place >= first) & (place < first + 14)
+        position, first = torch.arange(28), torch.randint(28, (2, len(x), 1)) - 7
+        inside = (position >= first) & (position < first + 14)
         hole = inside[0][:, None, :, None] & inside[1][:, None, None, :]
         return torch.where(hole, 0.5, moved)
 

@@ -104,7 +104,7 @@ def clients(number: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for first in range(0, number, COHORT):
         x, y = images(min(COHORT, number - first) * EXAMPLES, seed=first)
         parts = range(0, len(y), EXAMPLES)
-        yield from ((x[place : place + EXAMPLES], y[place : place + EXAMPLES]) for place in parts)
+        yield from ((x[start : start + EXAMPLES], y[start : start + EXAMPLES]) for start in parts)
 
 
 def _config() -> ConfigDict:

@@ -1,9 +1,9 @@
 """FedAvg rounds with more clients, devices and processes, and with very unequal clients.
 
 A FedAvg round of K clients (5 to 1,000) with 20 images each, on one CPU device, on two forced ones, and in
-two processes of one device (`jaxfed.host.parallel.processes`); a place's processes stay for all cases:
+two processes of one device (`jaxfed.host.parallel.processes`); a layout's processes stay for all cases:
 
-    strong scaling    one K at three places: the ratios of a row
+    strong scaling    one K in three layouts: the ratios of a row
     weak scaling      K at one device and 2 K at two: "us a client-example" of two rows
 
 Two devices made of two cores share the resources of the single device, so the best possible ratio is 1; the
@@ -49,22 +49,22 @@ PROMISED = 1 / 1.3
 
 
 def scaling(with_peers: bool) -> Iterator[Contest]:
-    """Cohorts of all sizes at three places, then unequal clients; there are no peers to install."""
+    """Cohorts of all sizes in three layouts, then unequal clients; there are no peers to install."""
     del with_peers
-    places = {name: Place(name) for name in (TWO, ONE, PROCESSES)}
+    layouts = {name: Layout(name) for name in (TWO, ONE, PROCESSES)}
     for num_clients in COHORTS:
-        yield cohort_contest(places, num_clients)
-    for place in places.values():
-        place.close()
+        yield cohort_contest(layouts, num_clients)
+    for layout in layouts.values():
+        layout.close()
     for method in UNEQUAL:
         yield unequal_contest(method)
 
 
-def cohort_contest(places: dict[str, Place], num_clients: int) -> Contest:
-    """Contest at one K: two devices against the other places."""
+def cohort_contest(layouts: dict[str, Layout], num_clients: int) -> Contest:
+    """Contest at one K: two devices against the other layouts."""
 
-    def at(place: str) -> Callable[[], dict[str, float]]:
-        return lambda: places[place].played(num_clients, EXAMPLES)
+    def at(layout: str) -> Callable[[], dict[str, float]]:
+        return lambda: layouts[layout].played(num_clients, EXAMPLES)
 
     return Contest(
         task="FedAvg round, scaling",
@@ -135,7 +135,7 @@ def round_of(
     return advance
 
 
-class Place:
+class Layout:
     """Worker processes that play rounds: each reads a case per line and prints seconds and loss."""
 
     def __init__(self, name: str) -> None:

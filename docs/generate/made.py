@@ -182,11 +182,11 @@ def _results_of(label: str, tables: list[_Table]) -> list[str]:
     lines = []
     for table in tables:
         for setting, ranking in table.rows:
-            place = next((i for i, (name, _) in enumerate(ranking) if name == label), None)
-            if place is not None:
+            rank = next((i for i, (name, _) in enumerate(ranking) if name == label), None)
+            if rank is not None:
                 lines.append(
-                    f"| [{table.folder}](../../{table.report}) | {setting} | {ranking[place][1]} | "
-                    f"{place + 1} of {len(ranking)} |"
+                    f"| [{table.folder}](../../{table.report}) | {setting} | {ranking[rank][1]} | "
+                    f"{rank + 1} of {len(ranking)} |"
                 )
     if not lines:
         return [

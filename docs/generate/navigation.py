@@ -36,10 +36,10 @@ def filled(nav: Nav, titles: dict[str, str]) -> tuple[Nav, list[str]]:
 
 def config_text(settings: dict[str, Any], nav: Nav, pages: Path, out: Path, root: Path) -> str:
     """Return the configuration that Zensical reads, in TOML; its paths begin at its own folder."""
-    place = pages.parent
+    base = pages.parent
     settings["project"] |= {
-        "docs_dir": os.path.relpath(pages, place),
-        "site_dir": os.path.relpath(out, place),
+        "docs_dir": os.path.relpath(pages, base),
+        "site_dir": os.path.relpath(out, base),
         "nav": nav,
     }
     options = settings["project"]["plugins"]["mkdocstrings"]["handlers"]["python"]

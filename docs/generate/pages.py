@@ -77,19 +77,19 @@ def gathered(root: Path, made: dict[str, str]) -> tuple[Site, list[str]]:
         def moved(target: str, name: str = name, page: str = page) -> str:
             path, mark, anchor = target.partition("#")
             wanted = os.path.normpath(PurePosixPath(name).parent / path) if path else name
-            place = _place(site, known, wanted)
-            if place is None and (root / wanted).is_dir():
+            target_path = _site_path(site, known, wanted)
+            if target_path is None and (root / wanted).is_dir():
                 return ""  # a folder of files: the site has no page of it
-            if place is None:
+            if target_path is None:
                 faults.append(f"{name}: {target} leads nowhere")
                 return target
-            return os.path.relpath(place, PurePosixPath(page).parent) + mark + anchor
+            return os.path.relpath(target_path, PurePosixPath(page).parent) + mark + anchor
 
         site.texts[page] = _outside_code(text, lambda part, moved=moved: _linked(part, moved))
     return site, faults
 
 
-def _place(site: Site, known: dict[str, str], wanted: str) -> str | None:
+def _site_path(site: Site, known: dict[str, str], wanted: str) -> str | None:
     """Return the path in the site of a file of the repository, which is copied where it is no page."""
     file = site.root / wanted
     if wanted in known:
@@ -114,8 +114,8 @@ def _linked(part: str, moved: Callable[[str], str]) -> str:
         target = match[2]
         if re.match(r"[a-z]+:", target) or target.startswith("#"):
             return match[0]
-        place = moved(target)
-        return match[1] + place + match[3] if place else match[1][1:-2]
+        target_path = moved(target)
+        return match[1] + target_path + match[3] if target_path else match[1][1:-2]
 
     return _LINK.sub(replaced, part)
 

@@ -109,10 +109,10 @@ def described_methods(names: Iterable[str] | None = None) -> list[Entry]:
         given = getattr(factory, "keywords", {})
         found.append(Entry(name, declaration_of(name), plain(factory), given))
 
-    def place(entry: Entry) -> tuple[Any, ...]:
+    def rank(entry: Entry) -> tuple[Any, ...]:
         return not entry.declared.one_shot, entry.declared.has_learners, entry.factory.__name__
 
-    return sorted(found, key=place)
+    return sorted(found, key=rank)
 
 
 def methods_page(names: Iterable[str] | None = None) -> str:
@@ -133,8 +133,8 @@ def methods_page(names: Iterable[str] | None = None) -> str:
     for entry in described_methods(names):
         link = f"[`{entry.name}`](../{entry.module.replace('.', '/')}.py)"
         cited, leaves = entry.cited(entry.declared.cites), entry.declared.leaves
-        place = entry.labels_at, leaves, entry.on_network
-        lines.append(_row(link, cited, entry.idea, entry.needs, *place))
+        cells = entry.labels_at, leaves, entry.on_network
+        lines.append(_row(link, cited, entry.idea, entry.needs, *cells))
     return "\n".join(lines) + "\n"
 
 

@@ -34,12 +34,12 @@ def test_forests_in_processes_stand_beside_the_same_ones_in_turn(short, monkeypa
 def test_rounds_are_the_same_at_every_place_of_scaling(monkeypatch):
     monkeypatch.setattr(scaling, "EXAMPLES", 3)
     monkeypatch.setattr(scaling, "SAMPLES", 1)
-    places = {name: scaling.Place(name) for name in (scaling.TWO, scaling.ONE, scaling.PROCESSES)}
+    layouts = {name: scaling.Layout(name) for name in (scaling.TWO, scaling.ONE, scaling.PROCESSES)}
     try:
-        row = run_contest(scaling.cohort_contest(places, 3), {})
+        row = run_contest(scaling.cohort_contest(layouts, 3), {})
     finally:
-        for place in places.values():
-            place.close()
+        for layout in layouts.values():
+            layout.close()
     assert row["agreement"].keys() == row["peers"].keys() == {scaling.ONE, scaling.PROCESSES}
     per_example = row["figures"]["us a client-example"]["measured"]
     assert per_example == pytest.approx(1e6 * row["median_seconds"]["jaxfed"] / 9)
