@@ -178,11 +178,7 @@ class Result:
 
 
 def table(rows: Iterable[dict[str, Any]]) -> ResultTable:
-    """The rows as a data frame.
-
-    Raises:
-        UsageError: pandas is missing, which the core of the wheel does not bring.
-    """
+    """The rows as a data frame; a `UsageError` without pandas, which the wheel's core does not bring."""
     try:
         import pandas
     except ImportError as error:

@@ -34,6 +34,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import reduce
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -270,9 +271,7 @@ def copied_leaves(state: Any) -> Leaves:
 
 def current_name(path: str) -> str:
     """Return today's path of a leaf that an earlier version may have stored."""
-    for old, new in _RENAMED.items():
-        path = path.replace(old, new)
-    return path
+    return reduce(lambda name, old: name.replace(old, _RENAMED[old]), _RENAMED, path)
 
 
 def named_arrays(state: Any) -> dict[str, np.ndarray]:

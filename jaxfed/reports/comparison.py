@@ -56,12 +56,12 @@ def best_methods(results: Results, metric: str, algorithms: Mapping[str, str]) -
     first, *others = sorted(means, key=lambda method: -means[method])
     if len(results[first][metric].values) < LEAST_REPEATS:
         return set()
-    for place, method in enumerate(others):
+    for rank, method in enumerate(others):
         gain = paired_difference(results, first, method, metric)
         if gain is None or not is_within_noise(gain):
             pair = results[first][metric], results[method][metric]
             if gain is None or is_ahead_on_other_rows(*pair, metric):
-                return {first, *others[:place]}
+                return {first, *others[:rank]}
     return {first, *others}
 
 
@@ -145,6 +145,6 @@ def _hits(source: tuple[Path, str] | None, repeat: int) -> tuple[np.ndarray, ...
     judged = judged_rows(*source, repeat) if source else None
     if judged is None:
         return None
-    rows, first, place = np.unique(judged.row, return_index=True, return_inverse=True)
+    rows, first, index = np.unique(judged.row, return_index=True, return_inverse=True)
     is_right = (judged.label == judged.truth).astype(float)
-    return rows, judged.truth[first], np.bincount(place, is_right) / np.bincount(place)
+    return rows, judged.truth[first], np.bincount(index, is_right) / np.bincount(index)

@@ -99,9 +99,9 @@ def intervals(repeats: Sequence[Rows], num_classes: int) -> pandas.DataFrame:
         blocks = []
         for rows in repeats:
             pair = rows.truth * (num_classes + 1) + rows.label  # rows of equal pairs count together
-            _, first, place = np.unique(pair, return_index=True, return_inverse=True)
+            _, first, kind_of = np.unique(pair, return_index=True, return_inverse=True)
             of_row = weights[:, np.searchsorted(every, rows.row)]
-            counts = np.array([np.bincount(place, each) for each in of_row])
+            counts = np.array([np.bincount(kind_of, each) for each in of_row])
             draw, kind = np.nonzero(counts)
             of = rows.of(first[kind])
             blocks.append(_measures(of, counts[draw, kind], draw, _BLOCK, num_classes))
