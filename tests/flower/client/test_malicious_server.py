@@ -79,8 +79,8 @@ class Client:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(before, folder)
         self.calls, self.frames = [], []
-        if "content.message.letter" in self.request:
-            self.calls, self.frames = parsed_call_message(self.request["content.message.letter"])
+        if "content.message.message" in self.request:
+            self.calls, self.frames = parsed_call_message(self.request["content.message.message"])
 
     def reply(self, **changes):
         """Perform the recorded request; in the names of `changes` a dot is `__`."""
@@ -105,7 +105,7 @@ class Client:
         """A change: the recorded letter with other calls, and more of them."""
         calls = [*map(replaced, self.calls), *(Call(*call) for call in more)]
         letter = CallMessage(calls, [*self.frames, *frames]).to_bytes()
-        return {"content__message__letter": letter}
+        return {"content__message__message": letter}
 
     def terms(self, **changes):
         """A change of the terms."""
@@ -117,7 +117,7 @@ class Client:
         return {
             "step__number": self.number + steps,
             "step__after": self.number if after is None else after,
-            "content__message__letter": CallMessage([Call(*call) for call in calls], []).to_bytes(),
+            "content__message__message": CallMessage([Call(*call) for call in calls], []).to_bytes(),
         }
 
     def states(self):
@@ -159,7 +159,7 @@ def test_keys_agreed_on_twice(xclp, before):
     """The second endpoint would have the keys of the first, and number its messages from 0: nonces twice."""
     for step in ("agree", "join", "give_group_secret"):
         client = before(xclp, "send_own")
-        roster = parsed_call_message(xclp["give_group_secret"][1]["content.message.letter"]).frames
+        roster = parsed_call_message(xclp["give_group_secret"][1]["content.message.message"]).frames
         again = (1, "setup", {}, step, [])
         assert "is not one of this client's" in client.refuses(
             **client.letter(again, frames=roster)
@@ -217,8 +217,8 @@ def test_a_session_that_another_step_has_overtaken(xclp, before):
     """The server gives a session up, begins another, and comes back to the first: its bytes are gone."""
     client = before(xclp, "send_own")
     client.accepts()
-    join = xclp["join"][1]["content.message.letter"]
-    begun = {"step__name": "join", "content__message__letter": join}
+    join = xclp["join"][1]["content.message.message"]
+    begun = {"step__name": "join", "content__message__message": join}
     client.accepts(**{**client.later(1, after=0), **begun})
     assert client.states() == [client.number + 1]
     assert client.refuses(**client.later(2)).startswith("StateLost")
@@ -279,8 +279,8 @@ REQUESTS = {
     "bytes for a text": {"content__message__terms": b"\xff"},
     "nested terms": {"content__message__terms": NESTED},
     "terms without numbers": {"content__message__terms": '{"address":NaN,"seed":1,"round":1}'},
-    "a letter cut short": {"content__message__letter": bytes(7)},
-    "an array for a letter": {"content__message__letter": np.full(3, np.nan)},
+    "a letter cut short": {"content__message__message": bytes(7)},
+    "an array for a letter": {"content__message__message": np.full(3, np.nan)},
     "one entry more": {"content__message__more": 1},
 }
 

@@ -80,7 +80,9 @@ def test_the_received_model_predicts_the_weak_view():
 
     (loss, seen), slope = jax.jit(jax.value_and_grad(value, has_aux=True))(state)
     assert float(loss) == pytest.approx(2)
-    np.testing.assert_allclose(seen["current"], jax.nn.softmax(model.apply(state, x + 1)), rtol=1e-5)
+    np.testing.assert_allclose(
+        seen["current"], jax.nn.softmax(model.apply(state, x + 1)), rtol=1e-5
+    )
     np.testing.assert_allclose(
         seen["received"], jax.nn.softmax(model.apply(anchor, x + 1)), rtol=1e-5
     )
