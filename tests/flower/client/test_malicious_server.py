@@ -114,10 +114,11 @@ class Client:
 
     def later(self, steps=1, *calls, after=None):
         """Changes: a later step with these calls, from the state after the recorded one."""
+        message = CallMessage([Call(*call) for call in calls], []).to_bytes()
         return {
             "step__number": self.number + steps,
             "step__after": self.number if after is None else after,
-            "content__message__message": CallMessage([Call(*call) for call in calls], []).to_bytes(),
+            "content__message__message": message,
         }
 
     def states(self):
