@@ -19,7 +19,7 @@ from jaxfed.reports.comparison import Rows, judged_rows
 from jaxfed.reports.names import methods_of
 from jaxfed.reports.tables import Table
 
-_DRAWS, _BLOCK = 1000, 50
+_DRAWS, _BLOCK = 1000, 250
 _MOST_CLIENTS = 25  # with a row in the report; the CSV has all
 _MEASURES = {
     "accuracy": "Accuracy [%]",
