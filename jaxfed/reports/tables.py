@@ -344,7 +344,8 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
     keys = [
         key
         for key in settings
-        if not key.startswith(("execution.", "baselines", "paper_table"))
+        if key not in ("baselines", "paper_table")
+        and not key.startswith("execution.")
         and not (missing[key] and key.partition(".")[0] in variants)
     ]
     texts = settings[keys].fillna("None")
